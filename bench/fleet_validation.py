@@ -17,8 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -43,9 +41,10 @@ from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.fleet_sim import trace as bags
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
+from vla_accel_ros.tools.running.processes import NodeProcess
 
 RESULT = Path(__file__).parent / "results" / "fleet_validation.json"
-PROGRAM = Path(__file__).parent / "fleet_replay" / "scheduler.py"
+PROGRAM = (sys.executable, "-m", "fleet_replay.scheduler")
 STALE_S, CALL_S, LEAD_S, LOAD, SEED = 0.2, 0.1, 0.305, 1.6, 7
 NODE = {
     "stale_s": STALE_S,
@@ -101,10 +100,11 @@ def through_node(trace: Trace, tasks: Path, policy: str, bag: Path, environment:
     """The tasks in real time."""
     parameters = {"policy": policy, "autostart": "true", **NODE}
     given = [word for name, each in parameters.items() for word in ("-p", f"{name}:={each}")]
-    command = [sys.executable, str(PROGRAM), str(tasks), "--ros-args", *given]
-    log = bag.with_suffix(".log")
-    with log.open("wb") as out:
-        scheduler = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+    paths = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
+    environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    log, program = bag.with_suffix(".log"), (*PROGRAM, str(tasks))
+    scheduler = NodeProcess("fleet_scheduler", given, environment, log, program=program)
+    scheduler.start()
     context = rclpy.Context()
     rclpy.init(context=context)
     node = Node("robots", context=context)
@@ -117,11 +117,7 @@ def through_node(trace: Trace, tasks: Path, policy: str, bag: Path, environment:
     finally:
         node.destroy_node()
         rclpy.shutdown(context=context)
-        scheduler.send_signal(signal.SIGINT)
-        try:
-            scheduler.wait(20.0)
-        except subprocess.TimeoutExpired:
-            scheduler.kill()
+        scheduler.end(20.0)
 
 
 def compared(policy: str, trace: Trace, ran: Ran, bag: Path) -> dict[str, Any]:

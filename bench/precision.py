@@ -118,8 +118,8 @@ def bundled(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
     return document
 
 
-def frames(count: int) -> Iterator[Observation]:
-    """So many observations of the expert at its tasks, a few of each episode."""
+def frames(count: int, seed: int = 0) -> Iterator[Observation]:
+    """So many observations of the expert at its tasks, a few of each episode. seed: before the first's."""
     import numpy as np
 
     from vla_accel_ros.sim.demonstrations import draw_task, record_episode
@@ -128,7 +128,7 @@ def frames(count: int) -> Iterator[Observation]:
     from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
     from vla_accel_ros.types import Observation
 
-    robot, made, seed = SimRobot(), 0, 0
+    robot, made = SimRobot(), 0
     expert = Expert(robot)
     while made < count:
         seed += 1

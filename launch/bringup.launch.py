@@ -39,7 +39,11 @@ def generate_launch_description() -> LaunchDescription:
             "local, or fleet: its scheduler makes the chunks, no GPU here. Empty: as in params_file.",
         ),
         ("fast", "", "auto, true or false: captured stages and fused kernels. Empty: as in params_file."),
-        ("precision", "", "exact, or lossy: fp8, int8 or int4, of fast stages. Empty: as in params_file."),
+        (
+            "precision",
+            "",
+            "exact, or lossy: fp8, int8, int4, w8a8 or w8a8-int4, of fast stages. Empty: as in params_file.",
+        ),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
         ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
         *LAUNCH_ARGUMENTS,

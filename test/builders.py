@@ -25,7 +25,7 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.types import Observation
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb")

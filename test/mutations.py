@@ -132,8 +132,8 @@ MUTATIONS = (
     ),
     Mutation(
         "keys that an answer reads",
-        "self.prefixes.span(state.slot, 0, state.n_tokens)",
-        "self.prefixes.span(state.slot, 0, state.n_tokens - 1)",
+        "self._prefixes.span(answer.slot, 0, answer.n_tokens)",
+        "self._prefixes.span(answer.slot, 0, answer.n_tokens - 1)",
         ("test_answers.py",),
     ),
     Mutation(

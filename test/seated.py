@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.stages.denoise.seats import Seats
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.layers.packed import Part
 

@@ -24,7 +24,7 @@ README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/stagg
 FLEET_SIM, FLEET_DEMO = "docs/fleet_sim.md", "docs/fleet_demo.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
 SOLVERS = "docs/solvers.md"
-PLAN = "docs/plan.md"
+PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
 STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
 OFFLOADED = {"pi0": ((27, 3), (14, 3), (4, 1), (2, 1)), "cogagent": ((63, 3), (53, 3), (32, 3))}
 """Layers of a tower, and slots, that the page shows."""
@@ -500,8 +500,42 @@ def plans() -> Iterator[Claim]:
     yield PLAN, "All together", [found[name] for name in ("met", "of", "whole_met", "whole_of")]
 
 
+def eight_bits() -> Iterator[Claim]:
+    """All rows of docs/precision.md that have figures."""
+    found = result("w8a8")
+    for row in found["errors"]["rows"]:
+        figures = [row["rms_mrad"], row["max_mrad"], 100 * row["over_moved"]]
+        yield PRECISION, f"| actions, {row['precision']} |", figures
+    products = found["errors"]["product_errors"]
+    assert not products["stay_exact"]
+    about = [found["errors"]["frames"], None, 100 * products["median"], 100 * products["largest"]]
+    yield PRECISION, "The bundled policy's actions,", [*about, found["errors"]["moved_rms_mrad"]]
+    names = {"pi0": "pi0", "pi05": "pi0.5"}
+    for row in found["outliers"]["rows"]:
+        parts = [row[name] for name in ("tokens", "keys", "values", "actions")]
+        figures = [number for part in parts for number in (part["cosine"], 100 * part["error"])]
+        yield PRECISION, f"| {names[row['kind']]}, {row['precision']} |", figures
+    for row in found["success"]["rows"]:
+        each = row["conditions"].values()
+        low, high = row["against_default"]["interval_95"]
+        gain = [100 * abs(value) for value in (row["against_default"]["difference"], low, high)]
+        figures = [*(one["won"] for one in each), row["won"], row["n"]]
+        figures += [*(100 * bound for bound in row["interval_95"]), *gain]
+        yield (
+            PRECISION,
+            f"| episodes, {row['way'].removeprefix('euler 10').strip(', ') or 'exact'} |",
+            figures,
+        )
+    boards = {"orin-agx-64": "Orin AGX", "h200": "H200"}
+    for row in found["predicted"]["rows"]:
+        if row["kind"] == "pi05":
+            figures = [row[name] for name in ("encode", "prefill", "denoise", "whole", "low", "high")]
+            yield PRECISION, f"| {boards[row['device']]}, {row['precision']} |", figures
+
+
 PARTS = (
     plans,
+    eight_bits,
     fleet,
     fleet_demo,
     interpreter,

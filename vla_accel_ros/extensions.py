@@ -89,12 +89,12 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "tokens": "vla_accel_ros.engine.policies.tokens:frames",
     },
     HORIZONS: {
-        "all": "vla_accel_ros.fleet.horizon:make_all",
-        "static": "vla_accel_ros.fleet.horizon:make_static",
-        "update_ratio": "vla_accel_ros.fleet.horizon:make_update_ratio",
-        "last_update": "vla_accel_ros.fleet.horizon:make_last_update",
-        "spread": "vla_accel_ros.fleet.horizon:make_spread",
-        "agreement": "vla_accel_ros.fleet.horizon:make_agreement",
+        "all": "vla_accel_ros.fleet.horizon_policies:make_all",
+        "static": "vla_accel_ros.fleet.horizon_policies:make_static",
+        "update_ratio": "vla_accel_ros.fleet.horizon_policies:make_update_ratio",
+        "last_update": "vla_accel_ros.fleet.horizon_policies:make_last_update",
+        "spread": "vla_accel_ros.fleet.horizon_policies:make_spread",
+        "agreement": "vla_accel_ros.fleet.horizon_policies:make_agreement",
     },
     FLEET_POLICIES: {
         "fifo": "vla_accel_ros.fleet.policies.orders:FirstInFirstOut",

@@ -1,6 +1,6 @@
 """The node fleet_scheduler with a replica that takes as long for each chunk as a file of recorded tasks says.
 
-    python bench/fleet_replay/scheduler.py TASKS --ros-args -p policy:=kairos ...
+    PYTHONPATH=bench python -m fleet_replay.scheduler TASKS --ros-args -p policy:=kairos ...
 
 Everything but the replica is the node's own. The robot /rN does task N.
 """
@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fleets.replicas import Undescribed
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.protocol import EncodedObservation, Round
 from vla_accel_ros.fleet.replicas.replica import SERVE, Served
 from vla_accel_ros.fleet.simulator import traces
 from vla_accel_ros.fleet.simulator.traces import Trace
@@ -26,7 +27,7 @@ from vla_accel_ros.nodes.process import run
 from vla_accel_ros.types import Chunk
 
 
-class ReplayReplica:
+class ReplayReplica(Undescribed):
     """A fleet.replicas.replica.Replica: one chunk at a time, for as long as it took. joints: of a chunk."""
 
     def __init__(self, trace: Trace, joints: int) -> None:
@@ -38,14 +39,6 @@ class ReplayReplica:
 
     def room(self) -> int:
         return self.most - len(self._timers)
-
-    def describe(self, robot: RobotDescription) -> Future[None]:
-        future: Future[None] = Future()
-        future.set_result(None)
-        return future
-
-    def forget(self, robot: str) -> None:
-        pass
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         script = self._scripts[int(round.robot.removeprefix("/r"))]

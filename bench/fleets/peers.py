@@ -68,7 +68,7 @@ def eager(policy: Policy, views: int, prompt: int, seconds: float) -> dict[str, 
 
     @torch.inference_mode()
     def one() -> None:
-        from vla_accel_ros.models.processing.openpi import to_unit
+        from vla_accel_ros.models.processing.conventions import to_unit
 
         images = to_unit(torch.from_numpy(inputs.frames)).to(device)
         plain(policy.model, inputs._replace(images=images), STEPS)().float().cpu()

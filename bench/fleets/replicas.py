@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.engine.session import Session
+from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 
 
 class Undescribed:
-    """The part of a fleet.replicas.replica.Replica that is about robots."""
+    """The part of a fleet.replicas.replica.Replica that is about robots, and about questions: it answers
+    none."""
 
-    def describe(self, robot: RobotDescription) -> Future[None]:
-        future: Future[None] = Future()
+    answers = 0
+
+    def describe(self, robot: RobotDescription) -> Future[Session | None]:
+        future: Future[Session | None] = Future()
         future.set_result(None)
+        return future
+
+    def ask(self, round: Round, observation: EncodedObservation) -> Future[str]:
+        future: Future[str] = Future()
+        future.set_exception(ValueError("it answers nothing"))
         return future
 
     def forget(self, robot: str) -> None:

@@ -18,7 +18,7 @@ from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.types import Observation
 
 STEPS = 10

@@ -18,7 +18,7 @@ from full_size.subjects import random_model, random_smolvla
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy

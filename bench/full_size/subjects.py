@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.config import PiConfig, VisionConfig
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.processing.openpi import to_unit
+from vla_accel_ros.models.processing.conventions import to_unit
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 
@@ -115,15 +116,22 @@ def plain(model: Pi, inputs: Inputs, steps: int = STEPS) -> Callable[[], Tensor]
 class Ours:
     """The stages for one number of views, ready to be replayed one by one or all.
 
-    precision: see engine.stages.precision.
+    precision, int8: see engine.stages.stages.
     """
 
-    def __init__(self, model: Pi, inputs: Inputs, steps: int = STEPS, precision: str = "exact") -> None:
+    def __init__(
+        self,
+        model: Pi,
+        inputs: Inputs,
+        steps: int = STEPS,
+        precision: str = "exact",
+        int8: Int8 | None = None,
+    ) -> None:
         config, self.inputs, self.steps = model.config, inputs, steps
         pool = KVPool(
             config.prefix, 2, config.max_tokens, model.embed_table.device, model.language_model.dtype
         )
-        self.stages = Stages(model, pool, precision=precision)
+        self.stages = Stages(model, pool, precision=precision, int8=int8)
         self.lengths = self.stages.observe([inputs.frames], [inputs.prompt], [1])
         self.actions = self._act()
 

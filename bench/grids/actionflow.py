@@ -28,7 +28,8 @@ from grids.measure import Window, equal_part, median_ms
 from grids.shares import Group
 from vla_accel_ros.engine.config import FRESHNESS, PIPELINED, RATE, SEQUENTIAL, SPECULATIVE
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.packed_forward import Kernels, PackedForward, kernels_for
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.packed_stage import Kernels, kernels_for
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.tools.tune.pieces import Body

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from full_size.subjects import Inputs
 from grids.measure import Window, median_ms
-from vla_accel_ros.engine.answers import Answers
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.store import KVStore, PagePool
+from vla_accel_ros.engine.answers import Answer, Answers, Said
+from vla_accel_ros.engine.kv.pool import KVPool, PagePool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.sampling import sample
@@ -54,24 +53,32 @@ class Shared:
         pool = KVPool(sizes, most + 2, longest, self.device, dtype)
         pages = PagePool(sizes, (most + 1) * -(-tokens // PAGE_TOKENS), PAGE_TOKENS, self.device, dtype)
         self.model, self.inputs, self.most = model, inputs, most
-        self.store, self.stages = KVStore(pool, pages), Stages(model, pool)
+        self.pool, self.stages = pool, Stages(model, pool)
         self.forward = PackedForward(model.language_model, sizes, longest + tokens)
-        self.answers = Answers(model, self.store, stop=None, forward=self.forward)
+        self.answers = Answers(model, pool, pages, stop=None, forward=self.forward)
         self._frame = 0
 
     def act(self, index: int, steps: int) -> tuple[int, int, Tensor]:
         """A frame's actions, on the host: slot (held), tokens of the prefix, actions [1, H, A]."""
         one = self.inputs[index]
-        slot = self.store.acquire()
+        slot = self.pool.acquire()
         (length,) = self.stages.observe([one.frames], [one.prompt], [slot])
         flow = self.stages.act(one.noise, one.state, [slot], [length], steps)
         return slot, length, flow.actions.cpu()
 
-    def ask(self, slot: int, length: int, tokens: int) -> int:
-        """Begin a text on a held prefix, which is given back; returns the request."""
-        request = self.answers.begin(slot, length, self.stages.last_hidden(slot, length), tokens)
-        self.store.prefixes.release(slot)
-        return request
+    def ask(self, slot: int, length: int, tokens: int) -> Answer:
+        """Begin a text on a held prefix, which is given back."""
+        answer = self.answers.begin(slot, length, self.stages.last_hidden(slot, length), tokens)
+        self.pool.release(slot)
+        return answer
+
+    def advance(self) -> list[Said]:
+        """A token of every text; what the finished hold is given back."""
+        said = self.answers.advance()
+        for one in said:
+            if one.finished:
+                self.answers.drop(one.answer)
+        return said
 
     def run(
         self,
@@ -86,7 +93,7 @@ class Shared:
 
         least: of the others that are run even if they take more than so many seconds.
         """
-        begun: dict[int, int] = {}
+        begun: dict[Answer, int] = {}
         texts: list[tuple[int, tuple[int, ...]]] = []
         actions: dict[int, Tensor] = {}
         window, counted, chunks, said_tokens, forwards = Window(self.device), 0, 0, 0, 0
@@ -105,13 +112,13 @@ class Shared:
                 begun[self.ask(slot, length, tokens)] = index
             chunks += len(lengths)
             for _ in range(k):
-                if not self.answers.unfinished:
+                if not self.answers.open:
                     break
-                said = self.answers.advance()
+                said = self.advance()
                 said_tokens, forwards = said_tokens + len(said), forwards + 1
                 for one in said:
                     if one.finished:
-                        texts.append((begun[one.request], tuple(self.store.retrieve(one.request).tokens)))
+                        texts.append((begun[one.answer], tuple(one.answer.tokens)))
         window.__exit__()
         self.clear()
         return Ran(window, counted, chunks, said_tokens, forwards, texts, actions)
@@ -122,13 +129,13 @@ class Shared:
             slot, length, _ = self.act(number % len(self.inputs), steps)
             self.ask(slot, length, tokens)
             if number & (number + 1) == 0 or number + 1 == self.most:
-                self.answers.advance()
-                self.answers.advance()
+                self.advance()
+                self.advance()
         self.clear()
 
     def parts_ms(self, steps: int) -> dict[str, float]:
         """Medians of what a frame is made of; `decode B`: a forward of that many texts, without the head."""
-        one, slot = self.inputs[0], self.store.acquire()
+        one, slot = self.inputs[0], self.pool.acquire()
         (length,) = self.stages.observe([one.frames], [one.prompt], [slot])
         calls: dict[str, Callable[[], object]] = {
             "observe": lambda: self.stages.observe([one.frames], [one.prompt], [slot]),
@@ -141,7 +148,7 @@ class Shared:
             hidden = hidden.to(self.model.language_model.dtype)
             calls[f"head {rows}"] = partial(self._head, hidden)
         taken = {name: median_ms(call, self.device, 20)["p50_ms"] for name, call in calls.items()}
-        self.store.prefixes.release(slot)
+        self.pool.release(slot)
         return taken
 
     @torch.inference_mode()
@@ -150,8 +157,8 @@ class Shared:
 
     def clear(self) -> None:
         """Forget all texts."""
-        for request in self.answers.unfinished:
-            self.answers.cancel(request)
+        for answer in tuple(self.answers.open):
+            self.answers.drop(answer)
 
 
 class Isolated:
@@ -177,18 +184,18 @@ class Isolated:
     def act(self, index: int, steps: int) -> Tensor:
         """The actions of an observation, from its images, on the host."""
         slot, _, actions = self._shared.act(index, steps)
-        self._shared.store.prefixes.release(slot)
+        self._shared.pool.release(slot)
         return actions
 
     def say(self, index: int, tokens: int) -> tuple[int, ...]:
         """The text of an observation, from its images."""
         shared, one = self._shared, self._shared.inputs[index]
-        slot = shared.store.acquire()
+        slot = shared.pool.acquire()
         (length,) = shared.stages.observe([one.frames], [one.prompt], [slot])
-        request = shared.ask(slot, length, tokens)
-        while shared.answers.unfinished:
-            shared.answers.advance()
-        return tuple(shared.store.retrieve(request).tokens)
+        answer = shared.ask(slot, length, tokens)
+        while shared.answers.open:
+            shared.advance()
+        return tuple(answer.tokens)
 
 
 class Plain:

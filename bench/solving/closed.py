@@ -33,21 +33,27 @@ from vla_accel_ros.sim.tasks import tasks
 from vla_accel_ros.tools.demo_policy.data import one_thread_each
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Session, Timing
 
+ROOT = Path(__file__).parents[2]
 FAMILY = "reach"
 TIMING = Timing(period=3, latency=4)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How chunks are sampled. draft: tolerance of solving.drafts; None = every step is computed."""
+    """How chunks are sampled. draft: tolerance of solving.drafts; None = every step is computed. precision:
+    of fast stages, None = plain torch; calibration: its file, in the repository."""
 
     solver: str
     steps: int
     draft: float | None = None
+    precision: str | None = None
+    calibration: str = ""
 
     def __str__(self) -> str:
         drafted = "" if self.draft is None else f", drafts within {self.draft:g}"
-        return f"{self.solver} {self.steps}{drafted}"
+        calibrated = ", calibrated" if self.calibration else ""
+        precision = "" if self.precision is None else f", {self.precision}{calibrated}"
+        return f"{self.solver} {self.steps}{drafted}{precision}"
 
 
 DEFAULT = Way(EULER, 10)
@@ -80,7 +86,11 @@ def _opened() -> tuple[AnyPolicy, SimRobot, Contract]:
 @cache
 def _engine(way: Way) -> tuple[Engine, Drafting | None]:
     policy, _, contract = _opened()
-    engine = Engine(policy, steps=way.steps, solver=way.solver, step_dt_s=contract.chunk.step_dt_s)
+    options: dict[str, Any] = {"steps": way.steps, "solver": way.solver}
+    if way.precision is not None:
+        calibration = str(ROOT / way.calibration) if way.calibration else ""
+        options |= {"fast": True, "precision": way.precision, "calibration": calibration}
+    engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s, **options)
     return engine, None if way.draft is None else Drafting.of(engine, way.draft)
 
 

@@ -151,7 +151,14 @@ class Episode:
         )
 
     def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
-        return TrajectoryLogic(self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds)
+        given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
+        return TrajectoryLogic(*given, self._reference)
+
+    def _reference(self) -> np.ndarray | None:
+        """What a joint_trajectory_controller tells of itself; no other kind does."""
+        if self.robot.kind not in ("joint_trajectory", "servo_twist") or self.active("reactivate"):
+            return None
+        return self.controller.state(self.t_ns).position
 
     @property
     def _width(self) -> int:

@@ -59,8 +59,8 @@ class Parameters:
 class TrajectoryLogic:
     """One process of the node. send: gets (trajectory, whether its times count from its arrival).
 
-    holds: what a process before this one left.
-    """
+    holds: what a process before this one left. reference: where the controllers say that they are commanded
+    to be, None where they say nothing."""
 
     robot: Robot
     parameters: Parameters
@@ -68,6 +68,7 @@ class TrajectoryLogic:
     steady_ns: Callable[[], int]
     send: Callable[[Trajectory, bool], None]
     holds: dict[str, None] = field(default_factory=dict)
+    reference: Callable[[], np.ndarray | None] = lambda: None
 
     def __post_init__(self) -> None:
         robot, options = self.robot, self.parameters
@@ -123,6 +124,8 @@ class TrajectoryLogic:
     def watch(self) -> None:
         """The watchdog's timer."""
         now_ns = self._watched_ns = self._now()
+        told = self.reference()
+        self.follower.joining.told(np.full(len(self.robot.joints), np.nan) if told is None else told)
         change, stop = self.follower.step(now_ns)
         self._send(stop)
         if change is not None and change.after is Motion.HOLDING and isinstance(self.stream, JogStream):

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vla_accel_ros.engine.answers import Answers, Said
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.store import KVStore, PagePool
+from vla_accel_ros.engine.answers import Answer, Answers, Said
+from vla_accel_ros.engine.kv.pool import KVPool, PagePool, PoolExhausted
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward
 from vla_accel_ros.models.pi.model import Pi
@@ -27,63 +26,61 @@ MODEL: Pi = make_model(make_config("pi05"))
 CONFIG = MODEL.config.prefix
 
 
-def make_store(pages: int = 40) -> KVStore:
+def make_pools(pages: int = 40) -> tuple[KVPool, PagePool]:
     device = torch.device("cpu")
-    return KVStore(
-        KVPool(CONFIG, 16, 32, device, torch.float32), PagePool(CONFIG, pages, 3, device, torch.float32)
-    )
+    return KVPool(CONFIG, 16, 32, device, torch.float32), PagePool(CONFIG, pages, 3, device, torch.float32)
 
 
 @torch.inference_mode()
-def observe(store: KVStore, scene: int) -> tuple[int, int, Tensor]:
-    """A prefix in the store: slot, tokens, last hidden state. Scenes differ in length."""
+def observe(pool: KVPool, scene: int) -> tuple[int, int, Tensor]:
+    """A prefix in the pool: slot, tokens, last hidden state. Scenes differ in length."""
     tokens = 4 + scene % 5
     made = torch.Generator().manual_seed(scene)
     embeddings = torch.randn(1, tokens, CONFIG.width, generator=made)
-    slot = store.acquire()
-    hidden, _ = MODEL.prefix(embeddings, out=store.prefixes.view(slot, tokens))
+    slot = pool.acquire()
+    hidden, _ = MODEL.prefix(embeddings, out=pool.view(slot, tokens))
     return slot, tokens, hidden[0, -1]
 
 
 @torch.inference_mode()
 def alone(scene: int, count: int, stop: int | None, temperature: float = 0.0, seed: int = 0) -> list[int]:
     """The same answer by models.text.decoding, without pool, pages or company."""
-    store = make_store()
-    slot, tokens, hidden = observe(store, scene)
+    pool, _ = make_pools()
+    slot, tokens, hidden = observe(pool, scene)
     rng = np.random.default_rng(seed)
-    past = store.prefixes.view(slot, tokens)
+    past = pool.view(slot, tokens)
     said = [int(s.tokens) for s in decode(MODEL, past, hidden[None], count, temperature=temperature, rng=rng)]
     return said[: said.index(stop)] if stop in said else said
 
 
-def ids(said: list[Said], request: int) -> list[int]:
-    return [one.token for one in said if one.request == request and one.token is not None]
+def ids(said: list[Said], number: int) -> list[int]:
+    return [one.token for one in said if one.answer.number == number and one.token is not None]
 
 
 def test_frames_join_and_leave_one_batch() -> None:
-    store = make_store()
-    answers, said, batch = Answers(MODEL, store, stop=None), [], []
+    pool, pages = make_pools()
+    answers, said, batch = Answers(MODEL, pool, pages, stop=None), [], []
     for scene in range(6):
-        slot, tokens, hidden = observe(store, scene)
-        assert answers.begin(slot, tokens, hidden, max_tokens=3) == scene
-        store.prefixes.release(slot)
-        batch.append(len(answers.unfinished))
+        slot, tokens, hidden = observe(pool, scene)
+        assert answers.begin(slot, tokens, hidden, max_tokens=3).number == scene
+        pool.release(slot)
+        batch.append(len(answers.open))
         said += answers.advance()
-    while answers.unfinished:
+    while answers.open:
         said += answers.advance()
     assert batch == [1, 2, 3, 3, 3, 3]
     assert [ids(said, scene) for scene in range(6)] == [alone(scene, 3, None) for scene in range(6)]
-    assert [one.request for one in said if one.finished] == list(range(6))
+    assert [one.answer.number for one in said if one.finished] == list(range(6))
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), together=st.booleans())
 def test_any_schedule_says_the_same(data: st.DataObject, together: bool) -> None:
     """Any lengths, stops, temperatures, arrivals and cancellations."""
-    store = make_store(pages=200)
+    pool, pages = make_pools(pages=200)
     stop = data.draw(st.sampled_from([None, *alone(1, 4, None)]), label="stop")
-    answers = Answers(MODEL, store, stop, together)
-    wanted: dict[int, list[int]] = {}
+    answers = Answers(MODEL, pool, pages, stop, together)
+    wanted: dict[Answer, list[int]] = {}
     said: list[Said] = []
     for _ in range(data.draw(st.integers(1, 12), label="ticks")):
         event = data.draw(st.sampled_from(["ask", "advance", "advance", "cancel"]), label="event")
@@ -91,32 +88,34 @@ def test_any_schedule_says_the_same(data: st.DataObject, together: bool) -> None
             scene, seed = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 5))
             count = data.draw(st.integers(1, 9), label="count")
             temperature = data.draw(st.sampled_from([0.0, 0.7]), label="temperature")
-            slot, tokens, hidden = observe(store, scene)
-            request = answers.begin(
+            slot, tokens, hidden = observe(pool, scene)
+            answer = answers.begin(
                 slot, tokens, hidden, count, sampling=Sampling(temperature), rng=np.random.default_rng(seed)
             )
-            store.prefixes.release(slot)
-            wanted[request] = alone(scene, count, stop, temperature, seed)
-        elif event == "cancel" and answers.unfinished:
-            dropped = data.draw(st.sampled_from(answers.unfinished), label="cancelled")
-            answers.cancel(dropped)
+            pool.release(slot)
+            wanted[answer] = alone(scene, count, stop, temperature, seed)
+        elif event == "cancel" and wanted:
+            dropped = data.draw(st.sampled_from(list(wanted)), label="cancelled")
+            answers.drop(dropped)
             del wanted[dropped]
         else:
             said += answers.advance()
-    while answers.unfinished:
+    while answers.open:
         said += answers.advance()
 
-    assert {request: ids(said, request) for request in wanted} == wanted
-    for request in wanted:
-        if request in {state.request for state in store._states.values()}:
-            store.remove(request)
-    assert store.prefixes.free == 16 and store.pages.unpromised == 200
+    assert {answer.number: ids(said, answer.number) for answer in wanted} == {
+        answer.number: tokens for answer, tokens in wanted.items()
+    }
+    for answer in wanted:
+        answers.drop(answer)
+    assert pool.free == 16 and pages.unpromised == 200
 
 
 def test_tokens_are_streamed_as_they_come() -> None:
-    store, heard = make_store(), []
-    answers = Answers(MODEL, store, stop=None)
-    answers.begin(*observe(store, 3), max_tokens=3, on_token=heard.append)
+    heard: list[Said] = []
+    pool, pages = make_pools()
+    answers = Answers(MODEL, pool, pages, stop=None)
+    answers.begin(*observe(pool, 3), max_tokens=3, on_token=heard.append)
     for count in range(1, 4):
         answers.advance()
         assert len(heard) == count
@@ -127,7 +126,7 @@ def test_tokens_are_streamed_as_they_come() -> None:
 @pytest.mark.parametrize("fails", ["forward", "logits"])
 def test_a_forward_that_fails_costs_no_answer_anything(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every token is computed a second time, also the first and the last of a page."""
-    store, calls = make_store(), itertools.count()
+    (pool, pages), calls = make_pools(), itertools.count()
 
     def every_other(compute: Callable[..., Any]) -> Callable[..., Any]:
         def failing(*given: Any) -> Any:
@@ -138,13 +137,14 @@ def test_a_forward_that_fails_costs_no_answer_anything(fails: str, monkeypatch: 
         return failing
 
     plain: Forward = partial(packed.forward, MODEL.stack)
-    answers = Answers(MODEL, store, None, forward=every_other(plain) if fails == "forward" else plain)
+    forward = every_other(plain) if fails == "forward" else plain
+    answers = Answers(MODEL, pool, pages, None, forward=forward)
     if fails == "logits":
         monkeypatch.setattr(MODEL, "logits", every_other(MODEL.logits))
     for scene in range(2):
-        answers.begin(*observe(store, scene), max_tokens=9 - scene)
+        answers.begin(*observe(pool, scene), max_tokens=9 - scene)
     said, failed = [], 0
-    while answers.unfinished:
+    while answers.open:
         try:
             said += answers.advance()
         except RuntimeError:
@@ -155,42 +155,48 @@ def test_a_forward_that_fails_costs_no_answer_anything(fails: str, monkeypatch: 
 
 
 def test_who_cannot_hear_its_token_keeps_nobody_else_from_theirs() -> None:
-    store, heard = make_store(), []
-    answers = Answers(MODEL, store, stop=None)
+    heard: list[Said] = []
+    pool, pages = make_pools()
+    answers = Answers(MODEL, pool, pages, stop=None)
 
     def deaf(said: Said) -> None:
-        raise RuntimeError(f"token {said.token} of {said.request}")
+        raise RuntimeError(f"token {said.token} of {said.answer.number}")
 
     for scene, on_token in enumerate((deaf, heard.append, deaf)):
-        answers.begin(*observe(store, scene), max_tokens=3, on_token=on_token)
+        answers.begin(*observe(pool, scene), max_tokens=3, on_token=on_token)
     for token in alone(0, 3, None):
         with pytest.raises(RuntimeError, match=f"token {token} of 0"):
             answers.advance()
-    assert not answers.unfinished and not store.active()
+    assert not answers.open
     assert ids(heard, 1) == alone(1, 3, None)
 
 
 def test_an_action_on_the_same_prefix_is_not_disturbed() -> None:
     """One prefill feeds both: the flow before and after an answer is the same to the bit."""
-    store = make_store()
-    slot, tokens, hidden = observe(store, 2)
+    pool, pages = make_pools()
+    slot, tokens, hidden = observe(pool, 2)
     made = torch.Generator().manual_seed(0)
     noise = torch.randn(1, MODEL.config.horizon, MODEL.config.action_dim, generator=made)
     with torch.inference_mode():
-        before = MODEL.velocity(noise, torch.ones(1), None, store.prefixes.view(slot, tokens))
-        answers = Answers(MODEL, store, stop=None)
+        before = MODEL.velocity(noise, torch.ones(1), None, pool.view(slot, tokens))
+        answers = Answers(MODEL, pool, pages, stop=None)
         answers.begin(slot, tokens, hidden, max_tokens=5)
-        while answers.unfinished:
+        while answers.open:
             answers.advance()
-        after = MODEL.velocity(noise, torch.ones(1), None, store.prefixes.view(slot, tokens))
+        after = MODEL.velocity(noise, torch.ones(1), None, pool.view(slot, tokens))
     assert torch.equal(before, after)
 
 
 def test_what_cannot_be() -> None:
-    store = make_store()
-    answers, prefix = Answers(MODEL, store, stop=None), observe(store, 0)
+    pool, pages = make_pools(pages=2)
+    answers = Answers(MODEL, pool, pages, stop=None)
+    slot, tokens, hidden = observe(pool, 0)
     assert answers.advance() == []
     with pytest.raises(ValueError, match="max_tokens is 0"):
-        answers.begin(*prefix, max_tokens=0)
-    with pytest.raises(KeyError, match="answer 5 is not open"):
-        answers.cancel(5)
+        answers.begin(slot, tokens, hidden, max_tokens=0)
+    with pytest.raises(ValueError, match="slot 1 is held by nobody"):
+        answers.begin(1, tokens, hidden, max_tokens=7)
+    assert pages.unpromised == 2
+    answers.begin(slot, tokens, hidden, max_tokens=7)
+    with pytest.raises(PoolExhausted, match="a tail of 1 tokens needs 1 KV pages but 0 of 2 are left"):
+        answers.begin(slot, tokens, hidden, max_tokens=2)

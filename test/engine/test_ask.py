@@ -17,7 +17,7 @@ from vla_accel_ros.engine.request import ASK
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.text.decoding import decode
-from vla_accel_ros.models.text.detokenizer import TextStream
+from vla_accel_ros.models.text.tokenizer import TextStream
 
 POLICY = make_policy("pi05")
 NOISE = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)
@@ -281,7 +281,7 @@ def test_an_answer_closed_by_whoever_hears_it_speak_is_taken_out_after_the_forwa
 
     def closing(segments: object) -> object:
         first.close()
-        under_way.append(len(answers.unfinished))
+        under_way.append(len(answers.open))
         return forward(segments)
 
     answers._forward = closing
@@ -350,7 +350,7 @@ class Collected(list):
 
 @pytest.mark.parametrize("pool", ["slots", "pages"])
 def test_an_answer_may_be_collected_in_the_middle_of_what_a_pool_does(engine: Engine, pool: str) -> None:
-    prefix, pages = engine.observe(make_observation()), engine.runner.text._store.pages
+    prefix, pages = engine.observe(make_observation()), engine.runner.text._pages
     unpromised = pages.unpromised
     cycle: list[object] = [engine.ask(prefix)]
     cycle.append(cycle)

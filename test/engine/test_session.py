@@ -11,16 +11,15 @@ from builders import make_embodiment, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import session_of, statistics_checksum
-from vla_accel_ros.models.processing.conventions import LEROBOT
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
 from vla_accel_ros.nodes.environment import demo_contract
 
 
 def make_session(**settings):
     engine = Engine(make_policy(), steps=3, seed=11)
     choices = {"seed": 11, "time_rule": "auto", "device": "auto", **settings}
-    topics = {"front": "/arm/front"}
-    return session_of(engine, choices, model="/m", contract=demo_contract(), urdf=None, topics=topics)
+    topics, contract = {"front": "/arm/front"}, demo_contract().read_text()
+    return session_of(engine, choices, model="/m", contract=contract, urdf="", topics=topics)
 
 
 def test_a_session_says_what_was_found_for_what_was_left_open():
@@ -52,7 +51,7 @@ def test_a_robot_that_shares_the_engine_has_a_session_of_its_own():
     engine = Engine(make_policy(), steps=3)
     other = make_embodiment(engine.policy)
     engine.runner.robots.add("right", other)
-    files = {"model": "/m", "contract": demo_contract(), "urdf": None, "topics": {}}
+    files = {"model": "/m", "contract": "", "urdf": "", "topics": {}}
     own, right = (session_of(engine, {"seed": 0}, **files, robot=name) for name in ("", "right"))
     assert json.loads(right.settings)["robot"] == "right"
     found = own.differences(right)

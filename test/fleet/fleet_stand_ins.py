@@ -12,6 +12,7 @@ import numpy as np
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import (
     Admission,
     ChunkAnswer,
@@ -19,6 +20,7 @@ from vla_accel_ros.fleet.protocol import (
     EncodedObservation,
     RobotDescription,
     Round,
+    TextAnswer,
 )
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
@@ -59,19 +61,21 @@ class TimedReplica:
         self.served: list[Round] = []
         self.cancelled: list[Round] = []
         self.dead, self.refuses = False, ""
+        self.answers, self.session, self.step_s = 0, None, STEP_S
+        self.questions: dict[Future[str], Round] = {}
 
     def room(self) -> int:
         return 0 if self.dead else self.most - len(self.jobs)
 
-    def describe(self, robot: RobotDescription) -> Future[None]:
-        future: Future[None] = Future()
+    def describe(self, robot: RobotDescription) -> Future[Session | None]:
+        future: Future[Session | None] = Future()
         if self.dead:
             future.set_exception(ReplicaLost(f"{self.name} is lost"))
         elif self.refuses:
             future.set_exception(ValueError(self.refuses))
         else:
             self.known.add(robot.robot)
-            future.set_result(None)
+            future.set_result(self.session)
         return future
 
     def forget(self, robot: str) -> None:
@@ -87,9 +91,27 @@ class TimedReplica:
         self.served.append(round)
         return future
 
-    def cancel(self, served: Future[Served]) -> None:
+    def ask(self, round: Round, observation: EncodedObservation) -> Future[str]:
+        assert len(self.questions) < self.answers
+        future: Future[str] = Future()
+        self.questions[future] = round
+        return future
+
+    def say(self, text: str = "", error: Exception | None = None) -> None:
+        """The oldest question is answered."""
+        future = next(iter(self.questions))
+        del self.questions[future]
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(text)
+
+    def cancel(self, served: Future[Any]) -> None:
         if served in self.jobs:
             self.cancelled.append(self.jobs.pop(served)[0])
+            served.cancel()
+        if served in self.questions:
+            self.cancelled.append(self.questions.pop(served))
             served.cancel()
 
     def finish(self, error: Exception | None = None) -> None:
@@ -100,7 +122,7 @@ class TimedReplica:
             future.set_exception(error)
             return
         actions = np.tile(seen.state, (ACTIONS, 1))
-        chunk = Chunk(actions, seen.stamp_ns, STEP_S, 0, len(self.served), np.zeros(ACTIONS, np.float32))
+        chunk = Chunk(actions, seen.stamp_ns, self.step_s, 0, len(self.served), np.zeros(ACTIONS, np.float32))
         future.set_result(Served(round_, chunk, self.takes_s))
 
     def die(self) -> None:
@@ -109,6 +131,8 @@ class TimedReplica:
         self.known.clear()
         while self.jobs:
             self.finish(ReplicaLost(f"{self.name} is lost"))
+        while self.questions:
+            self.say(error=ReplicaLost(f"{self.name} is lost"))
 
 
 @dataclass
@@ -118,10 +142,18 @@ class Told:
     admissions: list[Admission] = field(default_factory=list)
     calls: list[Round] = field(default_factory=list)
     answers: list[ChunkAnswer] = field(default_factory=list)
+    texts: list[TextAnswer] = field(default_factory=list)
+    sessions: list[tuple[str, str, Session]] = field(default_factory=list)
 
     @property
     def ports(self) -> Ports:
-        return Ports(self.admissions.append, self.calls.append, self.answers.append)
+        return Ports(
+            self.admissions.append,
+            self.calls.append,
+            self.answers.append,
+            text=self.texts.append,
+            session=lambda *told: self.sessions.append(told),
+        )
 
     def chunks(self) -> list[Round]:
         return [answer.round for answer in self.answers if answer.chunk is not None]
@@ -181,6 +213,9 @@ class Fleet:
 
     def ask(self, robot: str, number: int = 0, **fields: Any) -> None:
         self.scheduler.asked(make_request(robot, number, **fields), self.now_s)
+
+    def question(self, robot: str, number: int = 0, **fields: Any) -> None:
+        self.scheduler.questioned(make_request(robot, number, within_s=9.0, **fields), self.now_s)
 
     def step(self, after_s: float = 0.0) -> None:
         self.now_s += after_s

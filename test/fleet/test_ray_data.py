@@ -13,7 +13,7 @@ import pytest
 
 from vla_accel_ros.fleet.protocol import EncodedObservation, Round
 from vla_accel_ros.fleet.replicas import ray_data as data
-from vla_accel_ros.fleet.replicas.ray import Pauses
+from vla_accel_ros.fleet.replicas.ray_options import Pauses
 from vla_accel_ros.fleet.replicas.ray_server import FAILED, LOST, OF_A_CHUNK, OK, REFUSED, plain_chunk
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
 from vla_accel_ros.types import Chunk
@@ -118,11 +118,18 @@ def test_an_answer_that_is_none_is_a_loss(answer: Any) -> None:
 
 
 def test_what_a_replica_says_of_itself_is_checked_too() -> None:
-    good = (4711, 2, 10, [(SERVE, 1, 0.1), (SERVE, 2, 0.15)], 600_000)
+    good = (4711, 2, 10, 4, [(SERVE, 1, 0.1), (SERVE, 2, 0.15)], 600_000)
     started = data.started((OK, good))
-    assert (started.pid, started.most, started.updates) == (4711, 2, 10)
+    assert (started.pid, started.most, started.updates, started.answers) == (4711, 2, 10, 4)
     assert started.profile.known() == {(SERVE, 1): 0.1, (SERVE, 2): 0.15}
-    for place, wrong in ((1, 0), (1, 10**9), (3, [("denoise", 1, 0.1)]), (3, [(SERVE, 1, 0.0)]), (4, -1)):
+    for place, wrong in (
+        (1, 0),
+        (1, 10**9),
+        (3, -1),
+        (4, [("denoise", 1, 0.1)]),
+        (4, [(SERVE, 1, 0.0)]),
+        (5, -1),
+    ):
         with pytest.raises(ReplicaLost):
             data.started((OK, (*good[:place], wrong, *good[place + 1 :])))
 

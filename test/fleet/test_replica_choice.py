@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from fleet_stand_ins import Fleet, TimedReplica
 
+from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY
-from vla_accel_ros.fleet.replicas.replica import ReplicaLost
+from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
+from vla_accel_ros.fleet.serving.dispatch import busy_s
 from vla_accel_ros.fleet.serving.hedging import ENOUGH, Hedging
+from vla_accel_ros.fleet.serving.records import Work
 from vla_accel_ros.fleet.serving.settings import Settings
 
 PATIENT = Settings(stale_s=99.0, gone_s=99.0, serve_s=9.0)
@@ -119,6 +122,23 @@ def test_who_was_called_for_the_edge_is_left_to_it_for_a_while() -> None:
     assert begun(fleet) == {"edge": ["/r0"], "cloud": []}
     fleet.serve(0.01)
     assert begun(fleet) == {"edge": ["/r0", "/r1"], "cloud": []}
+
+
+def test_what_is_on_its_way_back_takes_no_seat_of_a_distant_replica() -> None:
+    fleet = make_fleet(network_s=0.5)
+    cloud = fleet.replicas[1]
+    cloud.most, fleet.replica.dead = 2, True
+    fleet.replica.die()
+    cloud.profile = Profile({(SERVE, 1): 0.1})
+    works: list[Work] = []
+    for at_s in (0.0, 0.05):
+        fleet.ask(f"/r{len(works)}")
+        fleet.step(at_s)
+        pending = [pending for _, pending in fleet.scheduler._queue.working.values()]
+        works = [one.work for one in pending if one.work is not None]
+    expected = {0.05: 0.05 + 0.1, 0.1: 0.05 + 0.05, 0.2: 0.0, 0.59: 0.0, 0.65: 0.05, 0.9: 0.2}
+    for now_s, left_s in expected.items():  # the second waits for the first one's seat
+        assert busy_s(cloud, works, now_s) == pytest.approx(left_s), now_s
 
 
 def hedged(takes_s: float = 0.1) -> Fleet:

@@ -21,7 +21,8 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
-from vla_accel_ros.fleet.replicas.local import LocalReplica, decoded
+from vla_accel_ros.fleet.replicas.decoding import decoded
+from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation
@@ -132,6 +133,39 @@ def test_a_chunk_is_that_of_an_engine_of_the_robots_own(
             assert served.round == round_of(robot, number) and served.took_s > 0
             assert served.chunk.actions.shape[1] == JOINTS[robot]
             assert_alike(served.chunk, alone(policy, robot, number, served.chunk.request_id))
+
+
+def test_a_question_is_answered_as_an_engine_would_and_changes_no_bit_of_a_chunk(
+    make: Callable[..., LocalReplica], policy: Policy
+) -> None:
+    replica = make(answers=2, answer_tokens=6)
+    before = replica.serve(round_of("/left"), seen("/left")).result(30).chunk
+    answers = [
+        replica.ask(round_of(robot, 50), seen(robot, 1, instruction="what is there")) for robot in JOINTS
+    ]
+    assert replica.room() == replica.most  # they take no room of chunks
+    assert_alike(replica.serve(round_of("/left"), seen("/left")).result(30).chunk, before)
+    for robot, answer in zip(JOINTS, answers, strict=True):
+        engine = Engine(embodiments(policy)[robot].policy, answer_tokens=6)
+        observation = replace(as_observed(robot, 1), instruction="what is there")
+        with engine.observe(observation) as prefix, engine.ask(prefix, max_tokens=6) as alone_:
+            assert answer.result(30) == "".join(alone_)
+    broken = replica.ask(round_of("/left", 51), seen("/left", 1, instruction="word " * 500))
+    with pytest.raises(ValueError, match="tokens"):
+        broken.result(30)
+    replica.cancel(replica.ask(round_of("/left", 52), seen("/left", 1)))
+
+
+def test_the_noise_of_a_chunk_is_that_of_its_round(make: Callable[..., LocalReplica], policy: Policy) -> None:
+    first, second = make(), make()
+    second.serve(round_of("/right", 9), seen("/right", 9)).result(30)  # it has another history
+    round_ = Round("e", "/left", 3, 41)
+    chunks = [one.serve(round_, seen("/left", 2)).result(30).chunk for one in (first, second)]
+    assert chunks[0].request_id == chunks[1].request_id == 3 * 2**32 + 41
+    assert_alike(*chunks)
+    assert_alike(chunks[0], alone(policy, "/left", 2, round_.request_id))
+    other = first.serve(replace(round_, number=42), seen("/left", 2)).result(30).chunk
+    assert (other.actions != chunks[0].actions).any()
 
 
 def test_chunks_of_several_robots_share_denoising_steps(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from ray_engines import make, refused, seen
 pytest.importorskip("ray")
 
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
-from vla_accel_ros.fleet.replicas.ray import Deadlines, RayReplica, Where
+from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import Cluster
+from vla_accel_ros.fleet.replicas.ray_options import Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports, Settings
@@ -100,8 +102,7 @@ def test_it_is_measured_where_it_runs_and_over_the_way_there(replicas) -> None:
 
 
 def test_chunks_are_those_of_a_replica_of_this_process_to_the_bit(replicas) -> None:
-    local, observation = make()
-    local.measure(observation)  # as it is there: noise is of the number of a request
+    local, _ = make()  # it has another history than the actor, which was measured
     different = set()
     for robot in ROBOTS:
         local.describe(described(robot)).result(30)
@@ -122,6 +123,31 @@ def test_chunks_are_those_of_a_replica_of_this_process_to_the_bit(replicas) -> N
             different.add(theirs.chunk.actions.tobytes())
     local.close()
     assert len(different) == 6
+
+
+def test_questions_are_answered_there_and_lost_with_it(replicas) -> None:
+    local, _ = make()
+    know(replicas[0])
+    local.describe(described("/left")).result(30)
+    assert replicas[0].answers == local.answers > 0
+    asked = Round("e", "/left", 0, 5), seen("/left", 2)
+    assert replicas[0].ask(*asked).result(30) == local.ask(*asked).result(30) != ""
+    local.close()
+    starts = replicas[0].starts
+    waiting = replicas[0].ask(*asked)
+    os.kill(replicas[0].pid, signal.SIGKILL)
+    with suppress(ReplicaLost):  # it may have been faster
+        assert waiting.result(30)
+    until(lambda: replicas[0].starts > starts and replicas[0].room() > 0)
+    know(replicas[0])
+    assert replicas[0].ask(*asked).result(30)
+
+
+def test_a_network_that_is_told_is_not_measured(cluster: Cluster) -> None:
+    far = RayReplica("c", make, Where("cloud", network_s=0.25), Deadlines(start=60.0))
+    far.ready.result(120)
+    assert far.network_s == 0.25
+    far.close()
 
 
 def test_what_does_not_fit_is_refused_in_its_words(cluster: Cluster, replicas) -> None:

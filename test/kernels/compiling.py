@@ -3,9 +3,10 @@
     python test/kernels/compiling.py CAPABILITY [TABLE.json]
 
 Launches are the bench's own, at the published sizes; instead of running, each is compiled, and a line of JSON
-says what it needs: {"kernel", "threads", "registers", "stack", "shared", "wgmma", "fused"}. stack: bytes of
-spilled registers. fused: additions of another lane's value that a product was fused with (launch.rounded);
-the kernels of a flow step's ends are compiled for small tiles, too, of which a lane has one value.
+says what it needs: {"kernel", "threads", "registers", "stack", "shared", "wgmma", "int8", "fused"}. stack:
+bytes of spilled registers. int8: whether the matrix units multiply it. fused: additions of another lane's
+value that a product was fused with (launch.rounded); the kernels of a flow step's ends are compiled for small
+tiles, too, of which a lane has one value.
 """
 
 from __future__ import annotations
@@ -96,11 +97,8 @@ class Compiled:
             "shared": made.metadata.shared,
         }
         ptx = made.asm["ptx"]
-        print(
-            json.dumps(
-                {"kernel": self.kernel.__name__, **needs, "wgmma": "wgmma" in ptx, "fused": fused(ptx)}
-            )
-        )
+        found = {"wgmma": "wgmma" in ptx, "int8": in_int8(ptx), "fused": fused(ptx)}
+        print(json.dumps({"kernel": self.kernel.__name__, **needs, **found}))
 
 
 def usage(cubin: bytes) -> tuple[int, int]:
@@ -121,10 +119,23 @@ def fused(ptx: str) -> int:
     return sum(register in sent for register in added)
 
 
+def in_int8(ptx: str) -> bool:
+    """Whether the matrix units multiply int8 by int8."""
+    return bool(re.search(r"(mma|wgmma)\.\S*\.s8\.s8", ptx)) or "tcgen05.mma.cta_group::1.kind::i8" in ptx
+
+
 def replace_kernels(module: ModuleType, capability: int) -> None:
     """Make every launch of the module's kernels a compilation."""
     called = {"_two_products", "_squares", "_over", "_gelu", "_level", "_rotated", "_soften"}
-    called |= {"small_product", "two_small_products", "_group", "_whole", "_leave_row", "_read"}
+    called |= {
+        "small_product",
+        "two_small_products",
+        "_group",
+        "_whole",
+        "_leave_row",
+        "_read",
+        "_leave_int8",
+    }
     for name, value in list(vars(module).items()):
         if not isinstance(value, JITFunction) or value.fn.__module__ != module.__name__:
             continue  # another module's are called, not launched

@@ -1,4 +1,4 @@
-"""As compiling.py, for products with quantised weights and the passes that leave rows in fp8.
+"""As compiling.py, for products with quantised weights or of int8 rows, and the passes that leave such rows.
 
 python test/kernels/compiling_quantized.py CAPABILITY
 """
@@ -12,11 +12,12 @@ from architectures import ARCHITECTURES
 from compiling import CPU, POINTERS, replace_kernels
 
 from vla_accel_ros.kernels.ops import TritonOps
+from vla_accel_ros.kernels.reference.int8 import place_rows
 from vla_accel_ros.kernels.reference.quantized import Product, Rows
-from vla_accel_ros.kernels.triton import launch, linear, project, quantized, small_weights
-from vla_accel_ros.kernels.tuning import Table
+from vla_accel_ros.kernels.triton import int8, launch, linear, project, quantized, small_weights
+from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, Shape, Table, safe
 from vla_accel_ros.models.config import PI0
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
 from vla_accel_ros.models.layers.quantized import quantized as quantize
 from vla_accel_ros.tools.tune import pieces
 
@@ -49,15 +50,46 @@ def fp8_rows() -> None:
     quantized.gelu_rows(product(512, 4304), place(4304), Rows.place(512, 4304, CPU))
 
 
+def int8_rows(processors: int) -> None:
+    """The products of encode, prefill, denoise and a word, as large as they are there, and the passes."""
+    bf16 = place(1)
+    for rows, columns, width, finish in (
+        (512, 1152, 4304, "add"),
+        (512, 4304, 1152, "gelu"),
+        (544, 2560, 2048, "none"),
+        (544, 2048, 16384, "add"),
+        (50, 1024, 4096, "none"),
+        (1, 2560, 2048, "none"),
+    ):
+        config = safe(Shape(INT8_PRODUCT, rows, columns, width, "int8"), processors)
+        weight = quantize(torch.ones(columns, width), W8A8)
+        bias = bf16.expand(columns) if rows == 512 else None
+        int8.multiply(place_rows(rows, width, CPU), weight, place(rows, columns), bias, finish, config=config)
+    for rows, columns, width in ((544, 16384, 2048), (50, 4096, 1024), (1, 16384, 2048)):
+        config = safe(Shape(INT8_GATED, rows, columns, width, "int8"), processors)
+        weight = quantize(torch.ones(2 * columns, width), W8A8)
+        activation = "silu" if rows == 1 else "gelu"
+        int8.gated(place_rows(rows, width, CPU), weight, place(rows, columns), activation, config=config)
+    by, tables, ints = torch.empty(16384), torch.empty(3, 10, 1024), torch.zeros(1, dtype=torch.int32)
+    int8.quantize(place(544, 16384), by, place_rows(544, 16384, CPU))
+    int8.rms_norm(place(544, 2048), by[:2048], place_rows(544, 2048, CPU))
+    int8.rms_norm(place(544, 2048), by[:2048], place(544, 2048))
+    int8.layer_norm(place(512, 1152), by[:1152], by[:1152], place_rows(512, 1152, CPU))
+    x, y = place(1, 50, 1024), place(1, 50, 1024)
+    int8.add_norm(x, y, by[:1024], place_rows(50, 1024, CPU), ints, *tables)
+    int8.add_norm(x, y, None, None, ints, tables[0])
+
+
 if __name__ == "__main__":
     target = int(sys.argv[1])
     POINTERS.update({torch.int8: "*i8", torch.uint8: "*u8", torch.float8_e4m3fn: "*fp8e4nv"})
     pieces.LAYERS = 1
-    for module in (linear, project, quantized, small_weights):
+    for module in (int8, linear, project, quantized, small_weights):
         replace_kernels(module, target)
     if target < 90:
         launch.tiles = lambda *_: None  # as it says on such a device
     for kind in (FP8, INT8, INT4) if target >= 89 else (INT8, INT4):
         few_rows(kind, Table(ARCHITECTURES[sys.argv[1]].processors, pdl=target >= 90))
+    int8_rows(ARCHITECTURES[sys.argv[1]].processors)
     if target >= 89:
         fp8_rows()

@@ -1,6 +1,6 @@
-"""Kernels for quantised weights compile for the devices they are for, within what those have.
+"""Kernels for quantised weights and int8 rows compile for the devices they are for, within what those have.
 
-int8 and int4: all; fp8: Ada (sm_89) and later.
+int8, int4 and w8a8: all; fp8: Ada (sm_89) and later. int8 rows are multiplied by matrix units.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from architectures import ARCHITECTURES, REGISTERS
 SCRIPT = Path(__file__).with_name("compiling_quantized.py")
 FEW = Counter({"_project": 2, "_rotary_qkv": 1, "_gated_up": 1, "_multiply": 1})
 ROWS = Counter(["_rms_norm_rows", "_layer_norm_rows", "_glu_rows", "_gelu_rows"])
+INT8 = Counter({"_int8_product": 9, "_rms_norm_int8": 2, "_add_norm_int8": 2})
+INT8 += Counter(["_quantize", "_layer_norm_int8"])
 
 
 @pytest.mark.parametrize("capability", ARCHITECTURES)
@@ -29,7 +31,8 @@ def test_kernels_compile_and_fit(capability: str) -> None:
     assert done.returncode == 0, done.stderr
     needs = [json.loads(line) for line in done.stdout.splitlines()]
     wanted = sum((FEW for _ in range(kinds)), ROWS if kinds == 3 else Counter())
-    assert Counter(need["kernel"] for need in needs) == wanted
+    assert Counter(need["kernel"] for need in needs) == wanted + INT8
+    assert all(need["int8"] for need in needs if need["kernel"] == "_int8_product")
     for need in needs:
         assert need["stack"] == 0, need
         assert need["shared"] <= ARCHITECTURES[capability].shared_bytes, need

@@ -19,8 +19,7 @@ from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.reference import norm
 from vla_accel_ros.kernels.tuning import Config, Shape, Table, load_table, read_table
 from vla_accel_ros.models.config import PI0
-from vla_accel_ros.models.processing.conventions import OPENPI
-from vla_accel_ros.models.processing.openpi import to_unit
+from vla_accel_ros.models.processing.conventions import OPENPI, to_unit
 from vla_accel_ros.tools.tune import pieces, wide_pieces
 from vla_accel_ros.tools.tune.candidates import ENCODER
 

@@ -9,11 +9,13 @@ import torch
 
 from predicted.recorded import ours, published
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.precision import Small
 from vla_accel_ros.models.config import PI0, GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.planning.device import load
+from vla_accel_ros.planning.families.find import operations
 from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.fleet import BUSY, plan_fleet
 from vla_accel_ros.planning.memory import copies, kv_bytes
@@ -47,6 +49,46 @@ def test_copies_in_fewer_bits_are_those_that_the_stages_make(kind: str, precisio
         matrices = [m for layer in made.layers for m in (layer.qkv, layer.o, layer.gate_up, layer.down)]
         folded = sum(m.nbytes for m in matrices if m.data_ptr() not in own)
     assert copies(config, Work(precision=precision)) == small.nbytes + folded
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_int8_copies_are_those_that_the_stages_make(kind: str) -> None:
+    config = replace(TINY, kind=kind)
+    model, made = Pi(config).set_precision(torch.bfloat16), Int8()
+    made.vision(model)
+    made.prefix(fold_prefix(model.language_model).layers)
+    made.expert(model, fold_expert(model, 3).layers)
+    exact, ours = (copies(config, Work(precision=precision)) for precision in ("exact", "w8a8"))
+    assert ours - exact == made.nbytes
+    mixed, int4 = (copies(config, Work(precision=precision)) for precision in ("w8a8-int4", "int4"))
+    fewer, fast = Int8(), copies(config, Work(precision="w8a8", fast_memory=True))
+    fewer.vision(model)
+    fewer.prefix(fold_prefix(model.language_model).layers)
+    assert mixed - int4 == fewer.nbytes == fast - exact
+
+
+def test_int8_products_are_planned_where_stages_have_them() -> None:
+    ops = operations(PI05, Work(precision="w8a8"))
+    for name in ("encode", "prefill", "denoise", "decode"):
+        products = {op.name: op for op in ops[name] if op.compute == "int8"}
+        last = {"last k, v"} if name == "prefill" else set[str]()
+        matrices = {"fc1", "fc2"} if name == "encode" else {"gate and up", "down"}
+        assert products.keys() == {"qkv", "o"} | matrices | last
+        assert any(op.name.startswith("round") for op in ops[name])
+    several = operations(PI05, Work(precision="w8a8", batch=8))
+    assert not any(op.compute == "int8" for op in several["denoise"])
+    openvla = operations(MODELS["openvla"], Work(precision="w8a8"))
+    assert not any(op.compute == "int8" for op in openvla["encode"])
+    assert sum(op.compute == "int8" for op in openvla["prefill"]) == 4
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_int8_pays_on_an_orin_and_no_weights_alone_come_near(kind: str) -> None:
+    times = {
+        name: make_plan(MODELS[kind], ORIN, Work(precision=name)).latency[0]
+        for name in ("exact", "int8", "w8a8")
+    }
+    assert times["w8a8"] < 0.85 * times["exact"] and times["w8a8"] < 0.9 * times["int8"]
 
 
 def test_keys_and_values_are_those_of_the_pool() -> None:
@@ -93,7 +135,7 @@ def test_rates_that_go_are_kept_and_others_are_late_with_what_mends_them() -> No
 def test_the_options_that_are_named_mend_it_and_the_others_do_not() -> None:
     plan, wanted = make_plan(PI05, ORIN, Work()), Wanted(7.2, 7.2)
     verdict = judge(plan, wanted)
-    tried = {f"precision: {name}": Work(precision=name) for name in ("int8", "int4")}
+    tried = {f"precision: {name}": Work(precision=name) for name in ("int8", "int4", "w8a8", "w8a8-int4")}
     tried |= {"denoise_steps: 5": Work(steps=5), "1 instead of 2 views": Work(views=1)}
     mended = {name for name, work in tried.items() if not judge(make_plan(PI05, ORIN, work), wanted).late}
     assert verdict.late and mended and mended == tried.keys() & set(verdict.mends)

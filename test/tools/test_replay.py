@@ -20,8 +20,9 @@ from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools import cli
-from vla_accel_ros.tools.replay.again import Otherwise, Progress, Result, replay
+from vla_accel_ros.tools.replay.again import Otherwise, company, replay
 from vla_accel_ros.tools.replay.moments import Moments
+from vla_accel_ros.tools.replay.report import Progress, Result, report
 
 FRAMES = 7
 # Before it, an engine that is loaded acts twice to warm up.
@@ -298,3 +299,18 @@ def test_an_urdf_that_the_contract_names_travels_in_the_bag(tmp_path):
     run.tell(contract=f"urdf: /nowhere/arm.urdf\n{text}", urdf=f'<robot name="arm">{joints}</robot>')
     result, _ = again(run.end())
     assert result.equal and np.isfinite(result.seconds)
+
+
+def test_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits_depend_on_it(
+    tmp_path: Path,
+) -> None:
+    assert company({}) == company({"frames_together": 1, "seats_by_load": False}) == []
+    assert company({"frames_together": 4}) == ["frames_together 4: frames were computed with others'"]
+    seats = {"fast": True, "staggered": 2, "seats_by_load": True, "kv_slots": 6}
+    run = Run(tmp_path).tell(settings={**seats, "seed": 9}).frames(2)
+    bag = Bag(run.end())
+    moments = Moments(bag)
+    result = replay(moments)
+    assert not result.equal
+    said = report(bag, moments.counts, result)[-1]
+    assert said.startswith("why     it may be seats_by_load: a step was computed with as many seats as were")

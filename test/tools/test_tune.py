@@ -45,7 +45,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         yield LAYER, step
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    here = {"machine": {}, "versions": {}}
+    here: dict[str, Any] = {"machine": {}, "versions": {}}
     monkeypatch.setattr("vla_accel_ros.tools.tune.steps.provenance", lambda: here)
     monkeypatch.setattr("vla_accel_ros.kernels.ops.ops_for", lambda device: None)
     monkeypatch.setattr("vla_accel_ros.tools.tune.choose.steps", steps)

@@ -12,8 +12,7 @@ import math
 import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.limits.limiter import extremes
-from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, extremes
 
 _KNOT_S = 0.05
 _SHORTEST_S = 0.2

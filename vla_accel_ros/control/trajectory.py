@@ -268,6 +268,44 @@ def _hermite(
     return p0 + s * (v0 + s * (c2 + s * c3)), v0 + s * (2.0 * c2 + s * 3.0 * c3)
 
 
+def extremes(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Lowest and highest position, greatest |velocity| and |acceleration| of cubic Hermite segments, exact.
+
+    All arguments broadcast to [..., D]; so do the four results.
+    """
+    step = (p1 - p0) / duration_s
+    c2 = (3.0 * step - 2.0 * v0 - v1) / duration_s
+    c3 = (v0 + v1 - 2.0 * step) / np.square(duration_s)
+    acceleration = hardest(p0, v0, p1, v1, duration_s)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        crest = -c2 / (3.0 * c3)
+        root = np.sqrt(np.maximum(c2 * c2 - 3.0 * c3 * v0, 0.0))
+        q = -(c2 + np.copysign(root, c2))
+        turns = (q / (3.0 * c3), v0 / q)
+    s = _inside(crest, duration_s)
+    velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(v0 + s * (2.0 * c2 + 3.0 * s * c3)))
+    lowest, highest = np.minimum(p0, p1), np.maximum(p0, p1)
+    for turn in turns:
+        s = _inside(turn, duration_s)
+        p = p0 + s * (v0 + s * (c2 + s * c3))
+        lowest, highest = np.minimum(lowest, p), np.maximum(highest, p)
+    return lowest, highest, velocity, acceleration
+
+
+def hardest(
+    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
+) -> np.ndarray:
+    """Greatest |acceleration| [..., D] of cubic Hermite segments, which is at one of their ends."""
+    middle = 3.0 * (p1 - p0) / duration_s - v0 - v1
+    return np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * 2.0 / duration_s
+
+
+def _inside(s: np.ndarray, duration_s: np.ndarray | float) -> np.ndarray:
+    return np.where((s > 0) & (s < duration_s), s, 0.0)
+
+
 def trusted(
     joints: tuple[str, ...], times_ns: np.ndarray, positions: np.ndarray, velocities: np.ndarray | None
 ) -> Trajectory:

@@ -3,14 +3,21 @@
 Every forward advances all open answers by one token, whatever their prompts, lengths and ages; weights are
 read once for all of them. When to do so, and how often per frame, is not decided here: `advance` is one
 token's work, or a group of its layers, so that the scheduler can stop between any two. Each answer's tokens
-are those that it would have alone. `TextDecoder` answers requests: they are given text, not tokens
-(models.text.detokenizer), whose pieces wait in the request until they are read.
+are those that it would have alone.
+
+Between forwards an answer is its tokens and two references: to its prefix's slot, and to the pages of its own
+keys and values, all of which are promised to it when it begins (OxyGen, section 3.2). A forward reads both
+where they lie (models.layers.packed), so nothing is copied, stacked or padded.
+
+`TextDecoder` answers requests: they are given text, not tokens (models.text.tokenizer), whose pieces wait in
+the request until they are read.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -19,18 +26,17 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.kv.store import KVStore, PagePool, State
+from vla_accel_ros.engine.kv.pool import KVPool, PagePool, PoolExhausted, Tail
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.prefill.layered import sizes
 from vla_accel_ros.models.layers import packed
-from vla_accel_ros.models.layers.packed import Forward, Segment
+from vla_accel_ros.models.layers.packed import Forward, Segment, Span
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.text.decoding import GREEDY, Sampling
-from vla_accel_ros.models.text.detokenizer import TextStream
+from vla_accel_ros.models.text.tokenizer import TextStream
 
 PAGES = 3
 """Of one answer at most: with its prefix they are parts that packed forwards have room for (PARTS there)."""
@@ -46,19 +52,27 @@ InGroups = Callable[[Sequence[Segment]], Iterator["list[Tensor] | None"]]
 class Said(NamedTuple):
     """One token of one answer. token: None when the answer ended without one (end of text)."""
 
-    request: int
+    answer: Answer
     token: int | None
     finished: bool
 
 
-@dataclass
-class _Answer:
-    state: State
-    hidden: Tensor  # [W], what the next token is read from
+@dataclass(eq=False)
+class Answer:
+    """A text that continues a prefix. number: in order of beginning; slot, n_tokens: of its prefix; tail:
+    keys and values of all of its tokens but the last; hidden [W]: what the next token is read from; tokens:
+    ids so far."""
+
+    number: int
+    slot: int
+    n_tokens: int
+    tail: Tail
+    hidden: Tensor
     max_tokens: int
     sampling: Sampling
     rng: np.random.Generator
     on_token: Callable[[Said], None] | None
+    tokens: list[int] = field(default_factory=list)
 
 
 class Answers:
@@ -70,33 +84,33 @@ class Answers:
     forward: how segments are computed, None = in plain torch.
     in_groups: the same in groups of layers, one for each value that is taken, the last of which is the
         results; None = at once.
+
+    Attribute `open`: answers that are not finished, oldest first.
     """
 
     def __init__(
         self,
         model: Pi | OpenVLA,
-        store: KVStore,
+        prefixes: KVPool,
+        pages: PagePool,
         stop: int | None,
         together: bool = True,
         forward: Forward | None = None,
         in_groups: InGroups | None = None,
     ) -> None:
-        self._model, self._store, self._stop, self._together = model, store, stop, together
+        self._model, self._stop, self._together = model, stop, together
+        self._prefixes, self._pages = prefixes, pages
         torch_forward = partial(packed.forward, model.stack, together=together)
         self._forward: Forward = torch_forward if forward is None else forward
         self._in_groups: InGroups = in_groups or (lambda segments: iter([self._forward(segments)]))
         self._reading: Generator[None] | None = None  # the token in progress
-        self._answers: dict[int, _Answer] = {}
+        self._numbers = itertools.count()
+        self.open: list[Answer] = []
 
     @property
     def in_progress(self) -> bool:
         """Whether some groups of layers of the next token are computed, and others are not."""
         return self._reading is not None
-
-    @property
-    def unfinished(self) -> tuple[int, ...]:
-        """Requests that are not finished, oldest first."""
-        return tuple(self._answers)
 
     def begin(
         self,
@@ -108,19 +122,26 @@ class Answers:
         sampling: Sampling = GREEDY,
         rng: np.random.Generator | None = None,
         on_token: Callable[[Said], None] | None = None,
-    ) -> int:
-        """Take in a request to continue a held prefix; returns its number.
+    ) -> Answer:
+        """Continue the first n_tokens of a held slot, until `drop`.
 
         hidden [W]: of the prefix's last valid token. max_tokens: 1 or more. on_token: called by advance.
-        Raises ValueError for a length that cannot be, PoolExhausted if there is no room.
+        Raises ValueError for a length that cannot be and a slot that nobody holds, PoolExhausted if there is
+        no room.
         """
         if max_tokens < 1:
             raise ValueError(f"max_tokens is {max_tokens}; an answer has at least 1.")
-        state = self._store.store(slot, n_tokens, max_tokens)
-        made = np.random.default_rng(state.request) if rng is None else rng
-        hidden = hidden.clone()
-        self._answers[state.request] = _Answer(state, hidden, max_tokens, sampling, made, on_token)
-        return state.request
+        tail = self._pages.begin(max_tokens - 1)  # the first token needs no place, and the last is never read
+        try:
+            self._prefixes.retain(slot)
+        except ValueError:
+            tail.close()
+            raise
+        number = next(self._numbers)
+        rng = np.random.default_rng(number) if rng is None else rng
+        answer = Answer(number, slot, n_tokens, tail, hidden.clone(), max_tokens, sampling, rng, on_token)
+        self.open.append(answer)
+        return answer
 
     @torch.inference_mode()
     def advance(self) -> list[Said]:
@@ -134,47 +155,40 @@ class Answers:
         for _ in reading:
             self._reading = reading
             return []
-        answers = list(self._answers.values())
-        said = [self._say(answer, token) for answer, token in zip(answers, self._chosen(answers))]
-        for one in said:
-            if one.finished:
-                del self._answers[one.request]
-                self._store.finish(one.request)
+        said = [self._say(answer, token) for answer, token in zip(self.open, self._chosen(), strict=True)]
+        self.open = [one.answer for one in said if not one.finished]
         errors: list[Exception] = []
-        for answer, one in zip(answers, said, strict=True):
+        for one in said:
             try:
-                if answer.on_token is not None:
-                    answer.on_token(one)
+                if one.answer.on_token is not None:
+                    one.answer.on_token(one)
             except Exception as error:
                 errors.append(error)
         if errors:
             raise errors[0]
         return said
 
-    def cancel(self, request: int) -> None:
-        """Break an answer off and give back what it holds. Raises KeyError if it is not open."""
-        if request not in self._answers:
-            raise KeyError(f"answer {request} is not open: {list(self._answers)} are")
-        if self._reading is not None:  # it would write to what is given back: all begin it again
-            self._reading.close()
-            self._reading = None
-        del self._answers[request]
-        self._store.remove(request)
+    def drop(self, answer: Answer) -> None:
+        """Give back what an answer holds, finished or not. Once for each."""
+        if answer in self.open:
+            self.open.remove(answer)
+            if self._reading is not None:  # it would write to what is given back: all begin it again
+                self._reading.close()
+                self._reading = None
+        answer.tail.close()
+        self._prefixes.release(answer.slot)
 
     def _read(self) -> Generator[None]:
         """Compute the last token of each answer, in one forward, unless that was done. Stops behind each
         group of layers but the last."""
-        states = [(answer, answer.state) for answer in self._answers.values()]
-        speaking = [answer for answer, state in states if state.tail.length < len(state.tokens)]
+        speaking = [answer for answer in self.open if answer.tail.length < len(answer.tokens)]
         if not speaking:
             return
-        ids = torch.tensor(
-            [[answer.state.tokens[-1] for answer in speaking]], device=speaking[0].hidden.device
-        )
+        ids = torch.tensor([[answer.tokens[-1] for answer in speaking]], device=speaking[0].hidden.device)
         words = self._model.embed_tokens(ids).split(1, dim=1)
         try:
             segments = [
-                Segment(x, self._store.past(answer.state), out=answer.state.tail.grow())
+                Segment(x, self._past(answer), out=answer.tail.grow())
                 for answer, x in zip(speaking, words, strict=True)
             ]
             for read in self._in_groups(segments):
@@ -182,33 +196,37 @@ class Answers:
                     yield
         except BaseException:
             for answer in speaking:
-                answer.state.tail.cut(len(answer.state.tokens) - 1)
+                answer.tail.cut(len(answer.tokens) - 1)
             raise
         assert read is not None
         for answer, rows in zip(speaking, read, strict=True):
             answer.hidden = rows[0, -1]
 
-    def _chosen(self, answers: list[_Answer]) -> list[int]:
+    def _past(self, answer: Answer) -> tuple[Span, ...]:
+        """What its next token looks at: its prefix and its tail, where they lie."""
+        return (self._prefixes.span(answer.slot, 0, answer.n_tokens), *answer.tail.parts)
+
+    def _chosen(self) -> list[int]:
         """The next id of each, read from the device once for all that are greedy."""
-        if not answers:
+        if not self.open:
             return []
         if self._together:
-            logits = self._model.logits(torch.stack([answer.hidden for answer in answers]))
+            logits = self._model.logits(torch.stack([answer.hidden for answer in self.open]))
         else:
-            logits = torch.stack([self._model.logits(answer.hidden) for answer in answers])
+            logits = torch.stack([self._model.logits(answer.hidden) for answer in self.open])
         likeliest = logits.argmax(dim=-1).tolist()
         return [
             int(answer.sampling.choose(row.float()[None], answer.rng))
             if answer.sampling.temperature
             else first
-            for answer, row, first in zip(answers, logits, likeliest, strict=True)
+            for answer, row, first in zip(self.open, logits, likeliest, strict=True)
         ]
 
-    def _say(self, answer: _Answer, token: int) -> Said:
+    def _say(self, answer: Answer, token: int) -> Said:
         if token == self._stop:
-            return Said(answer.state.request, None, True)
-        answer.state.tokens.append(token)
-        return Said(answer.state.request, token, len(answer.state.tokens) == answer.max_tokens)
+            return Said(answer, None, True)
+        answer.tokens.append(token)
+        return Said(answer, token, len(answer.tokens) == answer.max_tokens)
 
 
 class TextDecoder:
@@ -220,17 +238,14 @@ class TextDecoder:
     ) -> None:
         page_tokens = max(PAGE_TOKENS, -(-config.answer_tokens // PAGES))
         pages = config.answers * -(-config.answer_tokens // page_tokens)
-        memory = PagePool(policy.config.prefix, pages, page_tokens, pool.k.device, pool.k.dtype)
-        plain: Forward = partial(packed.forward, policy.model.stack)
-        self._store = KVStore(pool, memory)
+        self._pages = PagePool(policy.config.prefix, pages, page_tokens, pool.k.device, pool.k.dtype)
+        eos = policy.tokenizer.eos
         in_groups: InGroups | None = None
         if forward is not None and config.text_groups > 1:
             in_groups = partial(forward.in_groups, layers=layers_of_groups(policy, config.text_groups))
-        self._answers = Answers(
-            policy.model, self._store, policy.tokenizer.eos, forward=forward or plain, in_groups=in_groups
-        )
+        self._answers = Answers(policy.model, pool, self._pages, eos, forward=forward, in_groups=in_groups)
         self._tokenizer, self._config, self._device = policy.tokenizer, config, pool.k.device
-        self._open: dict[int, Request] = {}
+        self._open: list[Request] = []
 
     @property
     def places(self) -> int:
@@ -262,14 +277,14 @@ class TextDecoder:
             on_token=partial(_hear, request, text),
         )
         request.tokens = text.tokens
-        self._open[request.progress] = request
+        self._open.append(request)
 
     def advance(self) -> Callable[[], None] | None:
         """One more token for every open answer, in one forward, or the next group of it; returns what waits
         for one that is not the last."""
         with torch.inference_mode():
             self._answers.advance()
-        for request in self._open.values():
+        for request in self._open:
             request.partial = self._answers.in_progress
         if not self._answers.in_progress or self._device.type != "cuda":
             return None
@@ -277,12 +292,9 @@ class TextDecoder:
 
     def drop(self, request: Request) -> None:
         """Give back what an answer holds."""
-        if self._open.pop(request.progress, None) is None:
-            return
-        if request.progress in self._answers.unfinished:
-            self._answers.cancel(request.progress)
-        else:
-            self._store.remove(request.progress)
+        if request in self._open:
+            self._open.remove(request)
+            self._answers.drop(request.progress)
 
     def prepare(self, slot: int, n_tokens: int, hidden: Tensor) -> None:
         """Have the forwards of every number of answers made, on a held prefix."""
@@ -295,10 +307,10 @@ class TextDecoder:
                     self._answers.begin(slot, n_tokens, hidden, tokens, sampling=any_word)
                     for _ in range(count)
                 ]
-                while self._answers.unfinished:
+                while self._answers.open:
                     self._answers.advance()
-                for number in begun:
-                    self._store.remove(number)
+                for answer in begun:
+                    self._answers.drop(answer)
 
 
 def layers_of_groups(policy: AnyPolicy, count: int) -> list[int]:

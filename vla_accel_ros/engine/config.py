@@ -20,7 +20,7 @@ STREAM, FRESH_FIRST = "stream", "fresh"
 STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
-EXACT = "exact"
+EXACT, W8A8 = "exact", "w8a8"
 RESIDENT, VISION = "none", "vision"
 LEAST = {
     "slots": 1,
@@ -94,6 +94,8 @@ class EngineConfig:
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
+    calibration: file of `vla calibrate` for precision "w8a8" or "w8a8-int4"; "" = none: columns are not
+        smoothed.
     offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
         are in page-locked host memory and copied to the GPU in every frame while others compute, to the same
         bits; see docs/offload.md.
@@ -144,6 +146,7 @@ class EngineConfig:
     answer_tokens: int = 16
     fast: bool = False
     precision: str = EXACT
+    calibration: str = ""
     offload: str = RESIDENT
     staggered: int = 0
     staggering: str = STREAM
@@ -167,6 +170,11 @@ class EngineConfig:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
         offload_share(self.offload)
+        if self.calibration and not self.precision.startswith(W8A8):
+            raise ValueError(
+                f"calibration is '{self.calibration}', but precision is {self.precision}, which has no use "
+                f"for it; give precision {W8A8}, or no calibration."
+            )
         if self.noise not in KINDS:
             raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
         if self.solver not in SOLVERS:

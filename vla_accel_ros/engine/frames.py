@@ -137,16 +137,8 @@ class CapturedPrefill:
         self._stages = stages
 
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
-        images = cast(WordedPolicy, policy).host_images(observation)
-        tokens: list[int] = []
-
-        def words() -> list[Tensor]:
-            tokens.extend(policy.prompt(observation.instruction, observation.state))
-            return [torch.tensor(tokens)]
-
-        whole = partial(check_whole, observation)
-        (n_tokens,) = self._stages.observe([images], words, [slot], whole)
-        return Extent(n_tokens, n_tokens - len(tokens))
+        (extent,) = self.observe_together([observation], [policy], [slot])
+        return extent
 
     def observe_together(
         self, observations: Sequence[Observation], policies: Sequence[AnyPolicy], slots: Sequence[int]

@@ -11,9 +11,9 @@ from typing import cast
 
 from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
 from vla_accel_ros.engine.stages.memory import offload
-from vla_accel_ros.engine.stages.precision import EXACT, check
+from vla_accel_ros.engine.stages.precision import EXACT, W8A8_INT4, check
 from vla_accel_ros.models.flow.solver import EULER
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, FlowPolicy
@@ -93,9 +93,11 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
             f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "
             f"use '{ONE}', or token_mode {SEQUENTIAL} without fast."
         )
-    if config.precision == FP8:
-        raise ValueError(f"precision is {FP8}, but {kind} has no stages in it; use {INT8} or {INT4}.")
-    if config.precision != EXACT and config.token_mode != SEQUENTIAL:
+    if config.precision in (FP8, W8A8_INT4):
+        raise ValueError(
+            f"precision is {config.precision}, but {kind} has no stages in it; use {W8A8}, {INT8} or {INT4}."
+        )
+    if config.precision in (INT8, INT4) and config.token_mode != SEQUENTIAL:
         raise ValueError(
             f"precision is {config.precision} and token_mode '{config.token_mode}', but only forwards of few "
             f"rows have small weights, so actions would depend on the mode; use {SEQUENTIAL} or {EXACT}."

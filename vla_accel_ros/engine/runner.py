@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -60,14 +61,17 @@ from vla_accel_ros.engine.request import (
 )
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.precision import INT8_ROWS, W8A8_INT4
 from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Progress, Stages
 from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
-from vla_accel_ros.models.layers.quantized import INT4, INT8
+from vla_accel_ros.models.calibration import read
+from vla_accel_ros.models.layers.quantized import INT4, INT8, W8A8
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, WordedPolicy
 
 
@@ -88,7 +92,8 @@ class ModelRunner:
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         check_options(policy, config)
         kernels = config.fast and has_kernels(policy)
-        forward = _forward(policy, config, most) if kernels and policy.decodes else None
+        self.int8 = _int8(policy, config)
+        forward = _forward(policy, config, most, self.int8) if kernels and policy.decodes else None
         self.partitioned = Partitioned(config, policy.device, kernels and policy.acts == FLOW)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
         slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
@@ -139,6 +144,7 @@ class ModelRunner:
             offload=offload_share(config.offload),
             groups=config.prefill_groups,
             solver=config.solver,
+            int8=self.int8,
             **self.partitioned.ops(),
         )
         self.partitioned.serve(stages, self.packed_forward)
@@ -148,6 +154,7 @@ class ModelRunner:
     def copied_bytes(self) -> int:
         """Memory of the quantised copies of weights so far; see engine.stages.precision."""
         stages = self.stages.small.nbytes if isinstance(self.stages, Stages) else 0
+        stages += 0 if self.int8 is None else self.int8.nbytes
         return stages + (0 if self.packed_forward is None else self.packed_forward.copied_bytes)
 
     def scheduling(self, profile: Profile) -> SchedulingPolicy:
@@ -311,7 +318,16 @@ class ModelRunner:
         return prefix
 
 
-def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int) -> PackedForward:
+def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | None) -> PackedForward:
     positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
-    weights = config.precision if config.precision in (INT8, INT4) else None
-    return PackedForward(policy.model.stack, policy.config.prefix, positions, weights=weights)
+    weights = {INT8: INT8, INT4: INT4, W8A8_INT4: INT4}.get(config.precision)
+    rows = int8 if config.precision == W8A8 else None
+    return PackedForward(policy.model.stack, policy.config.prefix, positions, weights=weights, int8=rows)
+
+
+def _int8(policy: AnyPolicy, config: EngineConfig) -> Int8 | None:
+    """What stages of int8 rows have. Raises ValueError for a calibration that does not fit."""
+    if config.precision not in INT8_ROWS:
+        return None
+    calibration = read(Path(config.calibration), policy.model) if config.calibration else None
+    return Int8(calibration, None if config.precision == W8A8 else False)

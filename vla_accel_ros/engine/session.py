@@ -3,7 +3,8 @@
 A chunk is a function of an observation, the number of its request, and of this. Equal sessions give equal
 bits; where two differ, `differences` names what, so that who compares chunks knows what to look at first.
 Robots that share an engine have a session each, which says what is the robot's own: a chunk is the same to
-the bit in an engine that serves nobody else.
+the bit in an engine that serves nobody else. A robot of a fleet has one for each replica, and needs no torch
+to pass it on.
 """
 
 from __future__ import annotations
@@ -17,17 +18,25 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 import vla_accel_ros
-from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.policies import AnyPolicy
 
-ROBOT = "robot"
-"""The name of a robot that shares its engine, among the settings."""
-OWN = (ROBOT, "statistics", "prompt_state", "step_dt_s", "statistics_sha256")
+if TYPE_CHECKING:
+    import torch
+
+    from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.models.policies import AnyPolicy
+
+ROBOT, REPLICA = "robot", "replica"
+"""The names of a robot that shares its engine, and of the scheduler and replica of its fleet as
+"SCHEDULER/NAME", among the settings."""
+JPEG, JPEG_BY = "jpeg_quality", "jpeg_opencv"
+"""Settings of a robot whose cameras send pixels, which went to a fleet as JPEG: the quality, and the version
+of OpenCV that made them."""
+OWN = (ROBOT, REPLICA, JPEG, JPEG_BY, "statistics", "prompt_state", "step_dt_s", "statistics_sha256")
 """Settings that robots of one engine do not share."""
 
 
@@ -69,7 +78,8 @@ class Session:
         what = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
         versions = dict(version.split(" ", 1) for version in self.versions)
         settings = json.loads(self.settings)
-        settings.pop(ROBOT, None)  # its name is of no account
+        for name in (ROBOT, REPLICA, JPEG):  # names, and what a replay does to pictures, too
+            settings.pop(name, None)
         return {**what, **settings, **versions}
 
 
@@ -78,18 +88,18 @@ def session_of(
     settings: Mapping[str, object],
     *,
     model: str | Path,
-    contract: str | Path,
-    urdf: Path | None,
+    contract: str,
+    urdf: str,
     topics: Mapping[str, str],
     checksum: str = "",
     robot: str = "",
 ) -> Session:
     """The session of an engine that was just made, or of a robot that it serves since now.
 
-    settings: how it was made, by names; what was left to be found is replaced by what was found. model: its
-    checkpoint's folder. contract, urdf: the files. topics: camera -> where its images come from. robot: whose
-    session it is; settings, contract and topics are the robot's then. Another is due when it is described
-    anew. Raises OSError when a file cannot be read, ValueError for a robot that is not known.
+    settings: how it was made, by names; what was left to be found is replaced by what was found. model:
+    its checkpoint's folder. contract, urdf: the texts, empty without one. topics: camera -> where its
+    images come from. robot: whose session it is; settings, contract and topics are the robot's then.
+    Another is due when it is described anew. Raises ValueError for a robot that is not known.
     """
     device, embodiment = engine.policy.device, engine.runner.robots.of(robot)
     found = {
@@ -107,8 +117,8 @@ def session_of(
         id=uuid.uuid4().hex,
         model=str(model),
         checksum=checksum,
-        contract=Path(contract).read_text(),
-        urdf="" if urdf is None else urdf.read_text(),
+        contract=contract,
+        urdf=urdf,
         cameras=tuple(topics),
         topics=tuple(topics.values()),
         settings=json.dumps({**settings, **found}, sort_keys=True),
@@ -130,6 +140,8 @@ def statistics_checksum(policy: AnyPolicy) -> str:
 
 
 def _numbers(value: object) -> Iterator[bytes]:
+    import torch
+
     if isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes()
     elif isinstance(value, torch.Tensor):
@@ -144,6 +156,8 @@ def _numbers(value: object) -> Iterator[bytes]:
 
 def device_name(device: torch.device) -> str:
     """What computes: a GPU's name, or a processor's and which of its instructions torch uses."""
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}"
@@ -151,8 +165,11 @@ def device_name(device: torch.device) -> str:
 
 def versions(device: torch.device) -> tuple[str, ...]:
     """Of what the numbers depend on, "name version" each."""
+    import cv2
+    import torch
+
     found = [f"vla_accel_ros {_version()}", f"python {platform.python_version()}"]
-    found += [f"torch {torch.__version__}", f"numpy {np.__version__}"]
+    found += [f"torch {torch.__version__}", f"numpy {np.__version__}", f"opencv {cv2.__version__}"]
     if device.type == "cuda":
         found += [f"cuda {torch.version.cuda}", f"cudnn {torch.backends.cudnn.version()}"]
         try:

@@ -17,14 +17,14 @@ is known beside it; it is chosen by a word, the parameter `horizon`:
 
 Distances are RMS over the joints. An action whose signal is NaN ends the prefix; a chunk without the signal
 (no denoising updates, no previous chunk, no samples) is executed whole. docs/horizon.md says how well each
-signal predicts errors.
+signal predicts errors; fleet.horizon_policies computes them.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -72,81 +72,6 @@ class HorizonPolicy(Protocol):
     def __call__(self, made: Made) -> int:
         """How many leading actions may be executed; what is not in 1 to H is raised or cut to it."""
         ...
-
-
-@dataclass(frozen=True)
-class Static:
-    """The first `actions` of every chunk; None = all."""
-
-    actions: int | None = None
-    updates: int = 0
-    samples: int = 0
-    least: int = 1
-
-    def __call__(self, made: Made) -> int:
-        return made.chunk.horizon if self.actions is None else self.actions
-
-
-Signal = Callable[[Made], np.ndarray | None]
-"""How doubtful each leading action is, float [h], h <= H; None where nothing tells."""
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """The actions before the first whose signal is above `limit`, or no number."""
-
-    signal: Signal
-    limit: float
-    updates: int = 0
-    samples: int = 0
-    least: int = LEAST
-
-    def __call__(self, made: Made) -> int:
-        values = self.signal(made)
-        if values is None:
-            return made.chunk.horizon
-        doubtful = np.flatnonzero(~(values <= self.limit))
-        return int(doubtful[0]) if len(doubtful) else made.chunk.horizon
-
-
-def update_ratio(made: Made) -> np.ndarray | None:
-    """An action's last denoising update over the mean of its earlier ones, less 1 [H]; None of one step."""
-    sizes = made.chunk.step_magnitudes
-    if sizes is None or len(sizes) < 2:
-        return None
-    last, before = sizes[-1].astype(np.float64), sizes[:-1].mean(axis=0, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = last / before - 1.0
-    return np.where((last == 0.0) & (before == 0.0), -1.0, ratio)
-
-
-def last_update(made: Made) -> np.ndarray | None:
-    """An action's last denoising update [H], RMS in normalised units."""
-    return None if made.chunk.step_magnitudes is None else made.chunk.update_magnitudes
-
-
-def spread(made: Made) -> np.ndarray | None:
-    """Standard deviation of each action over the chunk and its further samples [H], RMS over the joints."""
-    if not made.samples:
-        return None
-    every = np.stack([made.chunk.actions, *made.samples]).astype(np.float64)
-    return np.sqrt(every.var(axis=0, ddof=1).mean(axis=-1))
-
-
-def disagreement(made: Made) -> np.ndarray | None:
-    """Distance of each action from what the previous chunk has for its time, RMS over the joints [h]; behind
-    the end of that chunk nothing contradicts."""
-    chunk, previous = made.chunk, made.previous
-    if previous is None or not _comparable(previous, chunk):
-        return None
-    rest = previous.rest(chunk.stamp_ns)[: chunk.horizon]
-    apart = chunk.actions[: len(rest)].astype(np.float64) - rest
-    return np.sqrt(np.square(apart).mean(axis=-1))
-
-
-def _comparable(previous: Chunk, chunk: Chunk) -> bool:
-    alike = previous.step_dt_s == chunk.step_dt_s and previous.actions.shape[1] == chunk.actions.shape[1]
-    return alike and previous.stamp_ns <= chunk.stamp_ns
 
 
 @dataclass(frozen=True)
@@ -259,56 +184,3 @@ def whole(value: float, form: str) -> int:
     if value != int(value) or not 1 <= value <= MOST_NUMBER:
         raise ValueError(f"{form} takes a whole number of actions from 1 to {MOST_NUMBER}, not {value:g}.")
     return int(value)
-
-
-def _only(numbers: tuple[float, ...], form: str) -> float:
-    if len(numbers) != 1:
-        raise ValueError(f"{form} takes one number, not {len(numbers)}.")
-    return numbers[0]
-
-
-def _positive(value: float, form: str) -> float:
-    if value <= 0.0:
-        raise ValueError(f"{form} takes a distance above 0, not {value:g}.")
-    return value
-
-
-def make_all(numbers: tuple[float, ...]) -> Static:
-    """`all`."""
-    if numbers:
-        raise ValueError(f"{ALL} takes no number: use static:N for the first N actions.")
-    return Static()
-
-
-def make_static(numbers: tuple[float, ...]) -> Static:
-    """`static:N`."""
-    return Static(whole(_only(numbers, "static:N"), "static:N"))
-
-
-def make_update_ratio(numbers: tuple[float, ...]) -> Threshold:
-    """`update_ratio:T`, T above -1: a last update is no less than nothing."""
-    limit = _only(numbers, "update_ratio:T")
-    if limit <= -1.0:
-        raise ValueError(f"update_ratio:T takes a share above -1, such as 0.4, not {limit:g}.")
-    return Threshold(update_ratio, limit, updates=2)
-
-
-def make_last_update(numbers: tuple[float, ...]) -> Threshold:
-    """`last_update:M`."""
-    form = "last_update:M"
-    return Threshold(last_update, _positive(_only(numbers, form), form), updates=1)
-
-
-def make_spread(numbers: tuple[float, ...]) -> Threshold:
-    """`spread:M` or `spread:M:K`."""
-    form = "spread:M:K"
-    if len(numbers) not in (1, 2):
-        raise ValueError(f"{form} takes a distance and, if you like, a number of samples.")
-    count = whole(numbers[1], form) if len(numbers) == 2 else 2
-    return Threshold(spread, _positive(numbers[0], form), samples=count)
-
-
-def make_agreement(numbers: tuple[float, ...]) -> Threshold:
-    """`agreement:M`."""
-    form = "agreement:M"
-    return Threshold(disagreement, _positive(_only(numbers, form), form))

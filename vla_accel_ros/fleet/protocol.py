@@ -13,6 +13,7 @@ import numpy as np
 
 from vla_accel_ros.types import Chunk
 
+_U32 = 1 << 32
 EMERGENCY = 100
 """Priority from which a request goes before everything that waits."""
 
@@ -26,6 +27,12 @@ class Round:
     robot: str
     task: int
     number: int
+
+    @property
+    def request_id(self) -> int:
+        """Of its chunk, in the robot's messages; grows with task and number. The chunk's noise is that of
+        this number on whichever replica computes it, so that it can be computed again."""
+        return self.task % _U32 << 32 | self.number % _U32
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,9 @@ class EncodedObservation:
 
 @dataclass(frozen=True)
 class ChunkRequest:
-    """See FleetRequest.msg. sent_ns: by the robot's clock. observation: as it travelled."""
+    """See FleetRequest.msg. sent_ns: by the robot's clock. observation: as it travelled. A question is such a
+    request on a topic of its own: its instruction is the question, round.number a number that no other
+    question of any process has."""
 
     round: Round
     attempt: int
@@ -96,4 +105,17 @@ class ChunkAnswer:
     retry_s: float = 0.0
     queued_s: float = 0.0
     served_s: float = 0.0
+    replica: str = ""
+
+
+@dataclass(frozen=True)
+class TextAnswer:
+    """What a question came to. round, prompt, stamp_ns: of its request, which is a question. text: the whole
+    answer, or why there is none where it is refused. replica: which wrote it."""
+
+    round: Round
+    prompt: str
+    stamp_ns: int
+    text: str
+    refused: bool = False
     replica: str = ""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels import tuning
-from vla_accel_ros.kernels.reference import attention, flow, image, linear, norm, quantized
+from vla_accel_ros.kernels.reference import attention, flow, image, int8, linear, norm, quantized
 from vla_accel_ros.kernels.tuning import Config, Shape, Table
 
 
@@ -46,6 +46,12 @@ class Ops:
     gelu_rows = staticmethod(quantized.gelu_rows)
     multiply_rows = staticmethod(quantized.multiply_rows)
     multiply_unscaled = staticmethod(quantized.multiply_unscaled)
+    quantize = staticmethod(int8.quantize)
+    rms_norm_int8 = staticmethod(int8.rms_norm)
+    layer_norm_int8 = staticmethod(int8.layer_norm)
+    add_norm_int8 = staticmethod(int8.add_norm)
+    multiply_int8 = staticmethod(int8.multiply)
+    gated_int8 = staticmethod(int8.gated)
 
     def parts(self, rows: int, weight: Tensor) -> int:
         """In how many parts kernels.reference.linear.product_in_parts is fastest; 1 = one product that also
@@ -76,7 +82,16 @@ class TritonOps(Ops):
     def _bind(self) -> None:
         from vla_accel_ros.kernels.cuda import attention as cuda_attention
         from vla_accel_ros.kernels.cuda import products, rotary_attention, tiles, view_attention
-        from vla_accel_ros.kernels.triton import attention, flow, image, linear, norm, project, quantized
+        from vla_accel_ros.kernels.triton import (
+            attention,
+            flow,
+            image,
+            int8,
+            linear,
+            norm,
+            project,
+            quantized,
+        )
         from vla_accel_ros.kernels.triton.rotary_attention import attend_rotary
 
         pdl, scratch = self.table.pdl, {"scratch": self.scratch}
@@ -117,6 +132,12 @@ class TritonOps(Ops):
 
             return launch
 
+        def of_int8(kernel: Callable[..., None], name: str) -> Callable[..., None]:
+            def launch(a: Any, weight: Any, *arguments: Any) -> None:
+                kernel(a, weight, *arguments, config=self.table.pick(int8.product_shape(a, weight, name)))
+
+            return launch
+
         def attend_views(qkv: Tensor, heads: int, views: int) -> Tensor:
             if view_attention.takes(qkv, heads, views):
                 return view_attention.attend_views(qkv, heads, views, pdl=pdl)
@@ -144,6 +165,12 @@ class TritonOps(Ops):
             "gelu_rows": quantized.gelu_rows,
             "multiply_rows": quantized.multiply_rows,
             "multiply_unscaled": quantized.multiply_unscaled,
+            "quantize": int8.quantize,
+            "rms_norm_int8": int8.rms_norm,
+            "layer_norm_int8": int8.layer_norm,
+            "add_norm_int8": int8.add_norm,
+            "multiply_int8": of_int8(int8.multiply, tuning.INT8_PRODUCT),
+            "gated_int8": of_int8(int8.gated, tuning.INT8_GATED),
         }
         for name, function in bound.items():
             setattr(self, name, function)

@@ -27,6 +27,8 @@ WAYS = ("triton", "cuda")
 PARTED = "product_in_parts"
 """A product of cuBLAS, whose tiles change with every few rows."""
 PARTED_ROWS = 256
+INT8_PRODUCT, INT8_GATED = "int8_product", "int8_gated"
+"""Of int8 rows with int8 weights; gated: with two tiles of weights."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,8 @@ def safe(shape: Shape, processors: int) -> Config:
         return Config(tile, block, 16, split=parts, warps=4, stages=1)
     if shape.kernel == "read_out":
         return Config(16, 16, 256)
+    if shape.kernel in (INT8_PRODUCT, INT8_GATED):
+        return _safe_int8(shape, processors)
     block_m = 16 if shape.rows <= 16 else 32
     block_n = 16 if shape.columns < 64 * processors else 32
     # Tiles of weights that a block holds at a time, beside one of activations.
@@ -165,6 +169,15 @@ def safe(shape: Shape, processors: int) -> Config:
         while split < 8 and tiles * split < processors and shape.inner // (2 * split) >= block_k:
             split *= 2
     return Config(block_m, block_n, block_k, split)
+
+
+def _safe_int8(shape: Shape, processors: int) -> Config:
+    """Large tiles where they fill the processors, else smaller ones."""
+    for block_m, block_n, warps in ((128, 64, 8), (64, 64, 4), (64, 32, 4)):
+        tiles = -(-shape.rows // block_m) * -(-shape.columns // block_n)
+        if shape.rows > block_m // 2 and tiles >= processors:
+            return Config(block_m, block_n, 64 if warps == 8 else 128, warps=warps, stages=3)
+    return Config(16 if shape.rows <= 16 else 32 if shape.rows <= 32 else 64, 32, 128, warps=4, stages=3)
 
 
 def _fitting(most: int, per_unit: int, itemsize: int, least: int) -> int:

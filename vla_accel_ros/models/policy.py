@@ -19,9 +19,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.processing import openpi as processing
-from vla_accel_ros.models.processing.conventions import OPENPI, Conventions
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer, pi05_prompt
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.text.tokenizer import Tokenizer
 
@@ -206,7 +204,7 @@ class Policy:
             normal = self.state_normalizer.normalize(np.asarray(state, np.float64))
             if self.prompt_state == "padded":
                 normal = np.pad(normal, (0, self.config.state_dim - len(normal)))
-            text = processing.pi05_prompt(instruction, normal)
+            text = pi05_prompt(instruction, normal)
             tokens = self.tokenizer.encode(text, bos=True)
         if len(tokens) > self.config.max_prompt:
             raise ValueError(

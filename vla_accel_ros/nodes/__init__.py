@@ -4,6 +4,6 @@ The nodes: inference/, fleet_inference/ in its place where a fleet makes the chu
 recorder/, fleet/ (the scheduler), sim_robot. adapters/: one for each kind of controller;
 controllers/: what controllers say of themselves; params/: every parameter, as data; clients/: programs that
 talk to a running robot. Shared: lifecycle, process, shutdown, environment (a node's life); declare, qos,
-convert, fleet_convert, interfaces, chunk_topic, service_calls, graph, diagnostics, timeline (its talk with
-others).
+convert, fleet_convert, fleet_pictures, interfaces, chunk_topic, service_calls, graph, diagnostics, timeline
+(its talk with others).
 """

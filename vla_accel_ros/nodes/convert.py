@@ -8,7 +8,8 @@ so a Chunk made from a message is in ROS units too, while a Chunk the engine mad
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
@@ -18,18 +19,20 @@ from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopSta
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.chunking.chunk_record import Received, checked
 from vla_accel_ros.control.chunking.guidance import Execution
+from vla_accel_ros.control.chunking.plausibility import Received, checked
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine import loop
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:
     from vla_accel_ros.engine.kv.prefixes import Prefix
-    from vla_accel_ros.engine.session import Session
     from vla_accel_ros.engine.streaming import Text
+    from vla_accel_ros.fleet.protocol import TextAnswer
+    from vla_accel_ros.fleet.robot.provenance import Seen
 
 MOTION = {
     "running": Motion.RUNNING,
@@ -151,6 +154,17 @@ def observed_to_message(
     return message
 
 
+def seen_to_message(seen: Seen, version: int) -> Observed:
+    """What a chunk or an answer of a fleet was computed from. version: its kv_version."""
+    message = Observed(session=seen.session, kv_version=version, instruction=seen.instruction)
+    set_stamp(message.header.stamp, seen.stamp_ns)
+    message.cameras, message.stamps = list(seen.stamps_ns), [Time() for _ in seen.stamps_ns]
+    for stamp, at_ns in zip(message.stamps, seen.stamps_ns.values()):
+        set_stamp(stamp, at_ns)
+    message.state = array("f", np.asarray(seen.state, dtype=np.float32).tobytes())
+    return message
+
+
 def inputs_to_message(inputs: Inputs, streams: tuple[str, ...]) -> InputsMessage:
     """What was received, as a message. streams: all of them, in the order of the message."""
     message = InputsMessage(
@@ -196,6 +210,13 @@ def session_to_message(session: Session, now_ns: int) -> SessionMessage:
     return message
 
 
+def session_from_message(message: SessionMessage) -> Session:
+    """The Session of a message."""
+    told = {field.name: getattr(message, field.name) for field in fields(Session)}
+    given: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+    return Session(**given)
+
+
 def text_to_message(text: Text) -> LanguageOutput:
     """An answer as far as it has grown."""
     message = LanguageOutput(
@@ -206,6 +227,19 @@ def text_to_message(text: Text) -> LanguageOutput:
         finished=text.finished,
     )
     set_stamp(message.header.stamp, text.prefix.stamp_ns)
+    return message
+
+
+def answer_to_message(answer: TextAnswer, version: int) -> LanguageOutput:
+    """A fleet's whole answer, as the robot tells it. version: of the observation it is about."""
+    message = LanguageOutput(
+        kv_version=version,
+        request_id=answer.round.number,
+        prompt=answer.prompt,
+        text=answer.text,
+        finished=True,
+    )
+    set_stamp(message.header.stamp, answer.stamp_ns)
     return message
 
 

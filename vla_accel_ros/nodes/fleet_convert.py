@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-from sensor_msgs.msg import CompressedImage, Image
 
 from vla_accel_msgs.msg import (
     ActionChunk,
@@ -23,9 +21,9 @@ from vla_accel_msgs.msg import (
     FleetCall,
     FleetRequest,
     FleetRobot,
+    LanguageOutput,
 )
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.parts import Camera
 from vla_accel_ros.fleet.protocol import (
     Admission,
     ChunkAnswer,
@@ -33,10 +31,10 @@ from vla_accel_ros.fleet.protocol import (
     EncodedObservation,
     RobotDescription,
     Round,
+    TextAnswer,
 )
 from vla_accel_ros.nodes.convert import chunk_from_message, chunk_to_message, set_stamp, stamp_ns
-from vla_accel_ros.sensing.cameras.compressed import check_picture
-from vla_accel_ros.sensing.cameras.image import CompressedView, ImageView, check, write_rgb
+from vla_accel_ros.nodes.fleet_pictures import picture_from_message, picture_to_message, pictures
 
 MOST_LETTERS = 256
 """Of the names of processes, robots and replicas."""
@@ -120,7 +118,7 @@ def request_to_message(request: ChunkRequest) -> FleetRequest:
     set_stamp(message.header.stamp, request.sent_ns)
     set_stamp(message.stamp, seen.stamp_ns)
     for camera, image in seen.images.items():
-        picture = _compressed(image) if isinstance(image, bytes) else _raw(image)
+        picture = picture_to_message(image)
         picture.header.frame_id = camera
         set_stamp(picture.header.stamp, seen.stamps_ns[camera])
         (message.compressed if isinstance(image, bytes) else message.raw).append(picture)
@@ -139,13 +137,13 @@ def request_from_message(message: FleetRequest, contract: Contract) -> ChunkRequ
     cameras = {camera.name: camera for camera in contract.cameras}
     images: dict[str, bytes | np.ndarray] = {}
     stamps_ns: dict[str, int] = {}
-    for name, picture in _pictures(message):
+    for name, picture in pictures(message):
         if name not in cameras:
             raise ValueError(f"{who} has an image of camera {name!r}: the contract has {', '.join(cameras)}")
         if name in images:
             raise ValueError(f"{who} has two images of camera {name!r}: send one of each")
         try:
-            images[name] = _image(picture, cameras[name])
+            images[name] = picture_from_message(picture, cameras[name])
         except ValueError as refusal:
             raise ValueError(f"{who}, camera {name}: {refusal}") from refusal
         stamps_ns[name] = stamp_ns(picture.header.stamp)
@@ -241,6 +239,36 @@ def answer_from_message(message: FleetAnswer, contract: Contract) -> ChunkAnswer
     )
 
 
+def text_to_message(answer: TextAnswer, scheduler: str) -> LanguageOutput:
+    """The answer to a question, or why there is none. On fleet/text, header.frame_id says who wrote it, as
+    "SCHEDULER/REPLICA"; request_id is the number of the question."""
+    message = LanguageOutput(
+        request_id=answer.round.number,
+        prompt=answer.prompt,
+        text=answer.text,
+        finished=True,
+        refused=answer.refused,
+    )
+    message.header.frame_id = f"{scheduler}/{answer.replica}"
+    set_stamp(message.header.stamp, answer.stamp_ns)
+    return message
+
+
+def text_from_message(message: LanguageOutput, engine: str, robot: str) -> TextAnswer:
+    """The TextAnswer of a message on fleet/text, for the process that heard it; replica has the scheduler's
+    name before it. Raises ValueError for one that is not whole."""
+    if not message.finished:
+        raise ValueError(f"fleet/text {message.request_id} is not finished: a fleet tells whole answers")
+    return TextAnswer(
+        Round(engine, robot, 0, message.request_id),
+        message.prompt,
+        stamp_ns(message.header.stamp),
+        message.text,
+        message.refused,
+        message.header.frame_id[: 2 * MOST_LETTERS],
+    )
+
+
 def _round(who: str, message: _Numbered) -> Round:
     _check_names(who, message.engine, message.robot)
     return Round(message.engine, message.robot, message.task, message.round)
@@ -285,47 +313,3 @@ def _instruction(who: str, message: FleetRequest) -> str:
             f"{who} has an instruction of {len(message.instruction)} letters: give 1 to {MOST_WORDS}"
         )
     return message.instruction
-
-
-def _pictures(message: FleetRequest) -> Iterator[tuple[str, Image | CompressedImage]]:
-    for picture in (*message.compressed, *message.raw):
-        yield picture.header.frame_id, picture
-
-
-def _image(picture: Image | CompressedImage, camera: Camera) -> bytes | np.ndarray:
-    """A picture as it is in an EncodedObservation: bytes, or uint8 [H, W, 3]. Raises ValueError for one that
-    is none, or is larger than its camera's are."""
-    data = np.frombuffer(picture.data, dtype=np.uint8)
-    at_ns, name = stamp_ns(picture.header.stamp), picture.header.frame_id
-    if isinstance(picture, CompressedImage):
-        check_picture(CompressedView(at_ns, name, picture.format, data), camera.max_pixels)
-        return data.tobytes()
-    if picture.height * picture.width > camera.max_pixels:
-        raise ValueError(
-            f"image is {picture.height} x {picture.width}, more than the {camera.max_pixels} pixels that the "
-            "contract allows"
-        )
-    view = ImageView(
-        at_ns,
-        name,
-        picture.height,
-        picture.width,
-        picture.encoding,
-        bool(picture.is_bigendian),
-        picture.step,
-        data,
-    )
-    check(view)
-    pixels = np.empty((picture.height, picture.width, 3), np.uint8)
-    write_rgb(view, pixels)
-    return pixels
-
-
-def _compressed(image: bytes) -> CompressedImage:
-    return CompressedImage(format="png" if image.startswith(b"\x89PNG") else "jpeg", data=array("B", image))
-
-
-def _raw(image: np.ndarray) -> Image:
-    height, width = image.shape[:2]
-    pixels = array("B", np.ascontiguousarray(image).tobytes())
-    return Image(height=height, width=width, encoding="rgb8", step=3 * width, data=pixels)

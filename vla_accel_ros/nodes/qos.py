@@ -23,8 +23,9 @@ SENSOR = _profile(1, ReliabilityPolicy.BEST_EFFORT, DurabilityPolicy.VOLATILE)
 COMMAND = _profile(1, ReliabilityPolicy.RELIABLE, DurabilityPolicy.VOLATILE)
 REPORT = _profile(10, ReliabilityPolicy.RELIABLE, DurabilityPolicy.VOLATILE)
 LATCHED = _profile(1, ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL)
-ALL_LATCHED = _profile(10, ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL)
-"""For who writes down every change of a latched topic, also those that come faster than it looks."""
+ALL_LATCHED = _profile(32, ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL)
+"""For who writes down every change of a latched topic, also those that come faster than it looks, and for
+topics of which more than the last word counts."""
 
 
 def overridable() -> QoSOverridingOptions:

@@ -79,6 +79,10 @@ def copies(sizes: Sizes, work: Work) -> int:
     made = 0
     if sizes.kind == "pi0":
         made += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
+    if work.int8_rows:
+        own = ((3 * v.width, v.width), (v.width, v.width), (v.mlp, v.width), (v.width, v.mlp))
+        made += v.depth * sum(_small(*m, "int8") for m in own)
+        made += p.depth * sum(_small(*m, "int8") for m in _matrices(p, with_o=True))
     if work.precision == "fp8":
         made += p.depth * sum(_small(*m, "fp8") for m in _matrices(p, with_o=False))
     if work.dtypes("encode").weights == "fp8":

@@ -6,6 +6,10 @@ its pixels are uploaded from where the camera's process wrote them, or copied on
 Each stream has a monitor, so that a camera that starves is told apart from one that is silent. The
 subscriptions write here from the executor's thread, vision reads from its own; one short lock keeps
 the joint history whole.
+
+An observation is the newest frames of all cameras that belong together, with the joints as they were when the
+oldest of them was taken: waiting for exactly matching stamps would wait for the slowest stream, and pairing
+the newest of everything would show the policy an arm in two places. What is missing is said in a sentence.
 """
 
 from __future__ import annotations
@@ -21,15 +25,17 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, RING_HINT, StreamMonitor
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.frame_sets import FrameSets
-from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Sources
+from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Lease, NotReady, Sources
 from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 from vla_accel_ros.sensing.joints import JointHistory
-from vla_accel_ros.sensing.sync import NOTHING_NEW, NotReady, Synchroniser
 from vla_accel_ros.timeline import TIMELINE
 from vla_accel_ros.types import Observation
 
+NO_INSTRUCTION = "no instruction yet: publish one on the instruction topic"
+_NOTHING_NEW = NotReady("no new frame since the last observation")
+_JUMP_NS = 500_000_000
 _REFUSED_NS = 1_000_000_000
 """How long a refusal is told beside samples that are taken: one of two drivers of joints may be wrong."""
 
@@ -62,11 +68,11 @@ class Ingest:
         self._frames = Sources(
             {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
         )
-        self._synchroniser = Synchroniser(contract, self._frames, self._joints)
+        self._lease: Lease | None = None  # of the last observation
         self.sets = FrameSets({camera.name: camera.rate_hz for camera in contract.cameras})
         self._info: dict[str, tuple[int, int]] = {}
         self._most_pixels = {camera.name: camera.max_pixels for camera in contract.cameras}
-        self.instruction = ""
+        self.instruction, self._no_instruction = "", NO_INSTRUCTION
         self._max_age_s = min(camera.max_age_s for camera in contract.cameras)
         self._observed_ns = 0
         self.clear()
@@ -77,7 +83,7 @@ class Ingest:
             self._pool.clear()
             self.rings.clear()
             self._joints.clear()
-            self._synchroniser.forget()
+            self._observed_stamps: tuple[int, ...] | None = None
             self.sets.clear()
             self.refused: Counter[str] = Counter()
             self._refusals: dict[str, tuple[int, str]] = {}
@@ -94,7 +100,7 @@ class Ingest:
 
     def instruct(self, text: str, missing: str) -> None:
         """What to do, and what to say where that is empty."""
-        self.instruction, self._synchroniser.no_instruction = text, missing
+        self.instruction, self._no_instruction = text, missing
 
     def image(self, camera: str, message: bytes, now_ns: int) -> None:
         """A serialized sensor_msgs/Image. Raises ValueError, one sentence, for one that cannot be used."""
@@ -179,13 +185,18 @@ class Ingest:
         slow = self.monitors[name].warning(now_ns) or ""
         return slow if silent and slow else joints or slow
 
-    def observe(self, now_ns: int) -> Observation | None:
-        """The newest observation; None when there is none that is new, and `waiting_for` says why."""
+    def observe(self, now_ns: int, words: str | None = None) -> Observation | None:
+        """The newest observation; None when there is none that is new, and `waiting_for` says why.
+
+        The images are views of leased slots, good until the next observation or `observed`, and as long as
+        the observation is `intact`. The state is the joints at the oldest image's stamp, float32 [D] in the
+        policy's units. words: instead of the instruction.
+        """
         with self._lock:
-            observation = self._synchroniser.observe(self.instruction, now_ns)
+            observation = self._newest(now_ns, self.instruction if words is None else words)
         if isinstance(observation, NotReady):
             silent_s = (now_ns - self._observed_ns) * 1e-9
-            if observation is not NOTHING_NEW or silent_s > self._max_age_s:
+            if observation is not _NOTHING_NEW or silent_s > self._max_age_s:
                 self.waiting_for = observation.reason
             return None
         self.waiting_for, self._observed_ns = "", observation.stamp_ns
@@ -194,7 +205,7 @@ class Ingest:
     def observed(self) -> None:
         """The last observation's images are needed no longer; their slots go back to the cameras."""
         with self._lock:
-            self._synchroniser.release()
+            self._release()
 
     def newest_state(self) -> tuple[np.ndarray, int] | None:
         """The newest joints as float32 [D] in the policy's units and their stamp; None while one is
@@ -208,8 +219,56 @@ class Ingest:
     def close(self) -> None:
         """Let go of the rings; an observation still in use keeps its images."""
         with self._lock:
-            self._synchroniser.release()
+            self._release()
             self.rings.close()
+
+    def _newest(self, now_ns: int, words: str) -> Observation | NotReady:
+        if not words.strip():
+            return NotReady(self._no_instruction)
+        cameras = self._contract.cameras
+        lease = self._frames.newest_set([camera.name for camera in cameras], self._contract.max_skew_s)
+        if isinstance(lease, NotReady):
+            return lease
+        stamps = tuple(lease.frames[camera.name].stamp_ns for camera in cameras)
+        problem = self._again(stamps) or self._problem(stamps, now_ns)
+        if problem is not None:
+            lease.release()
+            return problem
+        self._release()
+        self._lease, self._observed_stamps = lease, stamps
+        state = self._contract.to_policy(self._joints.at(min(stamps))).astype("float32")
+        images = {camera.image: lease.frames[camera.name].image for camera in cameras}
+        stamps_ns = {camera.image: stamp_ns for camera, stamp_ns in zip(cameras, stamps)}
+        return Observation(images, state, words, min(stamps), lease.intact, stamps_ns)
+
+    def _release(self) -> None:
+        """Give the last observation's slots back."""
+        if self._lease is not None:
+            self._lease.release()
+        self._lease = None
+
+    def _again(self, stamps: tuple[int, ...]) -> NotReady | None:
+        """Frames that were observed already, or from before: the middleware may deliver out of order."""
+        if stamps == self._observed_stamps:
+            return _NOTHING_NEW
+        before = self._observed_stamps or stamps
+        if any(0 < had - has < _JUMP_NS for had, has in zip(before, stamps, strict=True)):
+            return NotReady("the newest frames to arrive are older than those of the last observation")
+        return None
+
+    def _problem(self, stamps: tuple[int, ...], now_ns: int) -> NotReady | None:
+        for camera, stamp_ns in zip(self._contract.cameras, stamps):
+            age_s = (now_ns - stamp_ns) * 1e-9
+            if age_s > camera.max_age_s:
+                return NotReady(
+                    f"camera {camera.name} is {age_s:.3f} s old, max_age_s allows {camera.max_age_s:g}"
+                )
+        if self._joints.missing:
+            return NotReady(f"no state of joint {', '.join(self._joints.missing)} yet")
+        gap_s, most_s = self._joints.gap_s(min(stamps)), self._contract.joint_states.max_age_s
+        if gap_s > most_s:
+            return NotReady(f"joint states are {gap_s:.3f} s from the image, max_age_s allows {most_s:g}")
+        return None
 
     def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:
         self._seen(camera, stamp_ns, now_ns)

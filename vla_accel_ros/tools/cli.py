@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from vla_accel_ros.tools import checkpoints, policy, say
 from vla_accel_ros.tools.bench import command as bench
+from vla_accel_ros.tools.calibrate import command as calibrate
 from vla_accel_ros.tools.demo import command as demo
 from vla_accel_ros.tools.demo_policy import command as demo_policy
 from vla_accel_ros.tools.doctor import command as doctor
@@ -28,7 +29,7 @@ from vla_accel_ros.tools.tune import command as tune
 
 SUBCOMMANDS = (
     *(demo, fleet_demo, say, doctor, policy, checkpoints, replay, export, trace, tune, demo_policy),
-    *(fleet, fleet_sim, fleet_trace, plan, bench),
+    *(fleet, fleet_sim, fleet_trace, plan, bench, calibrate),
 )
 
 

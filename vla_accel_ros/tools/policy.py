@@ -111,9 +111,10 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
         ),
     }
     if fleet:
-        every["inference"].publish |= {"fleet/robot", "fleet/request"}
-        every["inference"].publish -= {"observed", "session", "loop_stats"}
-        every["inference"].subscribe |= {"fleet/answer", "fleet/call", "fleet/admission"}
+        every["inference"].publish |= {"fleet/robot", "fleet/request", "fleet/question"}
+        every["inference"].publish -= {"loop_stats"}
+        told_by = ("answer", "call", "admission", "text", "session")
+        every["inference"].subscribe |= {f"fleet/{name}" for name in told_by}
     for camera in contract.cameras:
         base = camera.topic.rpartition("/")[0]
         sent = {camera.topic, *infos, *(f"{base}/{end}" for end in _SENT)}

@@ -13,8 +13,7 @@ import pytest
 
 from vla_accel_ros.control.chunking.buffer import MODES, Knots, TrajectoryBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
-from vla_accel_ros.control.limits.limiter import hardest
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, knot_velocities
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, hardest, knot_velocities
 from vla_accel_ros.types import Chunk
 
 BEGIN_NS = 1_000_000_000_000

@@ -182,6 +182,30 @@ def test_it_begins_when_the_joints_stand_and_goes_there_from_wherever_the_contro
     robot.assert_within_limits()
 
 
+@pytest.mark.parametrize("away", [0.7, 1.8])
+def test_controllers_that_say_where_they_are_commanded_to_be_are_joined_within_limits(away):
+    """A new process knows the joints only; drives that were off left them far from where controllers hold."""
+    robot = Robot()
+    robot.placed = np.array([away, -away])
+    robot.follower.joining.told(np.zeros(2))
+    robot.run(2.5, goal=0.0)
+    assert robot.follower.counts["joins"] == 1 and Motion.RUNNING in robot.states
+    robot.assert_within_limits()
+    untold = Robot()
+    untold.placed = robot.placed
+    untold.run(2.5, goal=0.0)
+    with pytest.raises(AssertionError):
+        untold.assert_within_limits()
+
+
+def test_what_controllers_say_counts_until_something_is_commanded_from_here():
+    robot = Robot()
+    robot.go()
+    before = robot.follower.joining.setpoint
+    robot.follower.joining.told(before + 1.0)
+    np.testing.assert_array_equal(robot.follower.joining.setpoint, before)
+
+
 def test_noise_of_the_joints_does_not_keep_it_from_beginning():
     robot = Robot()
     noise = np.random.default_rng(0).normal(0.0, 0.004, (150, 2))

@@ -10,9 +10,8 @@ from hypothesis.extra.numpy import arrays
 from motion import JOINTS, LIMITS, S, assert_within_limits, safe_states
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
-from vla_accel_ros.control.limits.limiter import extremes
 from vla_accel_ros.control.limits.trajectory_limits import enforce
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, knot_velocities
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, extremes, knot_velocities
 
 REST = MotionState(0, [0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
 

@@ -17,8 +17,7 @@ from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
-from vla_accel_ros.models.flow.inpainting import Inpainting
-from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance
+from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance, Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, sample
 from vla_accel_ros.models.flow.solver import EULER, SOLVERS
 from vla_accel_ros.models.layers.packed import Span

@@ -20,8 +20,7 @@ from seated import Seated
 from torch import Tensor
 
 from vla_accel_ros.engine.answers import Answers
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.store import KVStore, PagePool
+from vla_accel_ros.engine.kv.pool import KVPool, PagePool
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
@@ -102,21 +101,21 @@ def test_frames_in_a_pipeline_say_what_they_say_alone(tmp_path: Path) -> None:
 def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
     model = gemma(torch.float32)
     sizes = model.config.prefix
-    store = KVStore(KVPool(sizes, 8, 48, CUDA, torch.float32), PagePool(sizes, 64, 3, CUDA, torch.float32))
+    pool, pages = KVPool(sizes, 8, 48, CUDA, torch.float32), PagePool(sizes, 64, 3, CUDA, torch.float32)
     fused = PackedForward(model.language_model, sizes, positions=64)
-    answers = Answers(model, store, stop=None, forward=fused)
+    answers = Answers(model, pool, pages, stop=None, forward=fused)
     made, wanted, said = torch.Generator().manual_seed(2), {}, []
     for tokens in (5, 40, 17, 33, 8, 29):
-        slot = store.acquire()
+        slot = pool.acquire()
         with torch.inference_mode():
-            embeddings, out = drawn(made, 1, tokens, sizes.width), store.prefixes.view(slot, tokens)
+            embeddings, out = drawn(made, 1, tokens, sizes.width), pool.view(slot, tokens)
             hidden, past = model.prefix(embeddings, out=out)
             alone = [int(s.tokens) for s in decode(model, past, hidden[:, -1], 11)]
         wanted[answers.begin(slot, tokens, hidden[0, -1], 11)] = alone
         said += answers.advance()
-    while answers.unfinished:
+    while answers.open:
         said += answers.advance()
-    assert {request: [one.token for one in said if one.request == request] for request in wanted} == wanted
+    assert {answer: [one.token for one in said if one.answer is answer] for answer in wanted} == wanted
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])

@@ -14,8 +14,7 @@ from openvla_builders import make_openvla, make_openvla_config, make_openvla_fol
 from torch import Tensor
 
 from vla_accel_ros.engine.answers import Answers
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.store import KVStore, PagePool
+from vla_accel_ros.engine.kv.pool import KVPool, PagePool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.gemma import KV
@@ -103,21 +102,19 @@ def test_frames_in_a_pipeline_say_what_they_say_alone(tmp_path: Path) -> None:
 def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
     model = make_model(make_config("pi05"))
     sizes = model.config.prefix
-    store = KVStore(KVPool(sizes, 4, 16, CPU, torch.float32), PagePool(sizes, 20, 3, CPU, torch.float32))
-    answers = Answers(model, store, stop=None, forward=PackedForward(model.language_model, sizes))
+    pool, pages = KVPool(sizes, 4, 16, CPU, torch.float32), PagePool(sizes, 20, 3, CPU, torch.float32)
+    answers = Answers(model, pool, pages, stop=None, forward=PackedForward(model.language_model, sizes))
     made, wanted, said = torch.Generator().manual_seed(2), {}, []
     for tokens in (5, 9, 3):
-        slot = store.acquire()
+        slot = pool.acquire()
         with torch.inference_mode():
-            hidden, past = model.prefix(
-                drawn(made, 1, tokens, sizes.width), out=store.prefixes.view(slot, tokens)
-            )
+            hidden, past = model.prefix(drawn(made, 1, tokens, sizes.width), out=pool.view(slot, tokens))
             alone = [int(s.tokens) for s in decode(model, past, hidden[:, -1], 7)]
         wanted[answers.begin(slot, tokens, hidden[0, -1], 7)] = alone
         said += answers.advance()
-    while answers.unfinished:
+    while answers.open:
         said += answers.advance()
-    assert {request: [one.token for one in said if one.request == request] for request in wanted} == wanted
+    assert {answer: [one.token for one in said if one.answer is answer] for answer in wanted} == wanted
 
 
 @torch.inference_mode()

@@ -196,7 +196,7 @@ def test_an_engine_acts_and_answers_with_small_weights() -> None:
 @pytest.mark.parametrize(
     ("precision", "mode", "why"),
     [
-        ("fp8", "sequential", "openvla has no stages in it; use int8 or int4"),
+        ("fp8", "sequential", "openvla has no stages in it; use w8a8, int8 or int4"),
         ("int8", "pipelined", "token_mode 'pipelined', but only forwards of few rows have small weights"),
     ],
 )

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from vla_accel_ros.models.checkpoints.options import device_fault
+from vla_accel_ros.models.device import device_fault
 
 SCRIPT = """
 import torch
-from vla_accel_ros.models.checkpoints.options import device_fault
+from vla_accel_ros.models.device import device_fault
 
 def raised(what):
     try:

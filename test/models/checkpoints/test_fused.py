@@ -23,7 +23,7 @@ from smolvla_recording import make_smolvla_folder
 from test_orbax_checkpoint import make_orbax_folder
 from torch import nn
 
-from vla_accel_ros.engine.stages.packed_forward import fuse_stack
+from vla_accel_ros.engine.stages.packed_stage import fuse_stack
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.checkpoints.conversion import Target, convert, verify
 from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, write_safetensors

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.flow.committed import Committed, read_trained_delay
+from vla_accel_ros.models.checkpoints.formats import Contents, trained_delay
+from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.layers.gemma import KV, PerToken, RMSNorm
 from vla_accel_ros.models.pi.model import Pi
@@ -176,8 +177,8 @@ def test_a_policy_knows_what_its_checkpoint_says_of_its_training(kind: str, tmp_
 
 
 def test_what_a_checkpoint_can_say_of_its_training() -> None:
-    assert read_trained_delay({}, 8) == 0
-    assert read_trained_delay({"rtc_training_max_delay": 7}, 8) == 7
+    assert trained_delay(Contents(Path("policy")), 8) == 0
+    assert trained_delay(Contents(Path("policy"), {"rtc_training_max_delay": 7}), 8) == 7
     for value in (-1, 8, 2.0, True, "3", None):
         with pytest.raises(ValueError, match=r"rtc_training_max_delay is .*below the chunk's 8 actions"):
-            read_trained_delay({"rtc_training_max_delay": value}, 8)
+            trained_delay(Contents(Path("policy"), {"rtc_training_max_delay": value}), 8)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vla_accel_ros.models.processing import conventions
-from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI
-from vla_accel_ros.models.processing.openpi import resize_with_pad, to_unit
+from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, resize_with_pad, to_unit
 from vla_accel_ros.models.processing.resize import resize_bilinear
 
 LEVEL = 2 / 255

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from vla_accel_ros.models.processing.openpi import (
+from vla_accel_ros.models.processing.conventions import (
     Normalizer,
     clean,
     pi05_prompt,

@@ -24,7 +24,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import find_format, load_policy
 from vla_accel_ros.models.checkpoints.formats import Contents
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.smolvla.config import SMOLVLA
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy

@@ -16,7 +16,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
-from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetCall, FleetRequest, FleetRobot
+from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetCall, FleetRequest, FleetRobot, Session
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import (
     ChunkAnswer,
@@ -31,14 +31,15 @@ AGAIN_S = 2.0
 
 
 class AskingRobot:
-    """One robot. answers, refusals: what came; strange: answers that were for somebody else. asking: whether
-    it goes on."""
+    """One robot. answers, refusals: what came; sessions: of its replicas; strange: answers that were for
+    somebody else. asking: whether it goes on."""
 
     def __init__(self, node: Node, contract: Path, chunks_per_s: float = 2.0, horizon: str = "") -> None:
         self.node, self.contract = node, Contract.load(contract)
         self.name, self.engine = node.get_namespace(), uuid.uuid4().hex
         self.answers: list[ChunkAnswer] = []
         self.refusals: list[str] = []
+        self.sessions: list[Session] = []
         self.strange: list[FleetAnswer] = []
         self.admissions: list[FleetAdmission] = []
         self.calls, self.number, self.attempt, self.asking = 0, 0, 0, True
@@ -46,6 +47,7 @@ class AskingRobot:
         self.told = node.create_publisher(FleetRobot, "fleet/robot", qos.LATCHED)
         self.requests = node.create_publisher(FleetRequest, "fleet/request", qos.COMMAND)
         node.create_subscription(FleetAdmission, "fleet/admission", self.admissions.append, qos.LATCHED)
+        node.create_subscription(Session, "fleet/session", self.sessions.append, qos.ALL_LATCHED)
         node.create_subscription(FleetAnswer, "fleet/answer", self.on_answer, qos.REPORT)
         node.create_subscription(FleetCall, "fleet/call", self.on_call, qos.COMMAND)
         self.description = RobotDescription(

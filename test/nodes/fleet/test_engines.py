@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from vla_accel_ros.fleet.replicas.ray import Where
+from vla_accel_ros.fleet.replicas.ray_options import Where
 from vla_accel_ros.nodes.fleet.engines import where
 from vla_accel_ros.tools.fleet.up import node_arguments, register
 
@@ -14,10 +14,23 @@ from vla_accel_ros.tools.fleet.up import node_arguments, register
 def test_where_replicas_are_is_read_nearest_first() -> None:
     assert where("edge") == [(Where("edge"), False)]
     assert where("edge:1 cloud:2:0.5") == [(Where("edge"), False), *[(Where("cloud", 0.5), True)] * 2]
+    assert where("cloud:1::0.04") == [(Where("cloud", network_s=0.04), False)]
 
 
 @pytest.mark.parametrize(
-    "word", ["", "edge:0", "edge:x", "edge:1:-1", "edge:1:nan", ":2", "a b:c", "edge:999"]
+    "word",
+    [
+        "",
+        "edge:0",
+        "edge:x",
+        "edge:1:-1",
+        "edge:1:nan",
+        ":2",
+        "a b:c",
+        "edge:999",
+        "edge:1:1:-1",
+        "edge:1::x",
+    ],
 )
 def test_what_is_no_place_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="ray_replicas"):

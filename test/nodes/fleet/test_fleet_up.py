@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rclpy
@@ -59,6 +61,9 @@ def test_it_serves_also_without_a_replica_that_was_killed_and_leaves_nothing(
         assert left.admissions and left.admissions[0].admitted, log.read_text()
         spin_until((node,), lambda: len(left.answers) >= 3, 60.0, "three chunks")
         assert {answer.replica for answer in left.answers} <= {"edge0", "cloud0"}
+        spin_until((node,), lambda: len(told(left)) == 2, 30.0, "sessions of both")
+        for settings in told(left).values():  # of the actors' engines, which a replay makes again
+            assert (settings["denoise_steps"], settings["robot"]) == (2, "/left")
         started = below(up.pid)
         actors = [pid for pid, name in started.items() if name.startswith(ACTOR)]
         assert len(actors) == 2
@@ -87,6 +92,12 @@ def test_it_serves_also_without_a_replica_that_was_killed_and_leaves_nothing(
         rclpy.shutdown(context=context)
     assert "replica edge0: process" in log.read_text()
     until(lambda: not any(_is_running(pid) for pid in started), 30.0, "end of all processes")
+
+
+def told(robot: AskingRobot) -> dict[str, dict[str, Any]]:
+    """Settings of the sessions that it heard, by replica."""
+    settings = [json.loads(session.settings) for session in robot.sessions if session.checksum]
+    return {each["replica"].rpartition("/")[2]: each for each in settings}
 
 
 def _is_running(pid: int) -> bool:

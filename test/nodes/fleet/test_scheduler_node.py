@@ -118,15 +118,15 @@ def test_what_does_not_fit_is_refused_in_words_and_a_robot_that_goes_takes_its_t
     until(lambda: any("nested too deeply" in a.reason for a in nested.admissions), 30.0, "word of it")
     before = len(served.answers)
     until(lambda: len(served.answers) > before, 30.0, "chunk")
-    served.asking = False
-    served.node.destroy_publisher(served.told)
     mine = {f"/good/fleet/{name}" for name in ("admission", "call", "answer")}
 
     def published() -> set[str]:
         found = watcher.get_publisher_names_and_types_by_node("fleet_scheduler", "/")
         return {name for name, _ in found}
 
-    assert mine <= published()
+    until(lambda: mine <= published(), 10.0, "topics of a robot that is there")
+    served.asking = False
+    served.node.destroy_publisher(served.told)
     until(lambda: not (mine & published()), 10.0, "end of the topics of a robot that has gone")
     assert "Traceback" not in fleet.log
 

@@ -19,8 +19,9 @@ from vla_accel_msgs.msg import LanguageOutput
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
-from vla_accel_ros.tools.replay.again import Result, replay
+from vla_accel_ros.tools.replay.again import replay
 from vla_accel_ros.tools.replay.moments import Moments
+from vla_accel_ros.tools.replay.report import Result
 
 CHUNKS = 15
 QUESTIONS = ("put the red block", "follow the green pad")

@@ -186,7 +186,7 @@ def test_it_works_where_torch_cannot_be_imported():
 def test_importing_sensing_and_control_pulls_neither_torch_nor_ros():
     program = (
         "import sys\n"
-        "import vla_accel_ros.sensing.sync, vla_accel_ros.sensing.arrivals\n"
+        "import vla_accel_ros.sensing.ingest, vla_accel_ros.sensing.arrivals\n"
         "import vla_accel_ros.sensing.cameras.image\n"
         "import vla_accel_ros.control.chunking.buffer, vla_accel_ros.control.following.watchdog\n"
         "print(sorted({'torch', 'rclpy'} & set(sys.modules)))\n"

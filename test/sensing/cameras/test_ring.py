@@ -14,9 +14,6 @@ from streams import MS, make_contract
 from vla_accel_ros.sensing.cameras.frames import Lease, NotReady
 from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter
 from vla_accel_ros.sensing.cameras.ring_reader import RingCounts, RingReader
-from vla_accel_ros.sensing.joints import JointHistory
-from vla_accel_ros.sensing.sync import Synchroniser
-from vla_accel_ros.types import Observation
 
 BOTH = pytest.mark.parametrize("copy", [True, False], ids=["copied", "in place"])
 
@@ -180,20 +177,15 @@ def test_readers_in_many_threads_see_whole_frames(writer, name):
     assert torn == []
 
 
-def test_an_observation_keeps_its_images_while_the_cameras_go_on(name):
+def test_a_lease_keeps_its_images_while_the_cameras_go_on(name):
     contract = make_contract()
     rings = {camera.name: f"{name}.{camera.name}" for camera in contract.cameras}
-    joints = JointHistory(contract.joint_names)
-    joints.add(contract.joint_names, [0.0] * 6, 100 * MS)
     with RingWriter(rings["front"], H, W) as front, RingWriter(rings["wrist"], H, W) as wrist:
-        synchroniser = Synchroniser(contract, RingReader(rings, page_lock=False), joints)
         put(front, 100 * MS)
         put(wrist, 101 * MS)
-        observation = synchroniser.observe("wave", 110 * MS)
-        assert isinstance(observation, Observation) and observation.stamp_ns == 100 * MS
-        put(front, *range(200, 210))
-        np.testing.assert_array_equal(observation.images["base_0_rgb"], known_image(100 * MS, H, W))
-        synchroniser.release()
+        with RingReader(rings, page_lock=False).newest_set(tuple(rings), contract.max_skew_s) as lease:
+            put(front, *range(200, 210))
+            np.testing.assert_array_equal(lease.frames["front"].image, known_image(100 * MS, H, W))
 
 
 def test_it_works_where_torch_cannot_be_imported_and_without_importing_it(name):

@@ -25,9 +25,8 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.plausibility import check_chunk_size
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_from, brake_on_arrival
-from vla_accel_ros.control.limits.limiter import hardest
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce_knots
-from vla_accel_ros.control.trajectory import Trajectory, check_finite, knot_velocities, trusted
+from vla_accel_ros.control.trajectory import Trajectory, check_finite, hardest, knot_velocities, trusted
 from vla_accel_ros.types import Chunk
 
 Knots = tuple[np.ndarray, np.ndarray, np.ndarray]

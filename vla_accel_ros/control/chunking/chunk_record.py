@@ -1,5 +1,4 @@
-"""A chunk in ROS units as bytes, for the shared memory between inference and trajectory, and what of a chunk
-is checked wherever it comes from.
+"""A chunk in ROS units as bytes, for the shared memory between inference and trajectory.
 
 A record is a fixed head, who wrote it, the joints' names, the actions and the sizes of their last updates. It
 has what moves the robot; what a chunk can be computed again from (its joints, what it agreed with) is in the
@@ -10,12 +9,10 @@ lengths are compared before anything is read, and each refusal is one sentence.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS, check_chunk_size
+from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS, Received, check_chunk_size, checked
 from vla_accel_ros.types import Chunk
 
 VERSION = 1
@@ -25,63 +22,6 @@ _MAGIC = b"VLACHUNK"
 _HEAD = struct.Struct("<8sI6Iqd2Qd")
 _WORDS = 4096
 _U64 = 2**64
-
-
-@dataclass(frozen=True)
-class Received:
-    """A chunk that another process made. actions float32 [H, D] or flat, magnitudes float32 [any]."""
-
-    names: Sequence[str]
-    actions: np.ndarray
-    horizon: int
-    columns: int
-    execution_horizon: int
-    step_dt_s: float
-    stamp_ns: int
-    kv_version: int
-    request_id: int
-    magnitudes: np.ndarray
-
-
-def checked(who: str, got: Received, joints: tuple[str, ...]) -> Chunk:
-    """The Chunk of what was received, its columns in the order of `joints`.
-
-    Raises ValueError, in one sentence that begins with `who`, when it is more than check_chunk_size allows,
-    its shape does not fit the numbers, a joint is missing, or an action is not finite.
-    """
-    horizon, columns = got.horizon, got.columns
-    check_chunk_size(who, horizon, columns, got.step_dt_s)
-    if horizon < 1 or np.size(got.actions) != horizon * columns or len(got.names) != columns:
-        raise ValueError(
-            f"{who} says {horizon} x {columns} but has {np.size(got.actions)} numbers for "
-            f"{len(got.names)} joints"
-        )
-    if got.execution_horizon > horizon:
-        raise ValueError(
-            f"{who} is to be executed for {got.execution_horizon} actions but has {horizon}: give 0 for all"
-        )
-    names = tuple(got.names)
-    actions = got.actions.reshape(horizon, columns)
-    if not np.isfinite(actions).all():
-        row, column = np.argwhere(~np.isfinite(actions))[0]
-        raise ValueError(
-            f"{who} has {actions[row, column]} for joint {names[column]!r} in action {row}, "
-            "which is no number to move to"
-        )
-    if names != joints:
-        missing = [name for name in joints if name not in names]
-        if missing:
-            raise ValueError(f"{who} has no joint {missing[0]!r}: it has {', '.join(names)}")
-        actions = actions[:, [names.index(name) for name in joints]]
-    return Chunk(
-        actions=actions,
-        stamp_ns=got.stamp_ns,
-        step_dt_s=got.step_dt_s,
-        kv_version=got.kv_version,
-        request_id=got.request_id,
-        update_magnitudes=got.magnitudes,
-        execution_horizon=got.execution_horizon or None,
-    )
 
 
 class ChunkWriter:

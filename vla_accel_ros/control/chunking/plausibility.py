@@ -1,4 +1,5 @@
-"""Chunks that nobody should follow: too much motion, or motion that makes no sense.
+"""What is checked of a chunk, wherever it comes from. Nobody should follow one that has another shape than it
+says, too much motion, or motion that makes no sense.
 
 Blending, limiting and sending take time in proportion to the number of actions, and a chunk is somebody
 else's message: one of 48 kB that asks for hours of motion must not keep a robot from being stopped. Whatever
@@ -12,9 +13,13 @@ units, a broken publisher.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.types import Chunk
 
 MOST_ACTIONS = 256
 MOST_JOINTS = 256
@@ -42,6 +47,63 @@ def check_chunk_size(what: str, actions: int, joints: int, step_dt_s: float) -> 
         )
     if actions * step_dt_s > LONGEST_S:
         raise ValueError(f"{what} asks for {actions * step_dt_s:g} s of motion: send at most {LONGEST_S:g} s")
+
+
+@dataclass(frozen=True)
+class Received:
+    """A chunk that another process made. actions float32 [H, D] or flat, magnitudes float32 [any]."""
+
+    names: Sequence[str]
+    actions: np.ndarray
+    horizon: int
+    columns: int
+    execution_horizon: int
+    step_dt_s: float
+    stamp_ns: int
+    kv_version: int
+    request_id: int
+    magnitudes: np.ndarray
+
+
+def checked(who: str, got: Received, joints: tuple[str, ...]) -> Chunk:
+    """The Chunk of what was received, its columns in the order of `joints`.
+
+    Raises ValueError, in one sentence that begins with `who`, when it is more than check_chunk_size allows,
+    its shape does not fit the numbers, a joint is missing, or an action is not finite.
+    """
+    horizon, columns = got.horizon, got.columns
+    check_chunk_size(who, horizon, columns, got.step_dt_s)
+    if horizon < 1 or np.size(got.actions) != horizon * columns or len(got.names) != columns:
+        raise ValueError(
+            f"{who} says {horizon} x {columns} but has {np.size(got.actions)} numbers for "
+            f"{len(got.names)} joints"
+        )
+    if got.execution_horizon > horizon:
+        raise ValueError(
+            f"{who} is to be executed for {got.execution_horizon} actions but has {horizon}: give 0 for all"
+        )
+    names = tuple(got.names)
+    actions = got.actions.reshape(horizon, columns)
+    if not np.isfinite(actions).all():
+        row, column = np.argwhere(~np.isfinite(actions))[0]
+        raise ValueError(
+            f"{who} has {actions[row, column]} for joint {names[column]!r} in action {row}, "
+            "which is no number to move to"
+        )
+    if names != joints:
+        missing = [name for name in joints if name not in names]
+        if missing:
+            raise ValueError(f"{who} has no joint {missing[0]!r}: it has {', '.join(names)}")
+        actions = actions[:, [names.index(name) for name in joints]]
+    return Chunk(
+        actions=actions,
+        stamp_ns=got.stamp_ns,
+        step_dt_s=got.step_dt_s,
+        kv_version=got.kv_version,
+        request_id=got.request_id,
+        update_magnitudes=got.magnitudes,
+        execution_horizon=got.execution_horizon or None,
+    )
 
 
 def nonsense(

@@ -59,6 +59,7 @@ class Joining:
         # Where controllers come to rest by what they were sent before; NaN where that is not known.
         self._setpoint = np.full(len(self._range), np.nan)
         self._setpoint_if: np.ndarray | None = None  # only while the joints are measured here
+        self._told = np.full(len(self._range), np.nan)
 
     def begin_after(self, last: Trajectory) -> None:
         """Controllers execute this, of all joints or some: begin when it has ended, from there."""
@@ -70,6 +71,11 @@ class Joining:
     def begin_at(self, setpoint: np.ndarray) -> None:
         """Controllers rest here, float64 [D], NaN where that is not known."""
         self._setpoint[:] = setpoint
+
+    def told(self, setpoint: np.ndarray) -> None:
+        """Where controllers say that they are commanded to be now, float64 [D], NaN where they say nothing.
+        It counts until something is commanded from here."""
+        self._told = setpoint
 
     def begin_anew(self) -> None:
         """Start over from the next joint state, where others may have moved the robot."""
@@ -84,10 +90,11 @@ class Joining:
         known."""
         if self.begun:
             return self._buffer.reference(self.rest_ns)[0]
-        if self._setpoint_if is None or self.measured is None:
-            return self._setpoint.copy()
-        moved = np.abs(self.measured - self._setpoint_if) > _STILL_OF_RANGE * self._range
-        return np.where(moved, np.nan, self._setpoint)
+        known = self._setpoint
+        if self._setpoint_if is not None and self.measured is not None:
+            moved = np.abs(self.measured - self._setpoint_if) > _STILL_OF_RANGE * self._range
+            known = np.where(moved, np.nan, known)
+        return np.where(np.isfinite(self._told), self._told, known)
 
     @property
     def stand(self) -> bool:

@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.trajectory import hardest
 
 TOLERANCE = 1e-6
 """Of speeds and accelerations, relative."""
@@ -27,40 +28,6 @@ _FEW = 8
 """Steps that a joint which is a little off takes to its path."""
 
 Step = Callable[[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-
-
-def extremes(
-    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Lowest and highest position, greatest |velocity| and |acceleration| of cubic Hermite segments, exact.
-
-    All arguments broadcast to [..., D]; so do the four results.
-    """
-    step = (p1 - p0) / duration_s
-    c2 = (3.0 * step - 2.0 * v0 - v1) / duration_s
-    c3 = (v0 + v1 - 2.0 * step) / np.square(duration_s)
-    acceleration = hardest(p0, v0, p1, v1, duration_s)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        crest = -c2 / (3.0 * c3)
-        root = np.sqrt(np.maximum(c2 * c2 - 3.0 * c3 * v0, 0.0))
-        q = -(c2 + np.copysign(root, c2))
-        turns = (q / (3.0 * c3), v0 / q)
-    s = _inside(crest, duration_s)
-    velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(v0 + s * (2.0 * c2 + 3.0 * s * c3)))
-    lowest, highest = np.minimum(p0, p1), np.maximum(p0, p1)
-    for turn in turns:
-        s = _inside(turn, duration_s)
-        p = p0 + s * (v0 + s * (c2 + s * c3))
-        lowest, highest = np.minimum(lowest, p), np.maximum(highest, p)
-    return lowest, highest, velocity, acceleration
-
-
-def hardest(
-    p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
-) -> np.ndarray:
-    """Greatest |acceleration| [..., D] of cubic Hermite segments, which is at one of their ends."""
-    middle = 3.0 * (p1 - p0) / duration_s - v0 - v1
-    return np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * 2.0 / duration_s
 
 
 def step_towards(
@@ -300,7 +267,3 @@ def _middle(limits: JointLimits) -> tuple[np.ndarray, np.ndarray]:
     with np.errstate(invalid="ignore"):
         middle, half = (limits.lower + limits.upper) / 2, (limits.upper - limits.lower) / 2
     return np.where(endless, 0.0, middle), np.where(endless, np.inf, half) + POSITION_TOLERANCE
-
-
-def _inside(s: np.ndarray, duration_s: np.ndarray | float) -> np.ndarray:
-    return np.where((s > 0) & (s < duration_s), s, 0.0)

@@ -19,7 +19,6 @@ from vla_accel_ros.control.limits.limiter import (
     POSITION_TOLERANCE,
     TOLERANCE,
     attainable,
-    extremes,
     reachable,
     steps_along,
     turning_s,
@@ -28,6 +27,7 @@ from vla_accel_ros.control.trajectory import (
     MotionState,
     Trajectory,
     check_finite,
+    extremes,
     knot_velocities,
     trusted,
 )

@@ -2,7 +2,7 @@
 
 Every chunk starts from noise that is a function of the seed and of what it is for (models.flow.noise), so it
 can be made again. Captured stages compute it where there are any, also one that agrees with the chunk being
-executed (models.flow.inpainting); only guidance by the exact Jacobian always takes the plain network. Between
+executed (models.flow.rtc); only guidance by the exact Jacobian always takes the plain network. Between
 submission and result nothing waits for the device.
 """
 
@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.actors.guidance import guidance_of
 from vla_accel_ros.engine.actors.step_states import check_states, states_of_step
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -29,9 +28,8 @@ from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
 from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
-from vla_accel_ros.models.flow.inpainting import Inpainting
 from vla_accel_ros.models.flow.noise import COHERENT, coherent, fresh
-from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
 from vla_accel_ros.models.flow.sampling import Velocity, flow_times, sample
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
@@ -187,15 +185,14 @@ class FlowActor:
 
     def _agree(self, request: Request, prefix: Prefix, origin: np.ndarray) -> None:
         """What an agreement means for this request."""
-        agreement, robot = request.agreement, prefix.embodiment
+        agreement = request.agreement
         if agreement is None or request.guidance is not None or request.committed is not None:
             return
         if agreement.method == "trained":
             request.committed = agreement.actions
         else:
-            request.guidance = guidance_of(
-                robot.policy, agreement, prefix.stamp_ns, origin, self.horizon, robot.step_dt_s
-            )
+            policy = prefix.embodiment.policy
+            request.guidance = Guidance.of(policy, agreement, origin, self.horizon)
 
     def _noise(self, request: Request, prefix: Prefix) -> Tensor:
         """float32 [1, H, A]: what was given, or the request's own."""

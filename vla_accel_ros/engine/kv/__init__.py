@@ -1,5 +1,4 @@
 """Keys and values: where they are, and whose.
 
-pool: slots of prefixes, counted; prefixes: which frames are in them; store: the resumable states of answers
-over them, and pages for the tails of these.
+pool: slots of prefixes, counted, and pages of what continues them; prefixes: which frames are in the slots.
 """

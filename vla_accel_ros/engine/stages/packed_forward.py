@@ -5,30 +5,35 @@ what a graph is made for: long segments (a prompt, a draft behind it) padded to 
 causal one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at
 nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
 Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
-launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision). One
-may be computed in groups of layers, each a graph of its own, so that something else runs between two of them.
+launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision), and
+all forwards int8 rows. One may be computed in groups of layers, each a graph of its own, so that something
+else runs between two of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.stages.int8 import Int8
+from vla_accel_ros.engine.stages.packed_stage import (
+    Kernels,
+    PackedInt8,
+    PackedStage,
+    fuse_stack,
+    kernels_for,
+)
 from vla_accel_ros.engine.stages.precision import SmallLayer
-from vla_accel_ros.engine.stages.prefill.layered import Layered
-from vla_accel_ros.kernels.reference import packed_attention, quantized, rows
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.gemma import NORM_EPS, Gemma, rotary_tables
+from vla_accel_ros.models.layers.gemma import Gemma, rotary_tables
 from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.packed import Part, Segment, Span, sees
-from vla_accel_ros.models.layers.quantized import Quantized, Weight
 from vla_accel_ros.models.pi.folded import FoldedLayer
 
 ROUND = 16
@@ -46,111 +51,12 @@ PARTS = 4
 """Parts of a past for which there is room without asking: longer tails are another graph."""
 
 
-@dataclass(frozen=True)
-class FusedStack:
-    """A decoder stack in few matrices. factors float32 [2 * layers + 1, W]: of the norms, in order of use."""
-
-    layers: tuple[FoldedLayer | SmallLayer, ...]
-    factors: Tensor
-    eps: float
-    activation: str
-    sizes: GemmaConfig
-    dtype: torch.dtype
-
-
-def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
-    """Join a stack's matrices in place; norms must not be modulated."""
-    layers: list[FoldedLayer] = []
-    factors: list[Tensor] = []
-    stacked: list[Any] = list(stack.layers)
-    for layer in stacked:
-        attention, mlp = layer.self_attn, layer.mlp
-        layers.append(
-            FoldedLayer(
-                qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
-                o=attention.o_proj.weight.detach(),
-                gate_up=fuse((mlp.gate_proj, mlp.up_proj))[0],
-                down=mlp.down_proj.weight.detach(),
-            )
-        )
-        factors += [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
-    weights = torch.stack([*factors, stack.norm.weight]).detach().float()
-    if isinstance(stack, Llama):
-        return FusedStack(tuple(layers), weights, stack.norm.eps, "silu", sizes, stack.dtype)
-    return FusedStack(tuple(layers), 1.0 + weights, NORM_EPS, "gelu", sizes, stack.dtype)
-
-
-class Kernels(NamedTuple):
-    """What a forward launches besides products: a module each, with the functions of kernels.reference."""
-
-    attention: Any
-    rows: Any
-    quantized: Any = quantized
-
-
-def kernels_for(device: torch.device) -> Kernels:
-    """Triton's on a GPU, the plain references elsewhere. Raises ImportError on a GPU without triton."""
-    if device.type != "cuda":
-        return Kernels(packed_attention, rows, quantized)
-    from vla_accel_ros.kernels.triton import packed_attention as gpu_attention
-    from vla_accel_ros.kernels.triton import rows as gpu_rows
-    from vla_accel_ros.kernels.triton import small_weights
-
-    return Kernels(gpu_attention, gpu_rows, small_weights)
-
-
-class PackedStage(Layered):
-    """A packed forward of one shape. x [rows, W]: what goes in; hidden [rows, W]: after the final norm."""
-
-    def __init__(
-        self, stack: FusedStack, tables: tuple[Tensor, Tensor], kernels: Kernels, work: Work
-    ) -> None:
-        device, sizes = stack.factors.device, stack.sizes
-        super().__init__(device, [1.0] * len(stack.layers))
-        self.stack, self.work, self._tables, self._kernels = stack, work, tables, kernels
-
-        def place(width: int) -> Tensor:
-            return torch.zeros(work.rows, width, device=device, dtype=stack.dtype)
-
-        heads = sizes.heads + 2 * sizes.kv_heads
-        self.x, self.hidden, self._residual = (place(sizes.width) for _ in range(3))
-        self._qkv, self._attended = place(heads * sizes.head_dim), place(sizes.heads * sizes.head_dim)
-        self._gate_up, self._fed = place(2 * sizes.mlp), place(sizes.mlp)
-
-    def _enter(self) -> None:
-        self._residual.copy_(self.x)
-
-    def _layer(self, index: int, left: None) -> None:
-        stack, sizes, x, normed = self.stack, self.stack.sizes, self._residual, self.hidden
-        (attention, rows, _), layer = self._kernels, self.stack.layers[index]
-        rows.rms_norm(x, stack.factors[2 * index], stack.eps, normed)
-        self._multiply(normed, layer.qkv, self._qkv)
-        attention.rotary_write(self._qkv, *self._tables, self.work, index, sizes.heads)
-        attention.attend(self._qkv, self.work, index, sizes.heads, sizes.head_dim, self._attended)
-        self._multiply(self._attended, layer.o, x, add=True)
-        rows.rms_norm(x, stack.factors[2 * index + 1], stack.eps, normed)
-        self._multiply(normed, layer.gate_up, self._gate_up)
-        rows.gated(self._gate_up, self._fed, stack.activation)
-        self._multiply(self._fed, layer.down, x, add=True)
-
-    def _leave(self, left: None) -> None:
-        stack = self.stack
-        self._kernels.rows.rms_norm(self._residual, stack.factors[-1], stack.eps, self.hidden)
-
-    def _multiply(self, a: Tensor, weight: Weight, out: Tensor, add: bool = False) -> None:
-        if isinstance(weight, Quantized):
-            self._kernels.quantized.multiply(a, weight, out, add)
-        elif add:
-            out.addmm_(a, weight.t())
-        else:
-            torch.mm(a, weight.t(), out=out)
-
-
 class PackedForward:
     """A `models.layers.packed.Forward` of one stack. Not for several threads at once.
 
     positions: most that a row may have. capture: False computes without graphs, launch by launch.
     weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones.
+    int8: whose weights of the stack all forwards have, with int8 rows; None = see weights.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
     last: the stage of the last call. partition: tells at each call for which partition and on which stream
     its stage is captured, see Stage; any unless set.
@@ -165,12 +71,17 @@ class PackedForward:
         capture: bool = True,
         block_m: int = 32,
         weights: str | None = None,
+        int8: Int8 | None = None,
     ) -> None:
         self.stack = self.few = fuse_stack(stack, sizes)
         if weights is not None:
             exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)
             small = tuple(SmallLayer.of(layer, weights) for layer in exact)
             self.few = replace(self.stack, layers=small)
+        self._kind = PackedStage if int8 is None else PackedInt8
+        if int8 is not None:
+            exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)
+            self.stack = self.few = replace(self.stack, layers=int8.prefix(exact))
         device = self.stack.factors.device
         places = torch.arange(positions + ROUND, device=device)[None]  # rows that are padding have one, too
         cos, sin = rotary_tables(places, sizes.head_dim, torch.float32)
@@ -190,7 +101,7 @@ class PackedForward:
 
     @property
     def copied_bytes(self) -> int:
-        """Memory of quantised copies of weights."""
+        """Memory of quantised copies of weights, but for those of int8, which others may share."""
         return sum(layer.nbytes for layer in self.few.layers if isinstance(layer, SmallLayer))
 
     @staticmethod
@@ -287,7 +198,7 @@ class PackedForward:
             splits = _splits(tiles * sizes.kv_heads, device)
             work = Work(made, key[1], groups, device, block_m, splits)
             stack = self.few if work.rows <= FEW_ROWS else self.stack
-            self._stages[key] = PackedStage(stack, self._tables, self._kernels, work)
+            self._stages[key] = self._kind(stack, self._tables, self._kernels, work)
         return self._stages[key]
 
     def _fill(self, stage: PackedStage, long: Sequence[Segment], single: Sequence[Segment]) -> None:

@@ -6,6 +6,10 @@ memory is fast, of prefill alone. int8 and int4 are for devices that read memory
 what has few rows, denoise and text. Encode and prefill are bound by arithmetic there, and stay exact. So do
 staggered steps, attention, norms, embeddings, both ends of the flow, and the products of what attention has
 read in encode and prefill, whose rows are made by many blocks that do not know a row's largest value.
+w8a8 multiplies int8 by int8 in all products of layers of encode, prefill, denoise and text
+(engine.stages.int8), for devices that have more of such arithmetic; staggered steps, the last layer of the
+token that text begins with and, where memory is fast, denoising stay exact. w8a8-int4 has them in encode and
+prefill, and int4 weights as int4 has them: what the plan of an Orin has as its fastest.
 `python bench/precision.py` measures what each choice costs and gives.
 """
 
@@ -20,13 +24,25 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, Quantized, Weight, quantized, total_bytes
+from vla_accel_ros.models.layers.quantized import (
+    FP8,
+    INT4,
+    INT8,
+    W8A8,
+    Quantized,
+    Weight,
+    quantized,
+    total_bytes,
+)
 from vla_accel_ros.models.layers.vision import Layer
 from vla_accel_ros.models.pi.folded import FoldedLayer, Prefix
 from vla_accel_ros.models.pi.model import Pi
 
 EXACT = "exact"
-PRECISIONS = (EXACT, FP8, INT8, INT4)
+W8A8_INT4 = "w8a8-int4"
+PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8, W8A8_INT4)
+INT8_ROWS = (W8A8, W8A8_INT4)
+"""Those with int8 rows, and a calibration."""
 
 ADA = (8, 9)
 """The first compute capability that multiplies fp8."""
@@ -76,7 +92,8 @@ class SmallVision:
 
 
 class Small:
-    """The quantised weights of one model's stages, each made when it is first asked for; None where exact.
+    """The quantised weights of one model's stages, each made when it is first asked for; None where exact,
+    and of int8 rows, whose are in engine.stages.int8.
 
     precision: one of PRECISIONS that `check` has let pass. prefill_only: whether fp8 is for prefill alone;
     None = as it is faster on the model's device. Raises ValueError for sizes that have no fp8 products there.
@@ -88,13 +105,13 @@ class Small:
         if precision == FP8 and device.type == "cuda":
             _check_sizes(model)
         if prefill_only is None:
-            prefill_only = _feeds_fast(device)
+            prefill_only = feeds_fast(device)
         self._prefill_only = prefill_only and precision == FP8
         self._expert: tuple[SmallLayer, ...] | None = None
 
     @property
     def in_vision(self) -> bool:
-        """Whether encode has some."""
+        """Whether encode has some in fp8."""
         return self.precision == FP8 and not self._prefill_only
 
     @cached_property
@@ -114,10 +131,11 @@ class Small:
 
     def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
         """For denoise, of the folded layers, which are the same for any number of steps."""
-        if self.precision == EXACT or self._prefill_only:
+        if self.precision in (EXACT, W8A8) or self._prefill_only:
             return None
         if self._expert is None:
-            self._expert = tuple(SmallLayer.of(layer, self.precision) for layer in layers)
+            kind = INT4 if self.precision == W8A8_INT4 else self.precision
+            self._expert = tuple(SmallLayer.of(layer, kind) for layer in layers)
         return self._expert
 
     @property
@@ -155,7 +173,7 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
         )
 
 
-def _feeds_fast(device: torch.device) -> bool:
+def feeds_fast(device: torch.device) -> bool:
     """Whether a GPU's memory feeds few rows faster than its processors widen weights."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_MEMORY
 

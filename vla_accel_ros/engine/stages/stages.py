@@ -21,20 +21,24 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, Guides
+from vla_accel_ros.engine.stages.denoise.int8 import DenoiseInt8
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
+from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.memory.host_buffers import Pending
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
-from vla_accel_ros.engine.stages.precision import EXACT, Small, check
+from vla_accel_ros.engine.stages.precision import EXACT, INT8_ROWS, Small, check
 from vla_accel_ros.engine.stages.prefill.encode import Encode, EncodeFp8, tower_of
 from vla_accel_ros.engine.stages.prefill.finish import Finish
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
+from vla_accel_ros.engine.stages.prefill.int8 import EncodeInt8, PrefillInt8
 from vla_accel_ros.engine.stages.prefill.prefill import Prefill, PrefillFp8
 from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.gemma import rotary_tables
+from vla_accel_ros.models.layers.quantized import W8A8
 from vla_accel_ros.models.pi.folded import Expert
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix, with_clean_step
 from vla_accel_ros.models.pi.model import Pi
@@ -70,9 +74,10 @@ class Stages:
 
     time_rule, solver: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those
     of the pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
-    engine.stages.precision. rule: how pixels become the network's. joints: numbers of an action that the
-    magnitudes of updates count where a call does not say; None = all. offload: share of the image encoder's
-    layers whose weights are streamed, see engine.stages.memory.offload.
+    engine.stages.precision; int8: its weights if it is w8a8, None = not calibrated. rule: how pixels become
+    the network's. joints: numbers of an action that the magnitudes of updates count where a call does not
+    say; None = all. offload: share of the image encoder's layers whose weights are streamed, see
+    engine.stages.memory.offload.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition. A call is
     for that of the stream which it is in, if there is one. groups: of layers, in which a prefix can be
@@ -94,6 +99,7 @@ class Stages:
         prefix_ops: Callable[[], Ops] | None = None,
         offload: float = 0.0,
         solver: str = EULER,
+        int8: Int8 | None = None,
     ) -> None:
         device, dtype, sizes = pool.k.device, pool.k.dtype, model.config.prefix
         self.model, self.pool, self.time_rule, self.rule = model, pool, time_rule, rule
@@ -104,7 +110,10 @@ class Stages:
         self.make_ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
         self.small = Small(precision, model, self.prefix)
-        if offload and self.small.in_vision:
+        self.int8 = (
+            (int8 or Int8(denoise=None if precision == W8A8 else False)) if precision in INT8_ROWS else None
+        )
+        if offload and (self.small.in_vision or self.int8 is not None):
             raise ValueError(
                 f"offload is vision and precision {precision}, whose image encoder has copies of its weights "
                 "on the device; use one of them."
@@ -301,6 +310,9 @@ class Stages:
 
         def make() -> Encode:
             small = self.small.vision
+            if self.int8 is not None:
+                own = self.int8.vision(self.model)
+                return EncodeInt8(self.model, self._chain, images, self.rule, own, self.tower)
             if small is None:
                 return Encode(self.model, self._chain, images, self.rule, self.tower)
             return EncodeFp8(self.model, self._chain, images, self.rule, small, self.tower)
@@ -314,6 +326,8 @@ class Stages:
 
         def make() -> Prefill:
             small = self.small.prefix
+            if self.int8 is not None:
+                return PrefillInt8(*given, encode, bucket, batch, small=self.int8.prefix(self.prefix.layers))
             if small is None:
                 return Prefill(*given, encode, bucket, batch)
             return PrefillFp8(*given, encode, bucket, batch, small=small)
@@ -330,20 +344,12 @@ class Stages:
             expert, config = self._experts[steps], self.model.config
             small = self.small.expert(expert.layers)
             rows = batch * (config.horizon + (config.kind == "pi0"))
+            given = config, expert, self.pool, self.tables, self.make_ops(), batch, small
+            further = partial(self.clean, steps), self.time_rule, self.joints, self.solver
+            if self.int8 is not None and self.int8.in_denoise(self.pool.k.device):
+                return DenoiseInt8(*given, *further, small=self.int8.expert(self.model, expert.layers))
             kind = Wide if rows > MOST_NARROW and small is None else Denoise
-            return kind(
-                config,
-                expert,
-                self.pool,
-                self.tables,
-                self.make_ops(),
-                batch,
-                small,
-                partial(self.clean, steps),
-                self.time_rule,
-                self.joints,
-                self.solver,
-            )
+            return kind(*given, *further)
 
         return self._stage(("denoise", batch, steps), make)
 

@@ -1,2 +1,2 @@
-"""How many robots fit: the verdict on one (`verdict`), what is expected before it is tried (`forecast`), and
-what is found later (`punctuality`)."""
+"""How many robots fit: the verdict on one (`verdict`), what is expected before it is tried (`forecast`, in
+a thread beside: `background`), and what is found later (`punctuality`)."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,6 +41,12 @@ CLEAR = 4.0
 
 Curve = tuple[tuple[int, float], ...]
 """Requests that are always there, and seconds that each of them then takes."""
+Forecast = Callable[[Curve, float, float], float]
+"""chunks_hz, or what stands for it; it may raise Forecasting."""
+
+
+class Forecasting(Exception):
+    """It is being computed: ask again."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +167,24 @@ def chunks_hz(curve: Curve, rate_hz: float, within_s: float) -> float:
     return low * each_hz
 
 
-def fleet_hz(profiles: Sequence[Profile], rate_hz: float, within_s: float, slower: float = 1.0) -> float:
+def fleet_hz(
+    profiles: Sequence[Profile],
+    rate_hz: float,
+    within_s: float,
+    slower: float = 1.0,
+    forecast: Forecast = chunks_hz,
+) -> float:
     """Of several replicas together, each so many times slower than it was measured. Small changes of what is
-    measured need no new forecast."""
-    rate_hz = float(f"{rate_hz:.2e}")
-    return sum(chunks_hz(_rounded(curve_of(one), slower), rate_hz, within_s) for one in profiles)
+    measured need no new forecast. Raises Forecasting, once all that are needed are begun."""
+    rate_hz, total_hz, missing = float(f"{rate_hz:.2e}"), 0.0, False
+    for one in profiles:
+        try:
+            total_hz += forecast(_rounded(curve_of(one), slower), rate_hz, within_s)
+        except Forecasting:
+            missing = True
+    if missing:
+        raise Forecasting
+    return total_hz
 
 
 def _rounded(curve: Curve, slower: float) -> Curve:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.admission.forecast import curve_of, fleet_hz
+from vla_accel_ros.fleet.admission.forecast import Forecast, chunks_hz, curve_of, fleet_hz
 
 UNTOLD_HZ = 1.0
 """Counted for a robot that does not tell how many chunks a second it needs."""
@@ -56,9 +56,11 @@ def capacity_hz(profiles: Iterable[Profile]) -> float:
     return total
 
 
-def in_time_of(profiles: Sequence[Profile], rules: Rules, slower: float = 1.0) -> InTime:
+def in_time_of(
+    profiles: Sequence[Profile], rules: Rules, slower: float = 1.0, forecast: Forecast = chunks_hz
+) -> InTime:
     """Of these replicas, as they were measured or so many times slower."""
-    return lambda rate_hz: fleet_hz(profiles, rate_hz, rules.within_s, slower)
+    return lambda rate_hz: fleet_hz(profiles, rate_hz, rules.within_s, slower, forecast)
 
 
 def robots_in_time(profile: Profile, chunks_per_s: float, within_s: float) -> int:

@@ -13,23 +13,22 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.chunks import joins_of
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, OBSERVE, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Request
 from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.replicas.decoding import decoded
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.models.policies import FLOW
-from vla_accel_ros.sensing.cameras.image import CompressedView
 from vla_accel_ros.types import Chunk, Observation
 
 if TYPE_CHECKING:
@@ -42,15 +41,18 @@ MEASURED = 4
 _STREAM = "fleet"
 
 Embody = Callable[[RobotDescription], "tuple[Contract, Embodiment]"]
+Told = Callable[[RobotDescription, "Contract"], Session]
 
 
 @dataclass(eq=False)
 class _Job:
-    """A request on its way. running: its frame or its action, while the engine has it; prefix: its frame."""
+    """A request on its way. running: its frame or its action, while the engine has it; prefix: its frame.
+    asks: it is a question, and its action an answer."""
 
     round: Round
-    future: Future[Served]
+    future: Future[Any]
     began_s: float
+    asks: bool = False
     running: Request | None = None
     prefix: Prefix | None = None
     cancelled: bool = False
@@ -60,11 +62,12 @@ class _Job:
 class LocalReplica:
     """An Engine as a fleet.replicas.replica.Replica. Safe to use from several threads.
 
-    embody: makes of a description its contract and embodiment (Load.embodiment); raises ValueError or OSError
-    for what does not fit. ahead: requests that are taken before a seat is free, so that their pictures are
-    decoded and their frames prefilled meanwhile; None = twice as many as are computed or
-    begin together, where several do. decoders: threads that decode. clock: monotonic
-    seconds. updates: denoising steps of a chunk, 0 where it is made of tokens.
+    embody: makes of a description its contract and embodiment (Load.embodiment); raises ValueError or
+    OSError for what does not fit. session: makes of a robot that it is ready for what its chunks are
+    computed with. ahead: requests that are taken before a seat is free, so that their pictures are
+    decoded and their frames prefilled meanwhile; None = twice as many as are computed or begin together,
+    where several do. decoders: threads that decode. clock: monotonic seconds. updates: denoising steps of
+    a chunk, 0 where it is made of tokens.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class LocalReplica:
         embody: Embody,
         name: str = "local",
         *,
+        session: Told | None = None,
         ahead: int | None = None,
         decoders: int = 2,
         clock: Callable[[], float] = time.monotonic,
@@ -84,8 +88,10 @@ class LocalReplica:
         self.name, self.profile, self.most = name, Profile(), max(1, config.staggered) + ahead
         self.engine, self._embody, self._clock, self.network_s = engine, embody, clock, 0.0
         self.updates = config.steps if engine.policy.acts == FLOW else 0
+        self.answers = config.answers if engine.policy.answers else 0
+        self._session = session
         self._contracts: dict[str, Contract] = {}
-        self._jobs: dict[Future[Served], _Job] = {}
+        self._jobs: dict[Future[Any], _Job] = {}
         self._lock = threading.Lock()
         self._describing = ThreadPoolExecutor(1, "describe")  # one: what is forgotten is described before
         self._decoding = ThreadPoolExecutor(decoders, "decode")
@@ -102,7 +108,8 @@ class LocalReplica:
             self._remove(robot)
 
     def room(self) -> int:
-        return self.most - len(self._jobs)
+        with self._lock:
+            return self.most - sum(not job.asks for job in self._jobs.values())
 
     @property
     def robots(self) -> tuple[str, ...]:
@@ -113,7 +120,7 @@ class LocalReplica:
         """Of a robot that it is ready for."""
         return self._contracts.get(robot)
 
-    def describe(self, robot: RobotDescription) -> Future[None]:
+    def describe(self, robot: RobotDescription) -> Future[Session | None]:
         return self._describing.submit(self._add, robot)
 
     def forget(self, robot: str) -> None:
@@ -125,16 +132,15 @@ class LocalReplica:
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         future: Future[Served] = Future()
-        job = _Job(round, future, self._clock())
-        with self._lock:
-            self._jobs[future] = job
-        try:
-            self._decoding.submit(self._see, job, observation)
-        except RuntimeError as error:
-            self._end(job, error=error)
+        self._begin(_Job(round, future, self._clock()), observation)
         return future
 
-    def cancel(self, served: Future[Served]) -> None:
+    def ask(self, round: Round, observation: EncodedObservation) -> Future[str]:
+        future: Future[str] = Future()
+        self._begin(_Job(round, future, self._clock(), asks=True), observation)
+        return future
+
+    def cancel(self, served: Future[Any]) -> None:
         job = self._jobs.get(served)
         if job is None:
             return
@@ -174,10 +180,19 @@ class LocalReplica:
         )  # without those that come to an empty engine, or leave it empty
         return (ends_s[end] - ends_s[begin]) / (end - begin)
 
-    def _add(self, description: RobotDescription) -> None:
+    def _begin(self, job: _Job, observation: EncodedObservation) -> None:
+        with self._lock:
+            self._jobs[job.future] = job
+        try:
+            self._decoding.submit(self._see, job, observation)
+        except RuntimeError as error:
+            self._end(job, error=error)
+
+    def _add(self, description: RobotDescription) -> Session | None:
         contract, embodiment = self._embody(description)
         self.engine.runner.robots.add(description.robot, embodiment)
         self._contracts[description.robot] = contract
+        return None if self._session is None else self._session(description, contract)
 
     def _remove(self, robot: str) -> None:
         self._contracts.pop(robot, None)
@@ -197,7 +212,8 @@ class LocalReplica:
             self._end(job, error=error)
 
     def _frame(self, job: _Job, observation: Observation) -> Request:
-        request = Request(OBSERVE, observation.robot, observation=observation, priority=PRIORITY, waits=True)
+        priority = PRIORITY - job.asks  # a question waits for whoever moves
+        request = Request(OBSERVE, observation.robot, observation=observation, priority=priority, waits=True)
         request.on_progress = partial(self._observed, job)
         return request
 
@@ -221,19 +237,27 @@ class LocalReplica:
                 self._end(job, error=request.error)
                 return
             job.prefix = cast(Prefix, request.result)
-            action = Request(ACT, request.robot, prefix=job.prefix, priority=PRIORITY, waits=True)
-            action.on_progress = partial(self._acted, job)
-            self._submit(job, action)
+            self._submit(job, self._action(job, request.robot))
         except Exception as error:
             self._end(job, error=error)
 
-    def _acted(self, job: _Job, request: Request) -> None:
-        """In the engine's lane: the chunk is there, or comes to nothing."""
-        if request.finished:
-            chunk = None if request.cancelled else cast(Chunk | None, request.result)
-            self._end(job, chunk, request.error)
+    def _action(self, job: _Job, robot: str) -> Request:
+        """What a frame is for: a chunk, whose noise is that of its round, or an answer."""
+        action = Request(ASK if job.asks else ACT, robot, prefix=job.prefix, priority=PRIORITY, waits=True)
+        if job.asks:
+            action.max_tokens = self.engine.config.answer_tokens
+        elif self.updates:
+            action.noise = job.round.request_id
+        action.on_progress = partial(self._acted, job)
+        return action
 
-    def _end(self, job: _Job, chunk: Chunk | None = None, error: Exception | None = None) -> None:
+    def _acted(self, job: _Job, request: Request) -> None:
+        """In the engine's lane: the chunk is there, or the whole answer, or it comes to nothing."""
+        if request.finished:
+            result = None if request.cancelled else request.result
+            self._end(job, str(result or "") if job.asks and not request.cancelled else result, request.error)
+
+    def _end(self, job: _Job, result: object = None, error: Exception | None = None) -> None:
         """Nothing more comes of it."""
         with self._lock:
             self._jobs.pop(job.future, None)
@@ -243,45 +267,10 @@ class LocalReplica:
             return
         if error is not None:
             job.future.set_exception(error)
-        elif chunk is not None:
+        elif isinstance(result, Chunk):
+            chunk = replace(result, request_id=job.round.request_id)
             job.future.set_result(Served(job.round, chunk, self._clock() - job.began_s))
+        elif isinstance(result, str):
+            job.future.set_result(result)
         else:
             job.future.cancel()
-
-
-def decoded(encoded: EncodedObservation, contract: Contract, robot: str) -> Observation:
-    """An observation as it travelled, as the engine takes it: pictures as RGB, by the policy's names.
-
-    Raises ValueError, one sentence, for a camera that is missing or not the contract's, a picture that cannot
-    be one of it, or a state that is not one finite number a joint.
-    """
-    cameras = {camera.name: camera for camera in contract.cameras}
-    if encoded.images.keys() != cameras.keys():
-        raise ValueError(
-            f"there are images of {sorted(encoded.images)}, the contract's cameras are {sorted(cameras)}; "
-            "send one of each"
-        )
-    images, stamps_ns = {}, {}
-    for name, image in encoded.images.items():
-        camera = cameras[name]
-        images[camera.image] = _pixels(name, image, camera.max_pixels)
-        stamps_ns[camera.image] = encoded.stamps_ns.get(name, encoded.stamp_ns)
-    state = np.asarray(encoded.state, np.float32)
-    if state.shape != (len(contract.joints),) or not np.isfinite(state).all():
-        raise ValueError(f"the state is {state}; give a finite number for each of {contract.joint_names}")
-    words, stamp_ns = encoded.instruction, encoded.stamp_ns
-    return Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=robot)
-
-
-def _pixels(name: str, image: bytes | np.ndarray, most_pixels: int) -> np.ndarray:
-    """uint8 [H, W, 3], RGB."""
-    if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            raise ValueError(f"the image of {name} is {image.dtype} {image.shape}; send uint8 [H, W, 3]")
-        return image
-    from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr  # OpenCV, where pictures need it
-
-    picture = decode(CompressedView(0, name, "", np.frombuffer(image, np.uint8)), most_pixels)
-    pixels = np.empty_like(picture)
-    write_bgr(picture, pixels)
-    return pixels

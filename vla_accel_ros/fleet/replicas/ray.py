@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas import ray_data as data
+from vla_accel_ros.fleet.replicas.ray_options import USUAL, Deadlines, Pauses, Where
 from vla_accel_ros.fleet.replicas.ray_server import Make, Server
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost, Served
 
@@ -37,44 +39,6 @@ CONCURRENT = 1024
 NOTHING = np.zeros(1, np.uint8)
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where a replica runs, and what of that host it takes. tier: the Ray resource of which it takes one,
-    such as edge or cloud; gpus, cpus: for Ray's own accounts."""
-
-    tier: str
-    gpus: float = 0.0
-    cpus: float = 0.0
-
-
-@dataclass(frozen=True)
-class Deadlines:
-    """Of each call [s]. serve: of a request; describe: of a robot; alive: of what is answered at once;
-    start: of the engine, loaded and measured. again, longest_again: the pause before a replica that was lost
-    is started again, at first and at most; it is over when one has lived for longest_again."""
-
-    serve: float = 5.0
-    describe: float = 30.0
-    alive: float = 2.0
-    start: float = 300.0
-    again: float = 0.5
-    longest_again: float = 30.0
-
-
-class Pauses:
-    """How long to wait before a replica is started again: twice as long each time."""
-
-    def __init__(self, first_s: float, longest_s: float) -> None:
-        self._first_s, self._longest_s, self._next_s = first_s, longest_s, first_s
-
-    def after(self, lived_s: float) -> float:
-        """It was lost after it had served for so long; 0 for one that did not start."""
-        if lived_s >= self._longest_s:
-            self._next_s = self._first_s
-        pause_s, self._next_s = self._next_s, min(2.0 * self._next_s, self._longest_s)
-        return pause_s
 
 
 @dataclass(eq=False)
@@ -101,7 +65,7 @@ class RayReplica:
         name: str,
         make: Make,
         where: Where,
-        deadlines: Deadlines = Deadlines(),
+        deadlines: Deadlines = USUAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         import ray
@@ -109,7 +73,7 @@ class RayReplica:
         self._ray: Any = ray
         self.name, self.where, self.profile, self.most, self.network_s = name, where, Profile(), 0, 0.0
         self.ready: Future[None] = Future()
-        self.pid, self.starts, self.updates = 0, 0, 0
+        self.pid, self.starts, self.updates, self.answers = 0, 0, 0, 0
         self._make, self._deadlines, self._clock = make, deadlines, clock
         self._actor: Any = None
         self._ending: list[Any] = []  # actors that are to be killed
@@ -140,7 +104,7 @@ class RayReplica:
                 return 0
             return self.most - sum(call.what == "serve" for call in self._calls.values())
 
-    def describe(self, robot: RobotDescription) -> Future[None]:
+    def describe(self, robot: RobotDescription) -> Future[Session | None]:
         with self._changed:
             self._robots[robot.robot] = robot
             return self._describe(robot)
@@ -152,7 +116,32 @@ class RayReplica:
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         read = partial(data.served, self.name, round, observation)
-        future: Future[Served] = Future()
+        return self._compute("serve", read, self._deadlines.serve, round, observation)
+
+    def ask(self, round: Round, observation: EncodedObservation) -> Future[str]:
+        return self._compute("ask", data.text, self._deadlines.ask, round, observation)
+
+    def cancel(self, served: Future[Any]) -> None:
+        with self._changed:
+            call = next((call for call in self._calls.values() if call.future is served), None)
+            if call is not None:
+                del self._calls[call.number]
+                self._call("cancel", data.nothing, self._deadlines.alive, call.number, alive=True)
+        served.cancel()
+
+    def _describe(self, robot: RobotDescription) -> Future[Session | None]:
+        return self._call("describe", data.session, self._deadlines.describe, robot, numbered=True)
+
+    def _compute(
+        self,
+        what: str,
+        read: Callable[[Any], Any],
+        within_s: float,
+        round: Round,
+        observation: EncodedObservation,
+    ) -> Future[Any]:
+        """Call the actor with what a robot saw."""
+        future: Future[Any] = Future()
         try:
             seen = data.plain(observation)
         except ValueError as error:
@@ -162,18 +151,7 @@ class RayReplica:
             if not self._serving:
                 future.set_exception(ReplicaLost(f"{self.name} is lost"))
                 return future
-            return self._call("serve", read, self._deadlines.serve, round, seen, numbered=True)
-
-    def cancel(self, served: Future[Served]) -> None:
-        with self._changed:
-            call = next((call for call in self._calls.values() if call.future is served), None)
-            if call is not None:
-                del self._calls[call.number]
-                self._call("cancel", data.nothing, self._deadlines.alive, call.number, alive=True)
-        served.cancel()
-
-    def _describe(self, robot: RobotDescription) -> Future[None]:
-        return self._call("describe", data.nothing, self._deadlines.describe, robot, numbered=True)
+            return self._call(what, read, within_s, round, seen, numbered=True)
 
     def _call(
         self,
@@ -318,8 +296,10 @@ class RayReplica:
             if actor is not self._actor:
                 raise ReplicaLost(f"replica {self.name} was lost while it started")
             self.pid, self.most, self.updates = started.pid, started.most, started.updates
-            self.profile = started.profile
-            self.network_s, self._serving = statistics.median(times), True
+            self.profile, self.answers = started.profile, started.answers
+            told_s = self.where.network_s
+            self.network_s = statistics.median(times) if told_s is None else told_s
+            self._serving = True
 
 
 def _end(error: Exception) -> str:

@@ -11,27 +11,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, Round
 from vla_accel_ros.fleet.replicas.ray_server import CANCELLED, FAILED, LOST, OF_A_CHUNK, OK, REFUSED
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.types import Chunk
 
 MOST_AT_ONCE = 4096
+MOST_LETTERS = 1 << 22
+"""Of an answer, and of a field of a session."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """What a replica says when it has started. most: requests at once. updates: see LocalReplica."""
+    """What a replica says when it has started. most: requests at once. updates: see LocalReplica. answers:
+    questions at once."""
 
     pid: int
     most: int
     updates: int
+    answers: int
     profile: Profile
     observation_bytes: int
 
@@ -73,7 +78,7 @@ def count(answer: Any) -> int:
 
 def started(answer: Any) -> Started:
     """Of a start."""
-    pid, most, updates, known, observation_bytes = _parts(_value(answer), 5, "a start")
+    pid, most, updates, answers, known, observation_bytes = _parts(_value(answer), 6, "a start")
     times = {}
     for one in known if isinstance(known, list) else ():
         stage, batch, seconds = _parts(one, 3, "a measured time")
@@ -84,6 +89,7 @@ def started(answer: Any) -> Started:
         _whole(pid, "its process"),
         _whole(most, "requests at once", 1, MOST_AT_ONCE),
         _whole(updates, "updates of a chunk"),
+        _whole(answers, "questions at once", 0, MOST_AT_ONCE),
         Profile(times),
         _whole(observation_bytes, "bytes of an observation", 0, 1 << 30),
     )
@@ -115,6 +121,34 @@ def served(replica: str, round: Round, observation: EncodedObservation, answer: 
         ),
         float(took_s),
     )
+
+
+def text(answer: Any) -> str:
+    """Of a question."""
+    return _words(_value(answer), "an answer")
+
+
+def session(answer: Any) -> Session | None:
+    """Of a description: what the robot's chunks are computed with, where it is told."""
+    told = _value(answer)
+    if told is None:
+        return None
+    names = [field.name for field in fields(Session)]
+    given: dict[str, Any] = dict(zip(names, _parts(told, len(names), "a session"), strict=True))
+    for name, value in given.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            _words(one, f"{name} of a session")
+        if isinstance(value, tuple) != (name in ("cameras", "topics", "versions")):
+            raise ReplicaLost(f"{name} of a session is {type(value).__name__}")
+    return Session(**given)
+
+
+def _words(value: Any, what: str) -> str:
+    if type(value) is not str or len(value) > MOST_LETTERS:
+        raise ReplicaLost(
+            f"{what} is {type(value).__name__}; that is no text of {MOST_LETTERS} letters at most"
+        )
+    return value
 
 
 def _value(answer: Any) -> Any:

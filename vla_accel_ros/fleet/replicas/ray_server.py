@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
 from vla_accel_ros.types import Chunk, Observation
@@ -59,8 +60,9 @@ class Server:
         self._replica: Measured | None = None
 
     async def start(self) -> Answer:
-        """Make the replica and measure it. Returns its process, how many it computes at once, the updates of
-        a chunk, what was measured, and how many bytes an observation has."""
+        """Make the replica and measure it. Returns its process, how many requests it computes at once, the
+        updates of a chunk, how many questions it answers at once, what was measured, and how many bytes an
+        observation has."""
         try:
             replica, seen = await asyncio.to_thread(self._make)
             profile = await asyncio.to_thread(replica.measure, seen)
@@ -71,15 +73,15 @@ class Server:
         known = [(stage, batch, float(seconds)) for (stage, batch), seconds in profile.known().items()]
         self._replica = replica
         size = sum(image.nbytes for image in seen.images.values())
-        return OK, (os.getpid(), replica.most, replica.updates, known, size)
+        return OK, (os.getpid(), replica.most, replica.updates, replica.answers, known, size)
 
     async def echo(self, data: np.ndarray) -> Answer:
         """Says how many bytes came: what the network takes, and whether this process lives."""
         return OK, int(data.nbytes)
 
     async def describe(self, number: int, robot: RobotDescription) -> Answer:
-        """See Replica.describe."""
-        return await self._done(number, lambda replica: replica.describe(robot), lambda _: None)
+        """See Replica.describe. Returns the fields of the session, or None."""
+        return await self._done(number, lambda replica: replica.describe(robot), plain_session)
 
     async def forget(self, robot: str) -> Answer:
         """See Replica.forget."""
@@ -94,6 +96,10 @@ class Server:
             return served.took_s, plain_chunk(served.chunk)
 
         return await self._done(number, lambda replica: replica.serve(round, observation), plain)
+
+    async def ask(self, number: int, round: Round, observation: EncodedObservation) -> Answer:
+        """See Replica.ask."""
+        return await self._done(number, lambda replica: replica.ask(round, observation), str)
 
     async def cancel(self, number: int) -> Answer:
         """Nobody wants what this call would return any more."""
@@ -125,6 +131,11 @@ class Server:
 def plain_chunk(chunk: Chunk) -> tuple[Any, ...]:
     """Its fields, in the order of OF_A_CHUNK; what a chunk agreed with stays behind."""
     return tuple(getattr(chunk, name) for name in OF_A_CHUNK)
+
+
+def plain_session(session: Session | None) -> tuple[Any, ...] | None:
+    """Its fields, in their order."""
+    return None if session is None else tuple(vars(session).values())
 
 
 def _sentence(error: BaseException) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.types import Chunk
 
@@ -35,20 +36,23 @@ class Served:
 
 class Replica(Protocol):
     """Computes requests of several robots. name: of all replicas its own. profile: see SERVE. most: how many
-    requests it computes at once. network_s: to it and back with an observation."""
+    requests it computes at once. network_s: to it and back with an observation. answers: how many questions
+    it answers at once, beside them; 0 where the model has no language head."""
 
     name: str
     profile: Profile
     most: int
     network_s: float
+    answers: int
 
     def room(self) -> int:
         """How many more requests it would begin now; 0 while it is lost."""
         ...
 
-    def describe(self, robot: RobotDescription) -> Future[None]:
-        """Get ready for a robot, or for what it is now. The future raises ValueError, one sentence, for one
-        that cannot be served, ReplicaLost if nobody knows."""
+    def describe(self, robot: RobotDescription) -> Future[Session | None]:
+        """Get ready for a robot, or for what it is now. The future gives what the robot's chunks are computed
+        with, None where they cannot be computed again; it raises ValueError, one sentence, for one that
+        cannot be served, ReplicaLost if nobody knows."""
         ...
 
     def forget(self, robot: str) -> None:
@@ -61,6 +65,11 @@ class Replica(Protocol):
         computing it raised."""
         ...
 
-    def cancel(self, served: Future[Served]) -> None:
-        """Nobody wants what `serve` returned any more. Never raises."""
+    def ask(self, round: Round, observation: EncodedObservation) -> Future[str]:
+        """Answer a question of a robot that was described: the observation's instruction, about its images.
+        The future gives the whole answer, and raises as that of `serve` does."""
+        ...
+
+    def cancel(self, served: Future[Any]) -> None:
+        """Nobody wants what `serve` or `ask` returned any more. Never raises."""
         ...

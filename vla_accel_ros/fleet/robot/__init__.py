@@ -1,2 +1,3 @@
 """A robot's side of a fleet: what it asks for and when (`client`), what it executes meanwhile (`execution`),
-and what it shows (`observing`)."""
+what it shows (`observing`), its `questions`, and what chunks were made from, for who records them
+(`provenance`)."""

@@ -52,9 +52,10 @@ class EncodedIngest(Ingest):
                 pass  # its time is what the synchroniser needs
         self._came(camera, view.stamp_ns, now_ns)
 
-    def encoded(self, now_ns: int) -> EncodedObservation | None:
-        """The newest observation; None when there is none that is new, and `waiting_for` says why."""
-        observation = self.observe(now_ns)
+    def encoded(self, now_ns: int, words: str | None = None) -> EncodedObservation | None:
+        """The newest observation; None when there is none that is new, and `waiting_for` says why. words:
+        instead of the instruction, as of a question."""
+        observation = self.observe(now_ns, words)
         if observation is None:
             return None
         images: dict[str, bytes | np.ndarray] = {}
@@ -77,9 +78,7 @@ class EncodedIngest(Ingest):
     def _encoded(self, pixels: np.ndarray) -> bytes | np.ndarray:
         if self._jpeg_quality is None:
             return pixels.copy()
-        bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-        _, data = cv2.imencode(".jpg", bgr, (cv2.IMWRITE_JPEG_QUALITY, self._jpeg_quality))
-        return data.tobytes()
+        return jpeg_of(pixels, self._jpeg_quality)
 
     def _picture(self, camera: str, stamp_ns: int) -> tuple[int, bytes, Header] | None:
         found = [picture for picture in self._pictures.get(camera, ()) if picture[0] == stamp_ns]
@@ -88,3 +87,11 @@ class EncodedIngest(Ingest):
     def _size(self, frame: Frame) -> tuple[int, ...]:
         picture = self._picture(frame.camera, frame.stamp_ns)
         return super()._size(frame) if picture is None else (picture[2].height, picture[2].width)
+
+
+def jpeg_of(pixels: np.ndarray, quality: int) -> bytes:
+    """uint8 [H, W, 3], RGB, as JPEG of this quality, 1 to 100: always the same bytes of one version of
+    OpenCV."""
+    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    _, data = cv2.imencode(".jpg", bgr, (cv2.IMWRITE_JPEG_QUALITY, quality))
+    return data.tobytes()

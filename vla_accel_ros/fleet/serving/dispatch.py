@@ -209,15 +209,16 @@ def seats(one: Replica) -> int:
 
 def busy_s(one: Replica, works: Sequence[Work], now_s: float) -> float:
     """How long until a replica computes what it is given now: until one of those that it computes is
-    expected to be done, by what it was measured to take. One that is late is expected to be late for as long
+    expected to be done, by what it was measured to take. What should be done is on its way back for as long
+    as the network takes, and takes no seat; one that is late after that is expected to be late for as long
     again."""
-    ahead = len(works) - seats(one)
+    takes_s = one.profile.expected_s(SERVE, seats(one), 0.0)
+    left_s = (work.began_s + work.behind_s + takes_s - now_s for work in works)
+    open_s = sorted(each for each in left_s if not -one.network_s < each <= 0.0)
+    ahead = len(open_s) - seats(one)
     if ahead < 0:
         return 0.0
-    takes_s = one.profile.expected_s(SERVE, seats(one), 0.0)
-    ends_s = sorted(work.began_s + work.behind_s + takes_s for work in works)
-    left_s = ends_s[ahead] - now_s
-    return left_s if left_s > 0.0 else max(-left_s, 1e-3)
+    return open_s[ahead] if open_s[ahead] > 0.0 else max(-one.network_s - open_s[ahead], 1e-3)
 
 
 def begin(

@@ -1,6 +1,7 @@
 """The robots of a fleet: who is described and served, which replicas are ready for it, who has gone.
 
-A robot is judged when it tells who it is, before anything is computed for it (fleet.admission.verdict), and
+A robot is judged when it tells who it is, before anything is computed for it (fleet.admission.verdict), or
+as soon as the forecast for that is there; those that came later wait behind it, and nobody else waits. It
 is told that it is served once a replica is ready for it. Those that were refused or slowed are judged again
 when a robot goes and from time to time; those that were admitted, where chunks come late or replicas got
 slower (fleet.admission.punctuality): the last that came are slowed or refused first, and told why. One that
@@ -14,14 +15,16 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from vla_accel_ros.fleet.admission.forecast import Forecast, Forecasting, chunks_hz
 from vla_accel_ros.fleet.admission.punctuality import Punctuality
 from vla_accel_ros.fleet.admission.verdict import InTime, Verdict, admit, capacity_hz, in_time_of, taken_share
 from vla_accel_ros.fleet.protocol import Admission, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
-from vla_accel_ros.fleet.serving.records import Robot
+from vla_accel_ros.fleet.serving.records import NOT_JUDGED, Robot
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
 
 JUDGE_AGAIN_S = 2.0
@@ -31,8 +34,8 @@ FITS = 1.02
 
 
 class Members:
-    """Of one scheduler. name, ports, settings, horizon: its own. left: called for a robot that is forgotten;
-    failed: for one that cannot be served any more, with the reason."""
+    """Of one scheduler. name, ports, settings, horizon, forecast: its own. left: called for a robot that is
+    forgotten; failed: for one that cannot be served any more, with the reason."""
 
     def __init__(
         self,
@@ -43,10 +46,17 @@ class Members:
         horizon: Callable[[RobotDescription], Cut],
         left: Callable[[Robot, float], None],
         failed: Callable[[Robot, str], None],
+        forecast: Forecast = chunks_hz,
     ) -> None:
         self.name, self.replicas, self._settings = name, tuple(replicas), settings
         self._ports, self._horizon, self._left, self._failed = ports, horizon, left, failed
+        self._forecast = forecast
         self.robots: dict[str, Robot] = {}
+        self._new: dict[str, Robot] = {}  # not judged yet, in the order in which they came
+        self._keep = self._again = (
+            False  # whether robots are to be slowed, or taken, once forecasts are there
+        )
+        self._in_time_hz = math.inf
         self._heard: OrderedDict[str, Robot] = OrderedDict()  # who was silent for longest comes first
         self._unsettled: dict[str, Robot] = {}  # some replica is not ready for it
         self._lowered: dict[str, Robot] = {}  # refused, or at a lower rate
@@ -72,19 +82,15 @@ class Members:
             return
         if known is not None:
             self.forget(known, now_s)
-        verdict, cut = self._judge(description), whole(description)
-        if verdict.admitted:
-            try:
-                cut = self._horizon(description)
-            except ValueError as error:
-                verdict = Verdict(False, reason=str(error))
-        robot = Robot(description, verdict, cut, now_s, now_s)
+        robot = Robot(description, NOT_JUDGED, whole(description), now_s, now_s)
         if len(self.robots) < 2 * self._settings.rules.most_robots:
-            self._add(robot)
-        if not verdict.admitted:
+            name = robot.name
+            self.robots[name] = self._heard[name] = self._new[name] = robot
+        else:
+            robot.verdict = Verdict(False, reason=f"{len(self.robots)} robots are known; raise most_robots")
             self._tell(robot)
-        if known is not None:
-            self._reconsider()
+        self._again |= known is not None
+        self._review()
         self.step(now_s)
 
     def heard(self, robot: Robot, now_s: float) -> None:
@@ -97,12 +103,13 @@ class Members:
         """A robot is not there any more: forget all of it."""
         if (known := self.robots.get(robot)) is not None:
             self.forget(known, now_s)
-            self._reconsider()
+            self._again = True
+            self._review()
 
     def forget(self, robot: Robot, now_s: float) -> None:
         """Nothing of it is left, here and with the replicas."""
         known = self.robots.pop(robot.name, None)
-        for place in (self._heard, self._unsettled, self._lowered):
+        for place in (self._heard, self._new, self._unsettled, self._lowered):
             place.pop(robot.name, None)
         if known is robot:
             self._promise(robot, Verdict(False))
@@ -123,8 +130,8 @@ class Members:
         if now_s >= self._judge_s:
             self._judge_s = now_s + JUDGE_AGAIN_S
             self.punctuality.judge()
-            self._keep_what_fits()
-            self._reconsider()
+            self._keep = self._again = True
+        self._review()
 
     def step(self, now_s: float) -> None:
         """Have replicas get ready for the robots that were admitted, and tell those for which one is."""
@@ -132,7 +139,7 @@ class Members:
             if robot.name not in self._unsettled:
                 continue
             settled = True
-            for one in self.replicas:
+            for one in self.replicas:  # what is ready now is told before its first chunk
                 future = robot.ready.get(one.name)
                 if future is not None and future.done() and isinstance(error_of(future), ReplicaLost):
                     robot.ready.pop(one.name)
@@ -143,6 +150,10 @@ class Members:
                     future.add_done_callback(self._wake)
                 if future is None or not future.done() or isinstance(error_of(future), ReplicaLost):
                     settled = False
+                elif robot.is_ready(one.name) and robot.introduced.get(one.name) is not future:
+                    robot.introduced[one.name] = future
+                    if (session := future.result()) is not None:
+                        self._ports.session(robot.name, one.name, session)
             self._tell_ready(robot)
             if settled and robot.told == robot.verdict:
                 self._unsettled.pop(robot.name, None)
@@ -168,13 +179,33 @@ class Members:
         """Chunks a second that are expected in time, of robots that ask as often as those that are served do
         on average; inf where nothing is known or asked."""
         robots = self._taken.total()
-        return self._in_time()(self.promised_hz() / robots) if robots else math.inf
+        with suppress(Forecasting):  # until it is there, what was known last
+            self._in_time_hz = self._in_time()(self.promised_hz() / robots) if robots else math.inf
+        return self._in_time_hz
 
-    def _add(self, robot: Robot) -> None:
-        name = robot.name
-        self.robots[name] = self._heard[name] = robot
-        verdict, robot.verdict = robot.verdict, Verdict(False)
+    def _review(self) -> None:
+        """Judge whom there is to judge, as far as the forecasts for it are there."""
+        with suppress(Forecasting):
+            for robot in tuple(self._new.values()):
+                self._judge_new(robot)
+            if self._keep:
+                self._keep_what_fits()
+                self._keep = False
+            if self._again:
+                self._reconsider()
+                self._again = False
+
+    def _judge_new(self, robot: Robot) -> None:
+        verdict = self._judge(robot.description)
+        del self._new[robot.name]
+        if verdict.admitted:
+            try:
+                robot.cut = self._horizon(robot.description)
+            except ValueError as error:
+                verdict = Verdict(False, reason=str(error))
         self._judged(robot, verdict)
+        if not verdict.admitted:
+            self._tell(robot)
 
     def _judged(self, robot: Robot, verdict: Verdict) -> None:
         self._promise(robot, verdict)
@@ -195,10 +226,10 @@ class Members:
 
     def _in_time(self) -> InTime:
         profiles = [one.profile for one in self.replicas]
-        return in_time_of(profiles, self._settings.rules, self.punctuality.slower)
+        return in_time_of(profiles, self._settings.rules, self.punctuality.slower, self._forecast)
 
     def _judge(self, description: RobotDescription) -> Verdict:
-        """Beside all others."""
+        """Beside all others. Raises Forecasting."""
         taken, own = self._taken, self.robots.get(description.robot)
         if own is not None and own.verdict.admitted:
             taken = taken - Counter([own.verdict.chunks_per_s])

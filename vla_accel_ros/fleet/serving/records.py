@@ -11,11 +11,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
+
+NOT_JUDGED = Verdict(False, reason="whether this robot fits is being computed")
 
 
 @dataclass(eq=False)
@@ -89,7 +92,8 @@ class Counts:
 
 @dataclass(eq=False)
 class Robot:
-    """One robot. ready: what its replicas' descriptions came to, by replica. heard_s: its last sign. since_s:
+    """One robot. ready: what its replicas' descriptions came to, by replica; introduced: those whose session
+    was told. heard_s: its last sign. since_s:
     when it was described. next_s: when its next chunk may begin, where its rate was lowered."""
 
     description: RobotDescription
@@ -97,7 +101,8 @@ class Robot:
     cut: Callable[[Chunk, str], Chunk]
     since_s: float
     heard_s: float
-    ready: dict[str, Future[None]] = field(default_factory=dict)
+    ready: dict[str, Future[Session | None]] = field(default_factory=dict)
+    introduced: dict[str, Future[Session | None]] = field(default_factory=dict)
     told: Verdict | None = None
     task: Task | None = None
     pending: PendingRequest | None = None
@@ -107,6 +112,11 @@ class Robot:
     queued_s: float = 0.0
     age_s: float = 0.0
     counts: Counts = field(default_factory=Counts)
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is known if it fits."""
+        return self.verdict is not NOT_JUDGED
 
     @property
     def name(self) -> str:
@@ -122,9 +132,9 @@ class Robot:
 
     @property
     def state(self) -> str:
-        """refused, preparing, idle, waiting, observing anew, or computed."""
+        """being judged, refused, preparing, idle, waiting, observing anew, or computed."""
         if not self.verdict.admitted:
-            return "refused"
+            return "refused" if self.judged else "being judged"
         if not any(map(self.is_ready, self.ready)):
             return "preparing"
         if self.pending is None:

@@ -1,4 +1,4 @@
-"""Which robot's chunk is computed next, and by which replica: describe, ask, step.
+"""Which robot's chunk is computed next, and by which replica: describe, ask, step. Questions go beside them.
 
 Each robot has at most one pending request, its newest round; a policy orders them, as in the engine. A step
 takes what replicas have computed, drops what nobody can use, and dispatches what there is room for
@@ -19,12 +19,14 @@ from typing import Any
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.fleet.admission.forecast import Forecast, chunks_hz
 from vla_accel_ros.fleet.policies.policy import FleetSetup
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.fleet.serving.completion import Completion
 from vla_accel_ros.fleet.serving.dispatch import Dispatcher
 from vla_accel_ros.fleet.serving.members import Members
+from vla_accel_ros.fleet.serving.questions import Questions
 from vla_accel_ros.fleet.serving.queue import Queue
 from vla_accel_ros.fleet.serving.records import PendingRequest, Report, Robot, fairness, order_of, report_of
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, USUAL, Cut, Ports, Settings, whole
@@ -36,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 class FleetScheduler:
     """The robots of a fleet and their requests. name: of this process. policy: makes it of what is known of
     the replicas. horizon: makes of a description what cuts its robot's chunks; raises ValueError for one that
-    it does not understand."""
+    it does not understand. forecast: how many chunks come in time, as fleet.admission.forecast has it."""
 
     def __init__(
         self,
@@ -46,12 +48,15 @@ class FleetScheduler:
         ports: Ports,
         settings: Settings = USUAL,
         horizon: Callable[[RobotDescription], Cut] = whole,
+        forecast: Forecast = chunks_hz,
     ) -> None:
         self.name, self.settings, self._ports = name, settings, ports
         self._queue = Queue()
-        self._members = Members(name, replicas, ports, settings, horizon, self._left, self._failed)
+        told = self._left, self._failed
+        self._members = Members(name, replicas, ports, settings, horizon, *told, forecast)
         self._dispatcher = Dispatcher(self._members, self._queue, policy, settings, ports.call, self._wake)
         self._completion = Completion(name, self._members, self._queue, self._dispatcher, ports, settings)
+        self._questions = Questions(self._members, settings.lost, ports.text, self._wake)
         self.strangers = 0  # requests of robots that were never described
 
     @property
@@ -90,6 +95,10 @@ class FleetScheduler:
         """Requests that are not computed yet."""
         return len(self._queue)
 
+    def questions(self) -> int:
+        """Questions that no replica answers yet."""
+        return self._questions.waiting()
+
     def described(self, description: RobotDescription, now_s: float) -> None:
         """A robot told who it is. Another process under its name, or another description, begins anew. One
         that tells it again has not heard whether it is served, or has heard another scheduler since."""
@@ -111,7 +120,8 @@ class FleetScheduler:
         self._members.heard(robot, now_s)
         if not robot.verdict.admitted:
             robot.counts.refused += 1
-            self._completion.refuse(request, robot.verdict.reason, self.settings.gone_s)
+            again_s = self.settings.gone_s if robot.judged else ASK_AGAIN_S
+            self._completion.refuse(request, robot.verdict.reason, again_s)
             return
         if self._is_old(robot, request):
             robot.counts.repeated += 1
@@ -119,6 +129,21 @@ class FleetScheduler:
         robot.newest = order_of(request)
         self._note(robot, request, now_s)
         self._enqueue(robot, request, now_s)
+
+    def questioned(self, request: ChunkRequest, now_s: float) -> None:
+        """A question came; its answer, or why there is none, comes by the ports, once."""
+        robot = self._members.robots.get(request.round.robot)
+        if robot is None:
+            self.strangers += 1
+            self._questions.refuse(request, "this robot is not described here; publish fleet/robot")
+        elif request.round.engine != robot.description.engine:
+            robot.counts.foreign += 1
+            self._questions.refuse(request, "another process of this robot is described here")
+        elif not robot.verdict.admitted:
+            self._questions.refuse(request, f"the fleet does not serve this robot: {robot.verdict.reason}")
+        else:
+            self._members.heard(robot, now_s)
+            self._questions.asked(robot, request, now_s)
 
     def alive(self, robot: str, now_s: float) -> None:
         """There was a sign of a robot."""
@@ -147,12 +172,14 @@ class FleetScheduler:
         for one in self.replicas:
             self._dispatcher.dispatch(one, now_s)
         self._dispatcher.hedge(now_s)
+        self._questions.step(now_s)
 
     def _wake(self, future: Future[Any]) -> None:
         self._ports.wake()
 
     def _left(self, robot: Robot, now_s: float) -> None:
         """It is forgotten."""
+        self._questions.forget(robot.name)
         self._completion.cancel(robot)
         self._end_task(robot, now_s)
 

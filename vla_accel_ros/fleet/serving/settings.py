@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.admission.verdict import Rules
-from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round
+from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round, TextAnswer
 from vla_accel_ros.types import Chunk
 
 ASK_AGAIN_S = 0.5
@@ -46,12 +47,15 @@ USUAL = Settings()
 @dataclass(frozen=True)
 class Ports:
     """Where what is told goes. admit: whether a robot is served; call: observe anew; answer: to a request;
-    wake: there is something for `step` to read, called in any thread."""
+    wake: there is something for `step` to read, called in any thread. text: to a question; session: what a
+    robot's chunks are computed with, by its name and the replica's, each time that a replica gets ready."""
 
     admit: Callable[[Admission], None]
     call: Callable[[Round], None]
     answer: Callable[[ChunkAnswer], None]
     wake: Callable[[], None] = lambda: None
+    text: Callable[[TextAnswer], None] = lambda answer: None
+    session: Callable[[str, str, Session], None] = lambda robot, replica, session: None
 
 
 def whole(description: RobotDescription) -> Cut:

@@ -16,7 +16,7 @@ from vla_accel_ros.kernels.reference.linear import NORM_EPS, Norm
 
 
 class Guide(NamedTuple):
-    """What actions are pulled to while they are sampled (models/flow/inpainting.py), on the device.
+    """What actions are pulled to while they are sampled (models/flow/rtc.py), on the device.
 
     target float32 [B, H, A]; weights float32 [B, H]: 0 = free; gains float32 [B, S]: strength of the
     correction in each step, times -dt; reach float32 [S]: flow time / -dt, so that x + reach * update is the

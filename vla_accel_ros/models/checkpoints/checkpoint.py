@@ -16,9 +16,10 @@ import torch
 
 from vla_accel_ros.extensions import BUILT_IN, MODEL_FAMILIES, find, names
 from vla_accel_ros.models.checkpoints.description import Description
-from vla_accel_ros.models.checkpoints.formats import Contents, Format
-from vla_accel_ros.models.checkpoints.options import Options, Progress, find_device
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options
 from vla_accel_ros.models.checkpoints.shards import PICKLED
+from vla_accel_ros.models.checkpoints.streaming import Progress
+from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 
 

@@ -26,10 +26,9 @@ from vla_accel_ros.models.checkpoints.checkpoint import find_format
 from vla_accel_ros.models.checkpoints.checksum import sha256
 from vla_accel_ros.models.checkpoints.description import Sizes
 from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Weights
-from vla_accel_ros.models.checkpoints.options import Progress
 from vla_accel_ros.models.checkpoints.safetensors_writer import Layout, nbytes, write_safetensors
 from vla_accel_ros.models.checkpoints.shards import SINGLE, Stored, inside
-from vla_accel_ros.models.checkpoints.streaming import is_finite
+from vla_accel_ros.models.checkpoints.streaming import Progress, is_finite
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.pi.folded import Key

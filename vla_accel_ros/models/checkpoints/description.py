@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.shards import Stored
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import Normalizer
 
 NOTHING = np.zeros((2, 0))
 

@@ -1,4 +1,4 @@
-"""What a format of checkpoints is: how it is recognised, described and loaded.
+"""What a format of checkpoints is: how it is recognised, described and loaded, by which choices.
 
 A format is recognised by what is in a folder, never by the folder's name: fields of `config.json`, names of
 tensors, files of a JAX checkpoint. The table of all formats is in extensions.py; a new one is a line there,
@@ -12,18 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
-from vla_accel_ros.models.checkpoints.options import Options
 from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, inside, read_table
-from vla_accel_ros.models.checkpoints.streaming import read, reading_order
-from vla_accel_ros.models.flow.committed import read_trained_delay
+from vla_accel_ros.models.checkpoints.streaming import Progress, read, reading_order
+from vla_accel_ros.models.flow.committed import FIELD
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing.norm_stats import read_json
 
 OURS = "vla_accel_ros"
 """The field of config.json with a model's sizes; `vla convert` writes it, and a trainer of ours."""
+
+DTYPES = (torch.float32, torch.bfloat16)
 
 _Sizes = TypeVar("_Sizes")
 
@@ -87,6 +90,55 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Options:
+    """What whoever loads may choose; see checkpoint.load_policy. model: the network that is there already, of
+    which no weight is read; see checkpoint.with_statistics."""
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    delta_mask: np.ndarray | None = None
+    statistics: str | None = None
+    normalize: bool = True
+    prompt_state: str = "auto"
+    progress: Progress | None = None
+    model: Any = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype}; use torch.float32 or torch.bfloat16.")
+
+    def network(self, config: object, where: str, read: Callable[[], Any]) -> Any:
+        """The network of a folder whose sizes are `config`: the one that is there, or what `read` reads.
+
+        Raises ValueError if the one that is there has other sizes.
+        """
+        if self.model is not None and self.model.config != config:
+            raise ValueError(
+                f"{where} is of a network of other sizes or cameras than the policy's; give the folder that "
+                "the policy was loaded from, or a copy of it with other statistics."
+            )
+        return read() if self.model is None else self.model
+
+    def actions(self, relative: np.ndarray | None, width: int, where: str) -> np.ndarray:
+        """bool [D], which of a policy's actions are relative to the state.
+
+        relative: what the checkpoint says of it, None if nothing. width: D if nobody says.
+        Raises ValueError if the checkpoint and delta_mask differ.
+        """
+        if self.delta_mask is None:
+            return np.zeros(width, np.bool_) if relative is None else relative
+        given = np.asarray(self.delta_mask)
+        if relative is not None and given.shape == relative.shape and (given != relative).any():
+            odd = int(np.flatnonzero(given != relative)[0])
+            trained, asked = ("relative", "absolute") if relative[odd] else ("absolute", "relative")
+            raise ValueError(
+                f"{where} was trained with action {odd} {trained} to the joints, not {asked}; in the "
+                f"contract write action: {'delta' if relative[odd] else 'absolute'}."
+            )
+        return given
+
+
+@dataclass(frozen=True)
 class Format:
     """name: who writes such folders. holds: whether a folder is one. describe: from the small files; the text
     names the statistics where there are several. load and weights: raise ValueError, one sentence, for what
@@ -126,12 +178,18 @@ def renamed(
 
 
 def trained_delay(contents: Contents, horizon: int) -> int:
-    """How many committed actions its policy may be given, which any format of a flow policy says in the same
-    field of config.json; see models.flow.committed.read_trained_delay. Errors name the file."""
-    try:
-        return read_trained_delay(contents.config, horizon)
-    except ValueError as error:
-        raise ValueError(f"{contents.folder / 'config.json'}: {error}") from error
+    """Most committed actions that its policy was trained to be given, which any format of a flow policy says
+    in the same field of config.json; 0 if it says nothing. See models.flow.committed.
+
+    Raises ValueError, naming the file, for what is no number below the horizon.
+    """
+    value = contents.config.get(FIELD, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < horizon:
+        raise ValueError(
+            f"{contents.folder / 'config.json'}: {FIELD} is {value!r}; it must be a whole number from 0 to "
+            f"below the chunk's {horizon} actions."
+        )
+    return value
 
 
 def delay_notes(contents: Contents, horizon: int, missing: Missing) -> list[str]:

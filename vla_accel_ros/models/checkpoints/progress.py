@@ -11,7 +11,7 @@ GB = 1e9
 
 
 class Meter:
-    """A Progress (models.checkpoints.options) that shows a bar while it is entered, unless stderr is no
+    """A Progress (models.checkpoints.streaming) that shows a bar while it is entered, unless stderr is no
     terminal.
 
     str() afterwards: what was read, how long that took and how fast it was.

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checksum import sha256
-from vla_accel_ros.models.checkpoints.options import Progress
 from vla_accel_ros.models.checkpoints.shards import BYTES, FUSED
+from vla_accel_ros.models.checkpoints.streaming import Progress
 
 DTYPES = {
     torch.float64: "F64",

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vla_accel_ros.models.checkpoints.options import Progress
 from vla_accel_ros.models.checkpoints.shards import Stored, open_weights, value_of
 
+Progress = Callable[[int, int], None]
+"""(bytes read so far, bytes in all), told after every tensor."""
 WINDOW = 1 << 30
 """Bytes that are read through one mapping of a file, but for a tensor that is larger."""
 BLOCK = 1 << 24

@@ -9,9 +9,9 @@ chunk. A network that was not trained so has never seen two times at once: what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -94,16 +94,3 @@ class Committed:
             return torch.cat((torch.zeros_like(v[:, : self.delay]), v[:, self.delay :]), dim=1)
 
         return held
-
-
-def read_trained_delay(config: Mapping[str, Any], horizon: int) -> int:
-    """Most actions a policy was trained to be given, as its config.json says; 0 if it says nothing.
-
-    Raises ValueError for what is no number below the horizon.
-    """
-    value = config.get(FIELD, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < horizon:
-        raise ValueError(
-            f"{FIELD} is {value!r}; it must be a whole number from 0 to below the chunk's {horizon} actions."
-        )
-    return value

@@ -5,7 +5,7 @@ must begin with those and may leave them gradually up to the execution horizon (
 time execution of action chunking flow policies", eq. 2-5). The correction is the error of the predicted
 clean chunk pulled back to x: through the identity (lerobot's published code, no backward pass, fuses with
 the step) or the true Jacobian (the paper's form). With the identity it is elementwise and part of the
-captured steps (models/flow/inpainting.py); the true Jacobian needs a backward pass through the network and
+captured steps (Inpainting); the true Jacobian needs a backward pass through the network and
 is computed eagerly.
 """
 
@@ -14,12 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.sampling import Velocity, flow_times
+
+if TYPE_CHECKING:
+    from vla_accel_ros.models.policies import AnyPolicy
+    from vla_accel_ros.types import Agreement
 
 SCHEDULES = ("LINEAR", "EXP", "ONES", "ZEROS")
 JACOBIANS = ("identity", "exact")
@@ -108,6 +114,25 @@ class Guidance:
         if not self.max_weight > 0:
             raise ValueError(f"guidance.max_weight is {self.max_weight}; give the number of sampling steps.")
 
+    @classmethod
+    def of(cls, policy: AnyPolicy, agreement: Agreement, state: np.ndarray, horizon: int) -> Guidance:
+        """For a chunk of `horizon` actions; state: what relative actions are relative to, see Committed.of.
+
+        Raises ValueError for another number of joints, and if the previous chunk has nothing left.
+        """
+        rest = agreement.actions[:horizon]
+        if rest.shape[1] != policy.joints:
+            raise ValueError(
+                f"the previous chunk has actions of {rest.shape[1]} numbers, the robot's have "
+                f"{policy.joints}; guide only with a chunk of the same robot."
+            )
+        if not len(rest):
+            raise ValueError(
+                "the previous chunk ends before the new one begins; guide only with a chunk that overlaps."
+            )
+        raw, strength = policy.raw_actions(rest, state), agreement.max_weight
+        return cls(raw, agreement.delay, agreement.end, agreement.schedule, agreement.jacobian, strength)
+
     def target(self, chunk: Sequence[int]) -> tuple[Tensor, Tensor]:
         """What a chunk of shape [B, H, A] is pulled to, float [1 or B, H, A], and how strongly, float32 [H].
 
@@ -143,3 +168,70 @@ class Guidance:
             return v.detach() - strength * correction
 
         return guided
+
+
+@dataclass(frozen=True)
+class Inpainting:
+    """What one chunk must agree with, in the form that captured denoising steps take.
+
+    Guidance pulls a noisy chunk to its target in every step; committed actions are input at flow time 0 and
+    stay. A chunk has one or the other, in the same numbers, so that a stage has one set of inputs.
+
+    target float [H, A], normalised as the network sees actions, on the host or the device; weights float32
+    [H], on the host: of the correction, 0 = free; max_weight: its greatest strength, see Guidance; committed:
+    so many leading actions of target are the chunk's own. Raises ValueError for shapes that differ and if all
+    actions are committed.
+    """
+
+    target: Tensor
+    weights: Tensor
+    max_weight: float = MAX_WEIGHT
+    committed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.target.ndim != 2 or self.weights.shape != self.target.shape[:1]:
+            raise ValueError(
+                f"inpainting.target has shape {list(self.target.shape)} and weights "
+                f"{list(self.weights.shape)}; give [H, A] and [H]."
+            )
+        if not 0 <= self.committed < len(self.target):
+            raise ValueError(
+                f"inpainting.committed is {self.committed}; it must be from 0 to below the chunk's "
+                f"{len(self.target)} actions."
+            )
+
+    @classmethod
+    def of(cls, given: Guidance | Committed, horizon: int, dims: int) -> Inpainting:
+        """For a chunk of that many actions of that many numbers.
+
+        Raises ValueError if it does not fit, is for several chunks, or needs the exact Jacobian.
+        """
+        if isinstance(given, Committed):
+            start = given.begin(given.actions.new_zeros(1, horizon, dims))[0]
+            return cls(start, torch.zeros(horizon), committed=given.delay)
+        if given.jacobian != "identity":
+            raise ValueError(
+                f"guidance.jacobian is '{given.jacobian}', which captured steps do not have; use 'identity'."
+            )
+        target, weights = given.target((1, horizon, dims))
+        return cls(target[0], weights, given.max_weight)
+
+    def strengths(self, times: Sequence[float]) -> list[float]:
+        """Of the correction at each flow time."""
+        return [guidance_weight(t, self.max_weight) for t in times]
+
+    def held(self, velocity: Tensor) -> Tensor:
+        """The velocity float32 [1, H, A] with 0 for committed actions."""
+        if not self.committed:
+            return velocity
+        held = velocity[:, : self.committed]
+        return torch.cat((torch.zeros_like(held), velocity[:, self.committed :]), dim=1)
+
+    def guided(self, velocity: Tensor, x: Tensor, t: float) -> Tensor:
+        """The velocity of x, both float32 [1, H, A], at flow time t, as it is for this chunk: what
+        Guidance or Committed makes of it. target and weights must be on its device."""
+        if self.committed:
+            return self.held(velocity)
+        strength = guidance_weight(t, self.max_weight)
+        pulled = velocity - strength * (self.target - (x - t * velocity)) * self.weights[:, None]
+        return torch.where(self.weights[:, None] != 0.0, pulled, velocity)

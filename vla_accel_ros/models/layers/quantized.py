@@ -4,8 +4,10 @@ A copy is made once, from the folded weights, when stages are built; the plain m
 what is rare (guidance, committed actions) is still computed with it. So a copy costs memory instead of saving
 it: half of a bfloat16 matrix in fp8 and int8, 28 % in int4. What it saves is traffic and arithmetic.
 
-fp8 and int8 have a scale for each row (output channel), int4 one for each 64 columns of a row, chosen among
-a few to leave the smallest error. All are symmetric: value times scale, no zero point.
+fp8, int8 and w8a8 have a scale for each row (output channel), int4 one for each 64 columns of a row, chosen
+among a few to leave the smallest error. All are symmetric: value times scale, no zero point. w8a8 is int8 for
+products with int8 activations, whose columns may be smoothed (SmoothQuant, arXiv 2211.10438): a column of
+activations is multiplied by `by` before it is rounded, and the same column of the weight divided.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FP8, INT8, INT4 = "fp8", "int8", "int4"
+FP8, INT8, INT4, W8A8 = "fp8", "int8", "int4", "w8a8"
 
 GROUP = 64
 """Columns of a row that share a scale in int4. Byte j of a group's 32 has column j low and j + 32 high."""
 
-E4M3_MAX = 448.0
+E4M3_MAX, INT8_MAX = 448.0, 127.0
 
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 """Parts of the range that an int4 group may keep: cutting off its largest values makes all others finer."""
@@ -32,14 +34,16 @@ SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 class Quantized:
     """A matrix [N, K] = values times scale.
 
-    kind fp8, int8: values float8_e4m3fn or int8 [N, K], scale float32 [N]; int4: values uint8
+    kind fp8, int8, w8a8: values float8_e4m3fn or int8 [N, K], scale float32 [N]; int4: values uint8
     [N, groups * 32], each half plus 8, zero weights beyond column K, scale float32 [N, groups].
+    by float32 [K], of w8a8: what columns of activations are multiplied by before they are rounded; None = 1.
     """
 
     kind: str
     values: Tensor
     scale: Tensor
     columns: int
+    by: Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -54,27 +58,31 @@ class Quantized:
     @property
     def nbytes(self) -> int:
         """Of values and scales."""
-        return self.values.nbytes + self.scale.nbytes
+        return self.values.nbytes + self.scale.nbytes + (0 if self.by is None else self.by.nbytes)
 
     def dequantized(self) -> Tensor:
-        """float32 [N, K]"""
+        """float32 [N, K], for activations that are multiplied by nothing."""
         if self.kind != INT4:
-            return self.values.float() * self.scale[:, None]
+            made = self.values.float() * self.scale[:, None]
+            return made if self.by is None else made * self.by
         packed = self.values.unflatten(1, (-1, GROUP // 2))
         halves = torch.cat((packed & 15, packed >> 4), dim=2).float() - 8.0
         return (halves * self.scale[:, :, None]).flatten(1)[:, : self.columns]
 
     def rows(self, start: int) -> Quantized:
         """Those from `start` on, of the same memory."""
-        return Quantized(self.kind, self.values[start:], self.scale[start:], self.columns)
+        return Quantized(self.kind, self.values[start:], self.scale[start:], self.columns, self.by)
 
 
 Weight = Tensor | Quantized
 """A matrix [N, K] of a layer, exact or not."""
 
 
-def quantized(weight: Tensor, kind: str) -> Quantized:
-    """A copy of a matrix [N, K] of finite numbers in a kind. Raises ValueError for a kind there is not."""
+def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
+    """A copy of a matrix [N, K] of finite numbers in a kind. by: see Quantized, for w8a8 alone.
+
+    Raises ValueError for a kind there is not.
+    """
     wide = weight.detach().float()
     if kind == FP8:
         values, scale = rows_in_fp8(wide)
@@ -82,15 +90,39 @@ def quantized(weight: Tensor, kind: str) -> Quantized:
     if kind == INT8:
         scale = wide.abs().amax(1).clamp_min(1e-30) / 127
         return Quantized(kind, (wide / scale[:, None]).round().to(torch.int8), scale, wide.shape[1])
+    if kind == W8A8:
+        values, scale = rows_in_int8(wide if by is None else wide / by)
+        return Quantized(kind, values, scale, wide.shape[1], by)
     if kind == INT4:
         return _in_groups(wide)
-    raise ValueError(f"there are no weights of kind {kind!r}; use {FP8}, {INT8} or {INT4}.")
+    raise ValueError(f"there are no weights of kind {kind!r}; use {FP8}, {INT8}, {INT4} or {W8A8}.")
 
 
 def rows_in_fp8(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Values float8_e4m3fn and scale float32 [M] of rows float32 [M, K]; the largest of a row is 448."""
     scale = rows.abs().amax(1).clamp_min(1e-30) / E4M3_MAX
     return (rows / scale[:, None]).to(torch.float8_e4m3fn), scale
+
+
+def rows_in_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Values int8 and scale float32 [M] of rows float32 [M, K], rounded to the nearest, ties to even; the
+    largest of a row is 127."""
+    scale = rows.abs().amax(1).clamp_min(1e-30) / INT8_MAX
+    return (rows * (1.0 / scale)[:, None]).round().to(torch.int8), scale
+
+
+def smoothing(activations: Tensor, weight: Tensor, alpha: float) -> Tensor:
+    """float32 [K]: 1 / s of SmoothQuant's equation 4, s = activations^alpha / weights^(1 - alpha) by columns.
+
+    activations float [K]: the largest magnitude of each column; weight [N, K]. A column that was never other
+    than zero, or has no weights, is left as it is. The factors' geometric mean is 1, so that float16 and
+    bfloat16 hold what they make.
+    """
+    largest = weight.detach().float().abs().amax(0)
+    used = (activations > 0) & (largest > 0)
+    log = (1 - alpha) * largest.clamp_min(1e-30).log() - alpha * activations.float().clamp_min(1e-30).log()
+    log = log - log[used].mean() if bool(used.any()) else log
+    return torch.where(used, log.exp(), torch.ones_like(log))
 
 
 def _in_groups(weight: Tensor) -> Quantized:

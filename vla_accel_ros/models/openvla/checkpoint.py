@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Weights, read_sizes, renamed
-from vla_accel_ros.models.checkpoints.options import Options, Progress
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, read_sizes, renamed
 from vla_accel_ros.models.checkpoints.shards import Stored, check_table
-from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
+from vla_accel_ros.models.checkpoints.streaming import Progress, fill, on_meta, read
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA, is_unused

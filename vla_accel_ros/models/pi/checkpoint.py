@@ -15,12 +15,12 @@ from vla_accel_ros.models.checkpoints.formats import (
     OURS,
     Contents,
     Format,
+    Options,
     Weights,
     delay_notes,
     renamed,
     trained_delay,
 )
-from vla_accel_ros.models.checkpoints.options import Options
 from vla_accel_ros.models.checkpoints.shards import Stored
 from vla_accel_ros.models.config import PI0, PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
@@ -29,9 +29,8 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.stored_fold import StoredFold
 from vla_accel_ros.models.pi.weights import ROOT, empty_pi, load_pi_model, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.conventions import OPENPI, Conventions
+from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer
 from vla_accel_ros.models.processing.norm_stats import read_normalizers, statistics_names
-from vla_accel_ros.models.processing.openpi import Normalizer
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 

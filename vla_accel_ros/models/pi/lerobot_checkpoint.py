@@ -17,11 +17,11 @@ from vla_accel_ros.models.checkpoints.formats import (
     OURS,
     Contents,
     Format,
+    Options,
     Weights,
     delay_notes,
     trained_delay,
 )
-from vla_accel_ros.models.checkpoints.options import Options
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.checkpoint import own_sizes, pi_weights, read_pi
 from vla_accel_ros.models.pi.infer_config import infer_config
@@ -29,7 +29,7 @@ from vla_accel_ros.models.pi.stored_fold import StoredFold
 from vla_accel_ros.models.pi.weights import LEROBOT as LEROBOT_NAMES
 from vla_accel_ros.models.pi.weights import before_names, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.conventions import LEROBOT
+from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
     RELATIVE,
@@ -37,7 +37,6 @@ from vla_accel_ros.models.processing.lerobot_processors import (
     read_lerobot_normalizers,
     read_relative,
 )
-from vla_accel_ros.models.processing.openpi import Normalizer
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 STEPS = (

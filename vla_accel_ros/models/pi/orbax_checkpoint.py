@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description
-from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Weights
-from vla_accel_ros.models.checkpoints.options import Options, Progress
+from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Options, Weights
 from vla_accel_ros.models.checkpoints.shards import Stored
-from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.checkpoints.streaming import Progress, fill
 from vla_accel_ros.models.config import PI0, PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.checkpoint import make_policy, openpi_description, own_sizes

@@ -24,10 +24,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from vla_accel_ros.models.checkpoints.options import Progress
 from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, Layout, nbytes, write_safetensors
 from vla_accel_ros.models.checkpoints.shards import inside, open_weights, read_headers, read_table
-from vla_accel_ros.models.checkpoints.streaming import fill, read
+from vla_accel_ros.models.checkpoints.streaming import Progress, fill, read
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.sampling import TIME_RULES
 from vla_accel_ros.models.layers.fused import fused_parts

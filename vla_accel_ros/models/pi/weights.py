@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from vla_accel_ros.models.checkpoints.options import Progress
 from vla_accel_ros.models.checkpoints.shards import Stored, check_table
-from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read, same
+from vla_accel_ros.models.checkpoints.streaming import Progress, fill, on_meta, read, same
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.model import Pi

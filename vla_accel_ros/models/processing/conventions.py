@@ -1,9 +1,12 @@
-"""What openpi and lerobot do differently around one and the same network.
+"""What stands between a robot's observation and the network of pi0 or pi0.5, and what openpi and lerobot do
+differently there.
 
-Both train pi0 and pi0.5; a policy must be given what its own trainer gave it. openpi resizes with
+Both train these networks; a policy must be given what its own trainer gave it. openpi resizes with
 antialiasing, as Pillow does, rounds to 8 bits, and reads the time of a flow step off a float32 sum; lerobot
-resizes without antialiasing in floating point and multiplies. lerobot's pi0 also keeps the instruction as it
-is written. Numbers differ too, but they come with their statistics (lerobot_processors, norm_stats).
+resizes without antialiasing in floating point and multiplies. Words: one cleaned line, and for pi0.5 the
+state written as bins; lerobot's pi0 keeps the instruction as it is written. Numbers: normalisation by the
+statistics of the training data (norm_stats, lerobot_processors), computed in float64 because a state on the
+edge of a bin would otherwise fall on either side.
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.models.processing import openpi as processing
-from vla_accel_ros.models.processing.pixels import CENTRE, TORCH, PixelRule
+from vla_accel_ros.models.processing.pixels import CENTRE, TORCH, PixelRule, fitted
 from vla_accel_ros.models.processing.resize import resize_bilinear
+
+EPS = 1e-6
+BIN_EDGES = np.linspace(-1.0, 1.0, 257)[:-1]
 
 Resize = Callable[[Tensor, int], Tensor]
 """uint8 [V, H, W, 3] and S -> float32 [V, 3, S, S] in [-1, 1], on the images' device."""
@@ -38,18 +44,46 @@ class Conventions:
 def openpi_resize(images: Tensor, size: int) -> Tensor:
     """Antialiased bilinear resize, centred on black: Pillow's to the bit on a GPU, and within one level of it
     on a CPU, where torch's own is ten times as fast."""
-    return padded(images, size, resize_bilinear if images.is_cuda else processing.resize_antialiased)
+    return padded(images, size, resize_bilinear if images.is_cuda else resize_antialiased)
+
+
+def resize_antialiased(images: Tensor, height: int, width: int) -> Tensor:
+    """uint8 [V, H, W, 3] -> uint8 [V, height, width, 3], bilinear with antialiasing, by torch's own kernels.
+
+    The layout is stated: without AVX2 and AVX-512 the kernel of PyTorch for planes of colour is wrong for
+    pictures that become one pixel wide.
+    """
+    pixels = images.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    return F.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True).permute(0, 2, 3, 1)
 
 
 def padded(images: Tensor, size: int, resize: Callable[[Tensor, int, int], Tensor]) -> Tensor:
     """As openpi_resize. resize: uint8 [V, H, W, 3] to a height and a width."""
+    return to_unit(_on_black(images, size, resize))
+
+
+def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
+    """uint8 [H, W, 3] -> uint8 [size, size, 3], aspect kept, the rest black. The image itself if it fits."""
+    if image.shape[:2] == (size, size):
+        return image
+    images = torch.from_numpy(np.array(image, order="C"))[None]
+    return _on_black(images, size, resize_antialiased)[0].numpy()
+
+
+def _on_black(images: Tensor, size: int, resize: Callable[[Tensor, int, int], Tensor]) -> Tensor:
+    """uint8 [V, H, W, 3] -> uint8 [V, size, size, 3], centred."""
     height, width = images.shape[1:3]
-    if (height, width) != (size, size):
-        inner, (top, left) = processing.fitted(height, width, size)
-        resized = resize(images, *inner)
-        images = images.new_zeros(len(images), size, size, 3)
-        images[:, top : top + inner[0], left : left + inner[1]] = resized
-    return processing.to_unit(images)
+    if (height, width) == (size, size):
+        return images
+    inner, (top, left) = fitted(height, width, size)
+    square = images.new_zeros(len(images), size, size, 3)
+    square[:, top : top + inner[0], left : left + inner[1]] = resize(images, *inner)
+    return square
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """uint8 [V, S, S, 3] -> float32 [V, 3, S, S] in [-1, 1]."""
+    return images.permute(0, 3, 1, 2).float() / 255.0 * 2.0 - 1.0
 
 
 def lerobot_resize(images: Tensor, size: int) -> Tensor:
@@ -57,15 +91,31 @@ def lerobot_resize(images: Tensor, size: int) -> Tensor:
     unit = images.permute(0, 3, 1, 2).float() / 255.0
     height, width = images.shape[1:3]
     if (height, width) != (size, size):
-        inner, (top, left) = processing.fitted(height, width, size)
+        inner, (top, left) = fitted(height, width, size)
         resized = F.interpolate(unit, size=inner, mode="bilinear", align_corners=False).clamp(0.0, 1.0)
         unit = unit.new_zeros(len(unit), 3, size, size)
         unit[:, :, top : top + inner[0], left : left + inner[1]] = resized
     return unit * 2.0 - 1.0
 
 
+def clean(instruction: str) -> str:
+    """The instruction on one line, words separated by spaces."""
+    return instruction.strip().replace("_", " ").replace("\n", " ")
+
+
+def state_bins(state: np.ndarray) -> np.ndarray:
+    """Normalised state [D] -> bins int [D], 0..255, and -1 for a value below -1 (openpi writes it so)."""
+    return np.digitize(state, BIN_EDGES) - 1
+
+
+def pi05_prompt(instruction: str, state: np.ndarray) -> str:
+    """The whole prompt of pi0.5. state: normalised, [D]."""
+    bins = " ".join(str(bin_) for bin_ in state_bins(state))
+    return f"Task: {clean(instruction)}, State: {bins};\nAction: "
+
+
 def _openpi_words(instruction: str) -> tuple[str, ...]:
-    return processing.clean(instruction), "\n"
+    return clean(instruction), "\n"
 
 
 def _lerobot_words(instruction: str) -> tuple[str, ...]:
@@ -73,7 +123,57 @@ def _lerobot_words(instruction: str) -> tuple[str, ...]:
 
 
 _LEVELS = torch.arange(256, dtype=torch.uint8)[None, None, :, None].expand(1, 1, 256, 3)
-_OPENPI_PIXELS = PixelRule("bilinear", CENTRE, processing.to_unit(_LEVELS)[0, :, 0])
+_OPENPI_PIXELS = PixelRule("bilinear", CENTRE, to_unit(_LEVELS)[0, :, 0])
 _LEROBOT_PIXELS = PixelRule(TORCH, CENTRE, (_LEVELS[0, 0].float() / 255.0).t().contiguous())
 OPENPI = Conventions("openpi", "openpi", openpi_resize, _OPENPI_PIXELS, _openpi_words)
 LEROBOT = Conventions("lerobot", "lerobot", lerobot_resize, _LEROBOT_PIXELS, _lerobot_words)
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """An affine map per dimension: normalize(x) = (x - shift) / scale * gain + offset, and its exact inverse.
+
+    shift, scale: float64 [D]. Dimensions beyond D pass through unchanged, as in openpi; both ways include its
+    epsilon, so that the inverse is one. The order of operations is openpi's too: a joint that rests on its
+    lowest value must be exactly -1, not a rounding below it, to be in bin 0.
+    """
+
+    shift: np.ndarray
+    scale: np.ndarray
+    gain: float = 1.0
+    offset: float = 0.0
+
+    @classmethod
+    def mean_std(cls, mean: np.ndarray, std: np.ndarray) -> Normalizer:
+        """(x - mean) / (std + eps): pi0."""
+        return cls(np.asarray(mean, np.float64), np.asarray(std, np.float64) + EPS)
+
+    @classmethod
+    def quantile(cls, q01: np.ndarray, q99: np.ndarray) -> Normalizer:
+        """(x - q01) / (q99 - q01 + eps) * 2 - 1: everything after pi0."""
+        low, high = np.asarray(q01, np.float64), np.asarray(q99, np.float64)
+        return cls(low, high - low + EPS, gain=2.0, offset=-1.0)
+
+    @classmethod
+    def identity(cls) -> Normalizer:
+        """Nothing is normalised."""
+        return cls(np.zeros(0), np.ones(0))
+
+    @property
+    def size(self) -> int:
+        """Dimensions that have statistics."""
+        return len(self.shift)
+
+    def normalize(self, x: np.ndarray) -> np.ndarray:
+        """[..., D'] -> float64 [..., D']."""
+        out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
+        part = out[..., :known]
+        part[...] = (part - self.shift[:known]) / self.scale[:known] * self.gain + self.offset
+        return out
+
+    def unnormalize(self, x: np.ndarray) -> np.ndarray:
+        """[..., D'] -> float64 [..., D']."""
+        out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
+        part = out[..., :known]
+        part[...] = (part - self.offset) / self.gain * self.scale[:known] + self.shift[:known]
+        return out

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import Normalizer
 
 
 def read_normalizers(folder: Path, kind: str, asset: str | None = None) -> tuple[Normalizer, Normalizer]:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.processing import resize
-from vla_accel_ros.models.processing.openpi import fitted
 
 TORCH = "torch's bilinear"
 """The filter of two taps, with weights as F.interpolate has them without antialias."""
@@ -90,3 +89,10 @@ def _two(before: int, after: int) -> tuple[np.ndarray, np.ndarray]:
     first = place.astype(np.int32)
     second = place - first.astype(np.float32)
     return first, np.stack([np.float32(1) - second, second])
+
+
+def fitted(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Height and width of a picture fitted into the square, and where its first row and column are."""
+    ratio = max(width / size, height / size)
+    inner = max(1, int(height / ratio)), max(1, int(width / ratio))
+    return inner, ((size - inner[0]) // 2, (size - inner[1]) // 2)

@@ -16,19 +16,18 @@ from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
     Format,
+    Options,
     Weights,
     delay_notes,
     read_sizes,
     renamed,
     trained_delay,
 )
-from vla_accel_ros.models.checkpoints.options import Options, Progress
 from vla_accel_ros.models.checkpoints.shards import Stored, check_table
-from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
+from vla_accel_ros.models.checkpoints.streaming import Progress, fill, on_meta, read
 from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
-from vla_accel_ros.models.processing.conventions import LEROBOT
+from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import read_lerobot_normalizers
-from vla_accel_ros.models.processing.openpi import Normalizer
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import UNUSED, SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy

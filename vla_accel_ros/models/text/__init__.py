@@ -1,5 +1,4 @@
 """Words and tokens.
 
-tokenizer: words to tokens and back; decoding: tokens, one after another, from a model; detokenizer: text from
-tokens as they come.
+tokenizer: words to tokens and back; decoding: tokens, one after another, from a model.
 """

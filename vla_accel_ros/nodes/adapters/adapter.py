@@ -57,6 +57,11 @@ class Adapter(ABC):
     def measured(self, positions: Mapping[str, float]) -> None:
         """Measured joint positions by name, as they come."""
 
+    def reference(self, now_ns: int) -> Mapping[str, float]:
+        """Where its controller says that it is commanded to be, by joint name; empty where it has not said so
+        lately."""
+        return {}
+
     def begin(self) -> None:
         """Send nothing until the next trajectory: the robot is elsewhere, or driven by others."""
 

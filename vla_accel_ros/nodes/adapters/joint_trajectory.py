@@ -9,6 +9,7 @@ waits for acknowledgements, so it is only ever asked.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 
 import numpy as np
 from rclpy.duration import Duration
@@ -19,12 +20,14 @@ from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
-from vla_accel_ros.nodes.controllers.state import ControllerState
+from vla_accel_ros.nodes.controllers.state import ControllerState, Told
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
 # Longer than any message should take.
 KEEP_S = 1.0
+TOLD_NS = 500_000_000
+"""For how long what a controller said of itself counts."""
 
 
 class JointTrajectoryAdapter(Adapter):
@@ -37,6 +40,7 @@ class JointTrajectoryAdapter(Adapter):
         self._message = TrajectoryMessage(controller.joints, stamp)
         # A controller with another clock, for which stamp is zero, says nothing about ours.
         self._state = ControllerState(node, controller) if stamp == "now" else None
+        self._told: Told | None = None
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
@@ -60,13 +64,22 @@ class JointTrajectoryAdapter(Adapter):
         if braking is not None:  # on arrival: the controller may not have heard of the new time yet
             self._publisher.publish(self._message.fill(braking, on_arrival_ns=now_ns))
 
+    def reference(self, now_ns: int) -> Mapping[str, float]:
+        self._look()
+        told = self._told
+        return told.reference if told is not None and abs(now_ns - told.stamp_ns) < TOLD_NS else {}
+
     def lead_s(self, now_ns: int) -> float:
-        newest = self._state.newest() if self._state is not None else None
-        if newest is not None:
-            self._delivery.executing(*newest)
+        self._look()
         if self._delivery.awaits_acknowledgement(now_ns):
             self._delivery.acknowledged(self._publisher.wait_for_all_acked(Duration()), now_ns)
         return self._delivery.step(now_ns)
+
+    def _look(self) -> None:
+        newest = self._state.newest() if self._state is not None else None
+        if newest is not None:
+            self._told = newest
+            self._delivery.executing(newest.began_ns, newest.stamp_ns)
 
     @property
     def trouble(self) -> str:

@@ -32,6 +32,10 @@ class LockedAdapter(Adapter):
         with self._lock:
             self._adapter.measured(positions)
 
+    def reference(self, now_ns: int) -> Mapping[str, float]:
+        with self._lock:
+            return self._adapter.reference(now_ns)
+
     def begin(self) -> None:
         with self._lock:
             self._adapter.begin()

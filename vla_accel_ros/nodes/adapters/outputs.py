@@ -89,6 +89,14 @@ class Outputs:
         for adapter in self.adapters:
             adapter.measured(by_name)
 
+    def reference(self) -> np.ndarray:
+        """Where controllers say that they are commanded to be, float64 [D] in the contract's order, NaN where
+        they say nothing."""
+        now_ns, told = self._node.now_ns(), dict[str, float]()
+        for adapter in self.adapters:
+            told.update(adapter.reference(now_ns))
+        return np.array([told.get(name, np.nan) for name in self._names])
+
     def begin(self) -> None:
         """Send nothing until the next trajectory."""
         for adapter in self.adapters:

@@ -7,7 +7,7 @@ takes it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 
@@ -27,6 +27,15 @@ def state_type() -> Any | None:
         return None
 
 
+class Told(NamedTuple):
+    """When the trajectory that is executed began, and the stamp of the state, in nanoseconds. reference:
+    where the controller is commanded to be, by joint name."""
+
+    began_ns: int
+    stamp_ns: int
+    reference: dict[str, float]
+
+
 class ControllerState:
     """The state of one controller, polled. Closed with the node's `release`."""
 
@@ -40,17 +49,18 @@ class ControllerState:
             )
             node.on_release(lambda: node.destroy_subscription(self._subscription))
 
-    def newest(self) -> tuple[int, int] | None:
-        """When the trajectory that is executed began, and the stamp of the state, in nanoseconds; None when
-        nothing is new."""
+    def newest(self) -> Told | None:
+        """None when nothing is new."""
         if self._subscription is None:
             return None
         with self._subscription.handle:
             taken = self._subscription.handle.take_message(self._subscription.msg_type, False)
         if taken is None:
             return None
-        stamp_ns = convert.stamp_ns(taken[0].header.stamp)
-        return stamp_ns - convert.stamp_ns(taken[0].feedback.time_from_start), stamp_ns
+        state = taken[0]
+        stamp_ns = convert.stamp_ns(state.header.stamp)
+        began_ns = stamp_ns - convert.stamp_ns(state.feedback.time_from_start)
+        return Told(began_ns, stamp_ns, dict(zip(state.joint_names, state.reference.positions)))
 
 
 def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionState) -> None:

@@ -15,17 +15,18 @@ from typing import Protocol
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.fleet.protocol import RobotDescription
 from vla_accel_ros.fleet.replicas.local import LocalReplica
-from vla_accel_ros.fleet.replicas.ray import Deadlines, RayReplica, Where
+from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import OWN, Cluster
+from vla_accel_ros.fleet.replicas.ray_options import USUAL, Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.nodes.fleet.contracts import contract_of
 from vla_accel_ros.nodes.inference.loading import Load, black_frame
 from vla_accel_ros.types import Observation
 
 Warn = Callable[[str], object]
-USUAL = Deadlines()
 _LOG = logging.getLogger(__name__)
 
 
@@ -44,12 +45,26 @@ class Making:
     def around(self, engine: Engine, warn: Warn) -> LocalReplica:
         """A replica whose engine is loaded."""
 
+        def own(description: RobotDescription) -> Load:
+            return replace(self.load, statistics=description.statistics or self.load.statistics)
+
         def embody(description: RobotDescription) -> tuple[Contract, Embodiment]:
             contract = contract_of(description)
-            load = replace(self.load, statistics=description.statistics or self.load.statistics)
-            return contract, load.embodiment(engine.policy, contract, warn)
+            return contract, own(description).embodiment(engine.policy, contract, warn)
 
-        return LocalReplica(engine, embody)
+        def session(description: RobotDescription, contract: Contract) -> Session:
+            settings = {name: choice for name, choice in vars(own(description)).items() if name != "model"}
+            return session_of(
+                engine,
+                settings,
+                model=self.load.model,
+                contract=description.contract,
+                urdf=description.urdf,
+                topics={camera.name: camera.topic for camera in contract.cameras},
+                robot=description.robot,
+            )
+
+        return LocalReplica(engine, embody, session=session)
 
 
 class Engines(Protocol):
@@ -131,16 +146,21 @@ def where(wanted: str) -> list[tuple[Where, bool]]:
     places = []
     for word in wanted.split():
         tier, _, rest = word.partition(":")
-        count, _, gpus = rest.partition(":")
+        count, _, rest = rest.partition(":")
+        gpus, _, network = rest.partition(":")
         try:
             number, share = int(count or 1), float(gpus or 0.0)
+            network_s = float(network) if network else None
             if not tier.isidentifier() or not 1 <= number <= 64 or not 0.0 <= share <= 64.0:
+                raise ValueError
+            if not 0.0 <= (network_s or 0.0) <= 60.0:
                 raise ValueError
         except ValueError:
             raise ValueError(
-                f"ray_replicas has {word!r}; give TIER:COUNT or TIER:COUNT:GPUS, such as edge:1 cloud:2:0.5"
+                f"ray_replicas has {word!r}; give TIER:COUNT, TIER:COUNT:GPUS or TIER:COUNT:GPUS:NETWORK_S, "
+                "such as edge:1 cloud:2:0.5:0.04"
             ) from None
-        places += [(Where(tier, share), bool(gpus))] * number
+        places += [(Where(tier, share, network_s=network_s), bool(gpus))] * number
     if not places:
         raise ValueError("ray_replicas names no replica; give one, such as edge:1")
     return places

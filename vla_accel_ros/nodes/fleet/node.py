@@ -19,18 +19,27 @@ import torch
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.guard_condition import GuardCondition
 
-from vla_accel_msgs.msg import FleetRequest, FleetRobot
+from vla_accel_msgs.msg import FleetRequest, FleetRobot, Session
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.fleet.admission.background import Background
+from vla_accel_ros.fleet.admission.forecast import Forecast, chunks_hz
 from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
 from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
-from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round
-from vla_accel_ros.fleet.replicas.ray import Deadlines
+from vla_accel_ros.fleet.protocol import (
+    Admission,
+    ChunkAnswer,
+    ChunkRequest,
+    RobotDescription,
+    Round,
+    TextAnswer,
+)
+from vla_accel_ros.fleet.replicas.ray_options import Deadlines
 from vla_accel_ros.fleet.robot.client import USEFUL
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings
-from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
+from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.nodes import convert, fleet_convert
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
@@ -39,6 +48,7 @@ from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import contract_of
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
 from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet
+from vla_accel_ros.nodes.fleet.sessions import Sessions
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -54,11 +64,16 @@ ASK_AGAIN_S = 1.0
 class FleetSchedulerNode(ManagedNode):
     """fleet_scheduler; see the module docstring and nodes/params/fleet_scheduler.py."""
 
+    forecast: Forecast = staticmethod(chunks_hz)
+    """Takes long, so a thread computes it."""
+
     def __init__(self) -> None:
         super().__init__("fleet_scheduler", FLEET_SCHEDULER)
         self._scheduler: FleetScheduler | None = None
         self._engines: Engines | None = None
         self._guard: GuardCondition | None = None
+        self._sessions: Sessions | None = None
+        self._forecasts: Background | None = None
         self._topics: dict[str, RobotTopics] = {}
         self._unreadable = 0
         self._time = SchedulerClock(lambda: self.now_ns() if self.get_clock().ros_time_is_active else None)
@@ -67,17 +82,23 @@ class FleetSchedulerNode(ManagedNode):
     def configure(self) -> None:
         self._contract = contract = Contract.load(value(self, "contract") or demo_contract())
         make = find(FLEET_POLICIES, value(self, "policy"))
-        self._engines = engines = self._start(Making(self._choices(), contract))
+        making = Making(self._choices(), contract)
+        self._engines = engines = self._start(making)
         self._updates = engines.updates
         within_s = value(self, "in_time_s") or (1.0 - USEFUL) * contract.chunk.max_age_s
         load, least = value(self, "most_load"), value(self, "least_rate")
         rules = Rules(value(self, "most_robots"), load, least, within_s)
         seconds = {name: value(self, name) for name in ("stale_s", "call_s", "gone_s", "serve_s")}
         self._guard = self.create_guard_condition(self._step)
-        ports = Ports(self._admit, self._call, self._answer, self._wake)
         name = uuid.uuid4().hex[:12]
+        warn = self.get_logger().warning
+        self._sessions = sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
+        ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
         settings = Settings(**seconds, hedge=value(self, "hedge"), rules=rules)
-        self._scheduler = FleetScheduler(name, engines.replicas, make, ports, settings, self._horizon)
+        self._forecasts = forecasts = Background(self._wake, self.forecast)
+        self._scheduler = FleetScheduler(
+            name, engines.replicas, make, ports, settings, self._horizon, forecasts
+        )
         fit = robots_that_fit([one.profile for one in engines.replicas], 1.0, rules)
         self.get_logger().info(
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit, "
@@ -94,6 +115,10 @@ class FleetSchedulerNode(ManagedNode):
 
     def release(self) -> None:
         self._scheduler = None
+        for beside in (self._sessions, self._forecasts):
+            if beside is not None:
+                beside.close()
+        self._sessions = self._forecasts = None
         engines, self._engines = self._engines, None
         if engines is not None:
             engines.close()
@@ -110,7 +135,11 @@ class FleetSchedulerNode(ManagedNode):
     def _choices(self) -> Load:
         names = [field.name for field in fields(Load) if field.name in OF_THE_MODEL and field.name != "model"]
         chosen = {name: value(self, name) for name in names}
-        return Load(Path(value(self, "model") or demo_model()), **chosen, answers=1)
+        chosen |= {
+            "answers": value(self, "language_answers"),
+            "answer_tokens": value(self, "language_max_tokens"),
+        }
+        return Load(Path(value(self, "model") or demo_model()), **chosen)
 
     def _start(self, making: Making) -> Engines:
         log, load = self.get_logger(), making.load
@@ -148,6 +177,8 @@ class FleetSchedulerNode(ManagedNode):
         """Open the topics of robots that came, close those of robots that have gone."""
         if self._engines is None or not self._time.look(self._engines.replicas):
             return  # how many robots fit is not known yet
+        if self._sessions is not None:
+            self._sessions.look()
         there = robots(self)
         for robot in tuple(self._topics):
             if robot not in there:
@@ -159,7 +190,9 @@ class FleetSchedulerNode(ManagedNode):
                     throttle_duration_sec=10.0,
                 )
                 return
-            self._topics[robot] = RobotTopics(self, robot, self._on_robot, self._on_request)
+            self._topics[robot] = RobotTopics(
+                self, robot, self._on_robot, self._on_request, self._on_question
+            )
 
     def _close_robot(self, robot: str) -> None:
         self._topics.pop(robot).close()
@@ -186,23 +219,44 @@ class FleetSchedulerNode(ManagedNode):
         self._scheduler.described(description, self._time.now_s())
 
     def _on_request(self, topics: RobotTopics, message: FleetRequest) -> None:
-        scheduler = self._scheduler
-        if scheduler is None or not self.active:
+        if self._scheduler is None or not self.active:
             return
-        now_s, description, contract = self._time.now_s(), topics.description, topics.contract
         try:
-            _check_name(topics, message.robot)
-            if description is None or contract is None:
-                raise ValueError(f"{topics.robot} asks, but what it is was not heard, or is refused")
-            request = fleet_convert.request_from_message(message, contract)
+            request = self._read(topics, message)
         except ValueError as error:
             self._refuse(topics, error)
             self._refuse_request(topics, message, str(error))
             return
-        if topics.robot not in scheduler.robots():  # it was silent for long
-            scheduler.described(description, now_s)
-        scheduler.asked(request, now_s)
-        scheduler.step(now_s)
+        self._scheduler.asked(request, self._time.now_s())
+        self._scheduler.step(self._time.now_s())
+
+    def _on_question(self, topics: RobotTopics, message: FleetRequest) -> None:
+        if self._scheduler is None or not self.active:
+            return
+        try:
+            request = self._read(topics, message)
+        except ValueError as error:
+            self._refuse(topics, error)
+            round_ = Round(message.engine, message.robot, message.task, message.round)
+            said = TextAnswer(
+                round_, message.instruction, convert.stamp_ns(message.stamp), str(error), refused=True
+            )
+            topics.text.publish(fleet_convert.text_to_message(said, self._scheduler.name))
+            return
+        self._scheduler.questioned(request, self._time.now_s())
+        self._scheduler.step(self._time.now_s())
+
+    def _read(self, topics: RobotTopics, message: FleetRequest) -> ChunkRequest:
+        """A request of a robot that is known. Raises ValueError for one that cannot be taken."""
+        assert self._scheduler is not None
+        description, contract = topics.description, topics.contract
+        _check_name(topics, message.robot)
+        if description is None or contract is None:
+            raise ValueError(f"{topics.robot} asks, but what it is was not heard, or is refused")
+        request = fleet_convert.request_from_message(message, contract)
+        if topics.robot not in self._scheduler.robots():  # it was silent for long
+            self._scheduler.described(description, self._time.now_s())
+        return request
 
     def _refuse(self, topics: RobotTopics, error: ValueError) -> None:
         self._unreadable += 1
@@ -241,6 +295,16 @@ class FleetSchedulerNode(ManagedNode):
         if topics is not None:
             contract = topics.contract or self._contract  # a refusal needs none
             topics.answer.publish(fleet_convert.answer_to_message(answer, contract))
+
+    def _text(self, answer: TextAnswer) -> None:
+        topics = self._topics.get(answer.round.robot)
+        if topics is not None and self._scheduler is not None:
+            topics.text.publish(fleet_convert.text_to_message(answer, self._scheduler.name))
+
+    def _tell_session(self, robot: str, session: Session) -> None:
+        topics = self._topics.get(robot)
+        if topics is not None:
+            topics.session.publish(session)
 
     def _statuses(self) -> list[DiagnosticStatus]:
         if self._scheduler is None:

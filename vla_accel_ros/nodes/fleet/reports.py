@@ -27,12 +27,16 @@ def of_queue(
     scheduler: FleetScheduler, robots: Sequence[Report], policy: str, unreadable: int, now_s: float
 ) -> DiagnosticStatus:
     """Who waits, by which order, how fairly, and how much of the replicas is promised."""
-    served = [robot for robot in robots if robot.state != "refused"]
+    refused = [robot for robot in robots if robot.state == "refused"]
+    judged = [robot for robot in robots if robot.state == "being judged"]
+    served = [robot for robot in robots if robot not in (*refused, *judged)]
     values = {
         "policy": policy,
         "waiting": scheduler.waiting(),
+        "questions waiting": scheduler.questions(),
         "robots served": len(served),
-        "robots refused": len(robots) - len(served),
+        "robots refused": len(refused),
+        "robots being judged": len(judged),
         "fairness (Jain's index)": scheduler.fairness(now_s),
         "chunks promised [1/s]": sum(robot.chunks_per_s for robot in served),
         "chunks possible [1/s]": scheduler.capacity_hz,
@@ -41,7 +45,7 @@ def of_queue(
         "requests of strangers": scheduler.strangers,
         "unreadable messages": unreadable,
     }
-    said = f"{len(served)} robots are served, {len(robots) - len(served)} refused"
+    said = f"{len(served)} robots are served, {len(refused)} refused"
     return status("queue", OK, said, values)
 
 

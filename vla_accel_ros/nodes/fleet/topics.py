@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 from rclpy.node import Node
 
-from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetCall, FleetRequest, FleetRobot
+from vla_accel_msgs.msg import (
+    FleetAdmission,
+    FleetAnswer,
+    FleetCall,
+    FleetRequest,
+    FleetRobot,
+    LanguageOutput,
+    Session,
+)
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import Admission, RobotDescription
 from vla_accel_ros.nodes import qos
@@ -28,8 +36,8 @@ def robots(node: Node) -> set[str]:
 
 
 class RobotTopics:
-    """description, contract: what was told last, None before; admitted: what it was told. described, asked:
-    get this and the message."""
+    """description, contract: what was told last, None before; admitted: what it was told. described, asked,
+    questioned: get this and the message."""
 
     def __init__(
         self,
@@ -37,6 +45,7 @@ class RobotTopics:
         robot: str,
         described: Callable[[RobotTopics, FleetRobot], None],
         asked: Callable[[RobotTopics, FleetRequest], None],
+        questioned: Callable[[RobotTopics, FleetRequest], None],
     ) -> None:
         self.robot, self._node = robot, node
         self.description: RobotDescription | None = None
@@ -46,6 +55,8 @@ class RobotTopics:
         self.admission = node.create_publisher(FleetAdmission, f"{within}/fleet/admission", qos.LATCHED)
         self.call = node.create_publisher(FleetCall, f"{within}/fleet/call", qos.COMMAND)
         self.answer = node.create_publisher(FleetAnswer, f"{within}/fleet/answer", qos.REPORT)
+        self.text = node.create_publisher(LanguageOutput, f"{within}/fleet/text", qos.REPORT)
+        self.session = node.create_publisher(Session, f"{within}/fleet/session", qos.ALL_LATCHED)
         self._heard = (
             node.create_subscription(
                 FleetRobot, f"{within}/{ROBOT}", lambda message: described(self, message), qos.LATCHED
@@ -53,11 +64,17 @@ class RobotTopics:
             node.create_subscription(
                 FleetRequest, f"{within}/fleet/request", lambda message: asked(self, message), qos.COMMAND
             ),
+            node.create_subscription(
+                FleetRequest,
+                f"{within}/fleet/question",
+                lambda message: questioned(self, message),
+                qos.REPORT,
+            ),
         )
 
     def close(self) -> None:
         """Have nothing of it in the graph."""
-        for publisher in (self.admission, self.call, self.answer):
+        for publisher in (self.admission, self.call, self.answer, self.text, self.session):
             self._node.destroy_publisher(publisher)
         for subscription in self._heard:
             self._node.destroy_subscription(subscription)

@@ -1,7 +1,8 @@
 """A robot's topics to its fleet's scheduler, all in the robot's namespace.
 
-fleet/robot (latched) and fleet/request go out, fleet/answer, fleet/call and fleet/admission (latched) come
-in. What cannot be used is one sentence in the log, and counted.
+fleet/robot (latched), fleet/request and fleet/question go out, fleet/answer, fleet/call, fleet/text,
+fleet/admission and fleet/session (both latched) come in. What cannot be used is one sentence in the log,
+and counted.
 """
 
 from __future__ import annotations
@@ -11,23 +12,41 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetCall, FleetRequest, FleetRobot
+from vla_accel_msgs.msg import (
+    FleetAdmission,
+    FleetAnswer,
+    FleetCall,
+    FleetRequest,
+    FleetRobot,
+    LanguageOutput,
+)
+from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.fleet.protocol import ChunkRequest, EncodedObservation, RobotDescription
+from vla_accel_ros.engine.session import Session
+from vla_accel_ros.fleet.protocol import (
+    ChunkAnswer,
+    ChunkRequest,
+    EncodedObservation,
+    RobotDescription,
+    TextAnswer,
+)
 from vla_accel_ros.fleet.robot.client import Ask, FleetClient
 from vla_accel_ros.nodes import fleet_convert as convert
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.convert import session_from_message
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.types import Chunk
 
-ROBOT, REQUEST, ANSWER, CALL, ADMISSION = (
-    f"fleet/{name}" for name in ("robot", "request", "answer", "call", "admission")
+ROBOT, REQUEST, ANSWER, CALL, ADMISSION, QUESTION, TEXT, SESSION = (
+    f"fleet/{name}"
+    for name in ("robot", "request", "answer", "call", "admission", "question", "text", "session")
 )
+LATCHED = ADMISSION, SESSION
 
 
 class FleetLink:
     """From a node's configuration to its release. take: gets each chunk that is to be executed, in ROS units,
-    and how long it was computed [s].
+    and its answer. said: gets what comes of questions; told: what a replica computes with.
 
     Attributes: `refused`, messages that could not be used, by topic; `replica`, which computed the last
     chunk; `queued_s`, how long it waited for its turn.
@@ -39,18 +58,24 @@ class FleetLink:
         contract: Contract,
         client: FleetClient,
         description: RobotDescription,
-        take: Callable[[Chunk, float], None],
+        take: Callable[[Chunk, ChunkAnswer], None],
+        said: Callable[[TextAnswer], None],
+        told: Callable[[Session], None],
     ) -> None:
         self._node, self._contract, self._client, self._take = node, contract, client, take
+        self._said, self._told = said, told
         self._description = description
         self.refused: Counter[str] = Counter()
         self.replica, self.queued_s = "", 0.0
         self._robot = node.output(FleetRobot, ROBOT, qos.LATCHED)
         self._request = node.output(FleetRequest, REQUEST, qos.COMMAND)
+        self._question = node.output(FleetRequest, QUESTION, qos.REPORT)
         for kind, topic, take_in, profile in (
             (FleetAnswer, ANSWER, self._on_answer, qos.REPORT),
             (FleetCall, CALL, self._on_call, qos.COMMAND),
             (FleetAdmission, ADMISSION, self._on_admission, qos.LATCHED),
+            (LanguageOutput, TEXT, self._on_text, qos.REPORT),
+            (SessionMessage, SESSION, self._on_session, qos.ALL_LATCHED),
         ):
             node.listen(kind, topic, partial(self._try, topic, take_in), profile)
 
@@ -63,12 +88,23 @@ class FleetLink:
         request = ChunkRequest(observation=seen, priority=self._description.priority, **vars(ask))
         self._request.publish(convert.request_to_message(request))
 
+    def ask(self, question: ChunkRequest) -> None:
+        """Ask a question, with an observation."""
+        self._question.publish(convert.request_to_message(question))
+
+    def _on_text(self, message: LanguageOutput) -> None:
+        description = self._description
+        self._said(convert.text_from_message(message, description.engine, description.robot))
+
+    def _on_session(self, message: SessionMessage) -> None:
+        self._told(session_from_message(message))
+
     def _on_answer(self, message: FleetAnswer) -> None:
         answer = convert.answer_from_message(message, self._contract)
         chunk = self._client.answered(answer, self._node.now_ns())
         if chunk is not None:
             self.replica, self.queued_s = answer.replica, answer.queued_s
-            self._take(chunk, answer.served_s)
+            self._take(chunk, answer)
 
     def _on_call(self, message: FleetCall) -> None:
         self._client.called(convert.call_from_message(message), self._node.now_ns())
@@ -86,7 +122,7 @@ class FleetLink:
             )
 
     def _try(self, topic: str, take: Callable[[Any], None], message: object) -> None:
-        if not self._node.active and topic != ADMISSION:
+        if not self._node.active and topic not in LATCHED:
             return
         try:
             take(message)

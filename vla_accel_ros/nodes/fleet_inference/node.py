@@ -1,11 +1,13 @@
 """The lifecycle node `inference` of a robot without a GPU: what it sees goes to a fleet, chunks come back.
 
-To all other nodes it is the inference node: it hears the cameras, the joints, `instruction` and `motion`, and
-tells `inputs`, `action_chunk` and the chunk slot, as that does and by the same modules. When it asks for a
-chunk and which answer it takes decides fleet/robot/client.py. Chunks bear the robot's own stamps, so the
-trajectory node ages them as ever, and an arm whose scheduler is gone comes to rest by the end of its last
-chunk. They are numbered here, because replicas of a fleet number theirs each for itself. Questions are
-refused: nobody answers them.
+To all other nodes it is the inference node: it hears the cameras, the joints, `instruction` and `motion`,
+and tells `inputs`, `action_chunk` and the chunk slot, as that does and by the same modules. When it asks
+for a chunk and which answer it takes decides fleet/robot/client.py. Chunks bear the robot's own stamps,
+so the trajectory node ages them as ever, and an arm whose scheduler is gone comes to rest by the end of
+its last chunk. They are numbered here, by task and round, because replicas of a fleet number theirs each
+for itself; their noise is that of these numbers. Questions go to the fleet, too
+(fleet/robot/questions.py). `session` and `observed` say what chunks and answers were made from, as the
+scheduler and this robot know it, so that a bag can be replayed.
 """
 
 from __future__ import annotations
@@ -15,17 +17,22 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import cv2
 from diagnostic_msgs.msg import DiagnosticStatus
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
-from vla_accel_msgs.msg import LanguageOutput, Motion
+from vla_accel_msgs.msg import LanguageOutput, Motion, Observed
+from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import chunks, inputs, words
 from vla_accel_ros.control.chunking.pace import ChunkPace
-from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session
+from vla_accel_ros.fleet.protocol import ChunkAnswer, EncodedObservation, RobotDescription, TextAnswer
 from vla_accel_ros.fleet.robot.client import ClientSettings, FleetClient
 from vla_accel_ros.fleet.robot.observing import EncodedIngest
+from vla_accel_ros.fleet.robot.provenance import Provenance
+from vla_accel_ros.fleet.robot.questions import Questions
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
@@ -46,6 +53,8 @@ from vla_accel_ros.types import Chunk
 
 STEP_S = 0.01
 """How often is looked whether something is to be asked."""
+QUESTION = "question"
+"""Stands for the instruction where only questions are asked; each puts its own words there."""
 
 
 class FleetInferenceNode(ManagedNode):
@@ -68,15 +77,24 @@ class FleetInferenceNode(ManagedNode):
         self._ingest = EncodedIngest(contract, hint, jpeg_quality)
         self._instruction.restore(value(self, "after_restart") == "keep")
         self._newest_chunk_ns: int | None = None
-        self._chunks_taken = 0
         self._pace = ChunkPace(contract.chunk.max_age_s)
         description = self._description(contract, path)
         client = FleetClient(description.engine, description.robot, self._settings(contract))
+        self._questions = Questions(description.engine, description.robot, value(self, "fleet_answer_s"))
+        own: dict[str, object] = (
+            {} if jpeg_quality is None else {JPEG: jpeg_quality, JPEG_BY: cv2.__version__}
+        )
+        topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
+        self._provenance = Provenance(topics, own)
         self._chunks = ChunkOutput(self, contract)
+        self._observed = self.output(Observed, "observed", qos.REPORT)
+        self._session = self.output(SessionMessage, "session", qos.ALL_LATCHED)
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
         self._streams = Streams(self, contract, self._ingest)
-        self._link = FleetLink(self, contract, client, description, self._on_chunk)
+        self._link = FleetLink(
+            self, contract, client, description, self._on_chunk, self._on_text, self._on_session
+        )
         self._client = client
         self._tell_instruction()
         self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
@@ -96,6 +114,8 @@ class FleetInferenceNode(ManagedNode):
         self._chunks.open()
 
     def deactivate(self) -> None:
+        for text, why in self._questions.close("the node was deactivated before the answer came"):
+            self._refuse(text, why)
         self._chunks.close()
 
     def release(self) -> None:
@@ -141,24 +161,59 @@ class FleetInferenceNode(ManagedNode):
         if step.announce:
             self._link.announce()
         self._ingest.waiting_for = ""
-        if step.observe:
-            self._observe(client)
+        seen = self._observe(client) if step.observe else None
+        self._ask(seen)
         self._inputs.failed, self._inputs.detail = client.waiting_for(now_ns)
 
-    def _observe(self, client: FleetClient) -> None:
+    def _observe(self, client: FleetClient) -> EncodedObservation | None:
+        """Ask for a chunk, with what is seen now."""
         seen = self._ingest.encoded(self.now_ns())
         if seen is None:
             client.not_observed(self._ingest.waiting_for)
-            return
+            return None
         now_ns = self.now_ns()
         ask = client.ask(seen.stamp_ns, now_ns)
         if ask.attempt == 1:  # the pace is that of rounds
             self._pace.observed(seen.stamp_ns, now_ns)
         self._link.send(ask, seen)
+        self._provenance.sent(seen)
+        return seen
 
-    def _on_chunk(self, chunk: Chunk, served_s: float) -> None:
-        self._chunks_taken += 1
-        chunk = replace(chunk, request_id=self._chunks_taken, kv_version=self._chunks_taken)
+    def _ask(self, seen: EncodedObservation | None) -> None:
+        """Send the questions that wait, with what was seen for a chunk, or is seen now; give up late ones."""
+        if self._questions.unsent:
+            seen = seen or self._ingest.encoded(self.now_ns(), QUESTION)
+            for question in () if seen is None else self._questions.send(seen, self.now_ns()):
+                self._link.ask(question)
+                self._provenance.sent(question.observation)
+        for text, why in self._questions.late(self.now_ns(), self._ingest.waiting_for):
+            self._refuse(text, why)
+
+    def _on_text(self, answer: TextAnswer) -> None:
+        if not self._questions.answered(answer):
+            return
+        if answer.refused:
+            self._refuse(answer.prompt, answer.text)
+            return
+        number = answer.round.number
+        self._tell_observed(answer.stamp_ns, answer.prompt, answer.replica, number)
+        self._texts.publish(convert.answer_to_message(answer, number))
+
+    def _on_session(self, session: Session) -> None:
+        told = self._provenance.told(session)
+        self._session.publish(convert.session_to_message(told, self.now_ns()))
+
+    def _tell_observed(self, stamp_ns: int, words: str, replica: str, version: int) -> None:
+        """What a chunk or an answer was made from, before it, if that is known."""
+        seen = self._provenance.of(stamp_ns, words, replica)
+        if seen is not None:
+            self._observed.publish(convert.seen_to_message(seen, version))
+
+    def _on_chunk(self, chunk: Chunk, answer: ChunkAnswer) -> None:
+        number, served_s = answer.round.request_id, answer.served_s
+        chunk = replace(chunk, request_id=number, kv_version=number)
+        replica = f"{answer.scheduler}/{answer.replica}"
+        self._tell_observed(chunk.stamp_ns, self._ingest.instruction, replica, number)
         self._newest_chunk_ns = chunk.stamp_ns
         self._pace.made(chunk.stamp_ns, self.now_ns())
         self._chunks.send(chunk, served_s, in_ros_units=True)
@@ -180,12 +235,21 @@ class FleetInferenceNode(ManagedNode):
             self._client.execution.told(told.state, told.mode, told.lead_s, told.beginning, self.now_ns())
 
     def _on_question(self, message: String) -> None:
-        refusal = "a fleet makes this robot's chunks and answers no questions"
-        self.get_logger().warning(f"question: {refusal}", throttle_duration_sec=1.0)
-        self._texts.publish(convert.refusal_to_message(message.data, refusal, self.now_ns()))
+        assert self._client is not None
+        try:
+            if not self.active:
+                raise ValueError("the node is not active: activate it first")
+            self._questions.asked(message.data, self._client.admission, self.now_ns())
+        except ValueError as error:
+            self._refuse(message.data, str(error))
+
+    def _refuse(self, question: str, why: str) -> None:
+        self.get_logger().warning(f"question: {why}", throttle_duration_sec=1.0)
+        self._texts.publish(convert.refusal_to_message(question, why, self.now_ns()))
 
     def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        response.success, response.message = True, "broken off: 0 answers and waiting questions"
+        there = 0 if self._client is None else len(self._questions.close())
+        response.success, response.message = True, f"broken off: {there} answers and waiting questions"
         return response
 
     def _report(self) -> None:
@@ -201,7 +265,7 @@ class FleetInferenceNode(ManagedNode):
         now_ns = self.now_ns()
         return [
             of_observations(self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, 0),
-            of_fleet(self._client, self._link, now_ns),
+            of_fleet(self._client, self._link, len(self._questions), now_ns),
             self._graph.status(),
             *self._streams.statuses(now_ns),
         ]

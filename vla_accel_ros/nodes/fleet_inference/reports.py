@@ -9,8 +9,8 @@ from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.fleet_inference.link import FleetLink
 
 
-def of_fleet(client: FleetClient, link: FleetLink, now_ns: int) -> DiagnosticStatus:
-    """Which round it is at, what came of those before, and why it waits."""
+def of_fleet(client: FleetClient, link: FleetLink, questions: int, now_ns: int) -> DiagnosticStatus:
+    """Which round it is at, what came of those before, and why it waits. questions: that are not answered."""
     admission, observed_ns = client.admission, client.observed_ns
     p50_s, p99_s = client.latency_s(0.5), client.latency_s(0.99)
     values: dict[str, object] = {
@@ -27,6 +27,7 @@ def of_fleet(client: FleetClient, link: FleetLink, now_ns: int) -> DiagnosticSta
         "refused by the scheduler": client.counts["refused"],
         "observed anew when called": client.counts["calls"],
         "answers for nobody": client.counts["foreign"],
+        "questions open": questions,
         "messages refused": link.refused.total(),
         "stalled [s]": client.execution.stalled_s,
         "observation age [s]": "nothing asked" if observed_ns is None else (now_ns - observed_ns) * 1e-9,

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from vla_accel_ros.control.state_file import LARGEST, StateFile
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.sensing.sync import NO_INSTRUCTION
+from vla_accel_ros.sensing.ingest import NO_INSTRUCTION
 
 _WRITTEN_S = 1.0
 

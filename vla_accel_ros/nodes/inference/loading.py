@@ -27,7 +27,8 @@ from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
-from vla_accel_ros.models.checkpoints.options import Progress, find_device
+from vla_accel_ros.models.checkpoints.streaming import Progress
+from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
 
@@ -55,6 +56,7 @@ class Load:
     prompt_state: str = AUTO
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
+    calibration: str = EngineConfig.calibration
     offload: str = EngineConfig.offload
     scheduling: str = EngineConfig.scheduling
     lanes: str = EngineConfig.lanes
@@ -102,6 +104,8 @@ class Load:
                 f"precision is {self.precision}: actions are not quite those of the exact network; "
                 "bench/precision.py of the repository tells how far they are"
             )
+        if engine.runner.int8 is not None:
+            warn(f"precision is {self.precision}: {engine.runner.int8.said}")
         engine.prepare([len(contract.cameras)], range(1, policy.config.max_prompt + 1), preparing)
         warm(warm_up(engine, contract))
         return engine

@@ -37,8 +37,8 @@ from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
 from vla_accel_ros.fleet.horizon import Horizons
-from vla_accel_ros.models.checkpoints.options import device_fault
 from vla_accel_ros.models.checkpoints.progress import Meter
+from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
@@ -207,8 +207,8 @@ class InferenceNode(ManagedNode):
             engine,
             {name: choice for name, choice in vars(load).items() if name != "model"},
             model=load.model,
-            contract=value(self, "contract") or demo_contract(),
-            urdf=contract.urdf,
+            contract=Path(value(self, "contract") or demo_contract()).read_text(),
+            urdf="" if contract.urdf is None else Path(contract.urdf).read_text(),
             topics=topics,
         )
         self._session = SessionTopic(self, session)

@@ -52,6 +52,13 @@ OF_A_FLEET = (
         maximum=256,
     ),
     Parameter(
+        "fleet_answer_s",
+        10.0,
+        "A question that is not answered within so long is refused [s].",
+        0.5,
+        600.0,
+    ),
+    Parameter(
         "fleet_priority",
         0,
         "Higher is served first; from 100 on before everything that waits.",

@@ -13,6 +13,7 @@ OF_THE_MODEL = (
     "dtype",
     "fast",
     "precision",
+    "calibration",
     "offload",
     "torch_threads",
     "kv_slots",
@@ -28,6 +29,8 @@ OF_THE_MODEL = (
     "time_rule",
     "seed",
     "noise",
+    "language_answers",
+    "language_max_tokens",
 )
 """As the node inference has them."""
 
@@ -79,9 +82,10 @@ FLEET_SCHEDULER = (
     Parameter(
         "ray_replicas",
         "edge:1",
-        "With replicas ray: how many on which tier, nearest first, and how much of a GPU each has: "
-        "TIER:COUNT[:GPUS] ..., such as edge:1 cloud:2:0.5. GPUS is 1 where Ray has GPUs, unless device is "
-        "cpu.",
+        "With replicas ray: how many on which tier, nearest first, how much of a GPU each has, and what the "
+        "network takes to it and back [s]: TIER:COUNT[:GPUS[:NETWORK_S]] ..., such as edge:1 "
+        "cloud:2:0.5:0.04. GPUS is 1 where Ray has GPUs, unless device is cpu; the network is measured where "
+        "it is not told.",
     ),
     Parameter(
         "ray_address",

@@ -62,8 +62,15 @@ INFERENCE = (
         EngineConfig.precision,
         "How exactly the fast stages compute. All but exact change the actions (bench/precision.py "
         "of the repository tells by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; "
-        "int8 and int4 are of the weights of denoising and text.",
-        choices=("exact", "fp8", "int8", "int4"),
+        "int8 and int4 are of the weights of denoising and text; w8a8 multiplies int8 by int8 in all stages, "
+        "on GPUs from sm_80 on; w8a8-int4 in encode and prefill, with int4 weights in denoising and text.",
+        choices=("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4"),
+    ),
+    Parameter(
+        "calibration",
+        EngineConfig.calibration,
+        "File of vla calibrate for precision w8a8 and w8a8-int4, which makes actions more exact; empty: "
+        "none.",
     ),
     Parameter(
         "offload",
@@ -160,8 +167,8 @@ INFERENCE = (
     Parameter(
         "text_groups",
         EngineConfig.text_groups,
-        "Groups of layers that a token of text is computed in: each is fitted between actions on its own "
-        "(docs/streaming.md). Needs fast stages. 1: a token is computed at once.",
+        "Groups of layers that a token of text is computed in, each of which is fitted between actions by "
+        "itself (docs/streaming.md). Needs fast stages. 1: a token is computed at once.",
         minimum=1,
         maximum=64,
     ),

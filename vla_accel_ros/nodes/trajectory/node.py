@@ -262,6 +262,7 @@ class TrajectoryNode(ManagedNode):
     def _watch(self) -> None:
         self._follow_next()
         self._force.adopt()
+        self._follower.joining.told(self._outputs.reference()[self._columns])
         change, stop = self._follower.step(self.now_ns())
         self._outputs.send(stop)
         self._force.watch()

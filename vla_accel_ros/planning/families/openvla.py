@@ -10,7 +10,7 @@ from __future__ import annotations
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.planning.families.stacks import decoder_layers, decoder_parameters, patches, tower_layers
-from vla_accel_ros.planning.families.work import Stages, Work
+from vla_accel_ros.planning.families.work import EXACT, Stages, Work
 from vla_accel_ros.planning.operations import Op, one_pass, product
 
 ACTION_TOKENS = 7
@@ -21,14 +21,16 @@ ROUND = 16
 def stages(config: OpenVLAConfig, work: Work) -> Stages:
     """Of one frame of each of work.batch robots; work.views and work.steps are not used."""
     g, d = config.prefix, work.dtypes("prefill")
-    images, everywhere = work.batch, work.precision.startswith("all-")
+    int8 = work.precision == "w8a8"  # of the language model alone
+    images, everywhere = work.batch, int8 or work.precision.startswith("all-")
+    d_towers = EXACT if int8 else work.dtypes("encode")
     rows = -(-(config.dino.tokens + work.prompt + ACTION_TOKENS - 1) // ROUND) * ROUND
     features = config.features
     encode: list[Op] = []
     for tower, extra, passes in ((config.dino, 1 + config.registers, 8), (config.siglip, 0, 6)):
         tokens = tower.tokens + extra
         encode += patches(tower, images, "bf16")
-        encode += tower_layers(tower, tower.depth - 1, images, tokens, work.dtypes("encode"), passes, 1)
+        encode += tower_layers(tower, tower.depth - 1, images, tokens, d_towers, passes, 1)
         encode.append(one_pass("gelu", tower.depth - 1, images * tokens, tower.mlp, tower.mlp))
     seen = images * config.dino.tokens
     encode += [

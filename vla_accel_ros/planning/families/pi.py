@@ -11,12 +11,13 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.planning.families.stacks import (
     decoder_layers,
     decoder_parameters,
+    int8_layers,
     narrow_layers,
     patches,
     tower_layers,
     vision_parameters,
 )
-from vla_accel_ros.planning.families.work import Stages, Work
+from vla_accel_ros.planning.families.work import EXACT, Stages, Work
 from vla_accel_ros.planning.operations import Kind, Op, one_pass, product
 
 MOST_NARROW = 128
@@ -34,10 +35,12 @@ def stages(config: PiConfig, work: Work) -> Stages:
 
 
 def _encode(config: PiConfig, work: Work) -> list[Op]:
-    v, images = config.vision, work.views * work.batch
+    v, images, int8 = config.vision, work.views * work.batch, work.int8_rows
+    rounding = one_pass("round", 2 * v.depth, images * v.tokens, v.width, v.width, itemsize=1.5)
     return [
         *patches(v, images),
-        *tower_layers(v, v.depth, images, v.tokens, work.dtypes("encode"), passes=2, joined=1),
+        *tower_layers(v, v.depth, images, v.tokens, work.dtypes("encode"), 2, 1, everywhere=int8),
+        *((rounding,) if int8 else ()),
         one_pass("norm", 1, images * v.tokens, v.width, v.width),
         product("projector", 1, images * v.tokens, config.prefix.width, v.width),
     ]
@@ -49,9 +52,13 @@ def _prefill(config: PiConfig, work: Work) -> list[Op]:
     kv = 2 * g.kv_heads * g.head_dim
     everywhere = work.precision.startswith("all-")
     many = work.batch * rows
+    if work.int8_rows:
+        layers = int8_layers(g, g.depth - 1, rows, rows, placed=True, batch=work.batch)
+    else:
+        layers = decoder_layers(g, g.depth - 1, rows, rows, d, work.batch, everywhere)
     return [
         one_pass("embed", 2, many, g.width, g.width),
-        *decoder_layers(g, g.depth - 1, rows, rows, d, work.batch, everywhere),
+        *layers,
         one_pass("norm", 1, many, g.width, g.width),
         product("last k, v", 1, many, kv, g.width, d.weights, d.compute),
         one_pass("place", 1, many, kv, kv),
@@ -63,7 +70,11 @@ def _denoise(config: PiConfig, work: Work) -> list[Op]:
     tokens = (work.chunk or config.horizon) + pi0
     keys = work.views * config.vision.tokens + work.prompt + tokens
     many = work.batch * tokens
-    if many <= MOST_NARROW:
+    if work.precision == "w8a8" and work.batch > 1:  # as staggered ones are
+        d = EXACT
+    if work.precision == "w8a8" and d != EXACT:
+        layers, ends_kind = int8_layers(g, g.depth, tokens, keys, placed=False), Kind.NARROW
+    elif many <= MOST_NARROW:
         layers = narrow_layers(g, g.depth, tokens, keys, d, work.batch)
         ends_kind = Kind.NARROW
     else:
@@ -84,8 +95,12 @@ def _denoise(config: PiConfig, work: Work) -> list[Op]:
 def _decode(config: PiConfig, work: Work) -> list[Op]:
     g, d = config.prefix, work.dtypes("decode")
     keys = work.views * config.vision.tokens + work.prompt + 1
+    if work.precision == "w8a8":
+        layers = int8_layers(g, g.depth, 1, keys, placed=True, batch=work.batch)
+    else:
+        layers = decoder_layers(g, g.depth, 1, keys, d, work.batch, everywhere=True)
     return [
-        *decoder_layers(g, g.depth, 1, keys, d, work.batch, everywhere=True),
+        *layers,
         one_pass("norm", 1, work.batch, g.width, g.width),
         product("head", 1, work.batch, config.vocab, g.width),
     ]

@@ -58,20 +58,40 @@ def narrow_layers(
     ]
 
 
+def int8_layers(g: GemmaConfig, layers: int, rows: int, keys: int, placed: bool, batch: int = 1) -> list[Op]:
+    """As decoder_layers of int8 rows: gates are within the product, results of attention and of the MLP's
+    first half are rounded by a pass each. placed: keys and values are by a pass of their own."""
+    many, heads, d = batch * rows, g.heads * g.head_dim, Dtypes("int8", "int8")
+    made = decoder_layers(g, layers, rows, keys, d, batch, everywhere=True)
+    left_out = {"activation"} if placed else {"activation", "place"}
+    return [
+        *(op for op in made if op.name not in left_out),
+        one_pass("round attention", layers, many, heads, heads, itemsize=1.5),
+        one_pass("round activation", layers, many, g.mlp, g.mlp, itemsize=1.5),
+    ]
+
+
 def tower_layers(
-    v: VisionConfig, layers: int, images: int, tokens: int, d: Dtypes, passes: int, joined: int
+    v: VisionConfig,
+    layers: int,
+    images: int,
+    tokens: int,
+    d: Dtypes,
+    passes: int,
+    joined: int,
+    everywhere: bool = False,
 ) -> list[Op]:
     """Layers of an image encoder of `images` x `tokens` rows.
 
     passes: over the rows in a layer, of the tower's width. joined: matrices that query, key and value are: 1
-    or 3.
+    or 3. everywhere: attention's output product has fewer bits, too.
     """
-    rows = images * tokens
+    rows, o = images * tokens, d if everywhere else EXACT
     return [
         one_pass("norms and sums", passes * layers, rows, v.width, v.width),
         product("qkv", joined * layers, rows, 3 * v.width // joined, v.width, d.weights, d.compute),
         attention("attention", layers, tokens, tokens, v.heads, v.heads, v.width // v.heads, images),
-        product("o", layers, rows, v.width, v.width),
+        product("o", layers, rows, v.width, v.width, o.weights, o.compute),
         product("fc1", layers, rows, v.mlp, v.width, d.weights, d.compute),
         product("fc2", layers, rows, v.width, v.mlp, d.weights, d.compute),
     ]

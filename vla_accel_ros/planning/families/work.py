@@ -29,6 +29,11 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
     "fp8": {name: Dtypes("fp8", "fp8") for name in ("encode", "prefill")} | {"denoise": Dtypes("fp8")},
     "int8": {"denoise": Dtypes("int8"), "decode": Dtypes("int8")},
     "int4": {"denoise": Dtypes("int4"), "decode": Dtypes("int4")},
+    "w8a8": {name: Dtypes("int8", "int8") for name in STAGES},
+    "w8a8-int4": {
+        **{name: Dtypes("int8", "int8") for name in ("encode", "prefill")},
+        **{name: Dtypes("int4") for name in ("denoise", "decode")},
+    },
     "all-int8": {name: Dtypes("int8", "int8") for name in STAGES},
     "all-fp8": {name: Dtypes("fp8", "fp8") for name in STAGES},
     "all-fp4": {name: Dtypes("fp4", "fp4") for name in STAGES},
@@ -36,7 +41,7 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
 """By the engine's name of it (engine.stages.precision). Those that begin with all- no engine here has:
 weights and activations of every stage, as other engines have them, for comparison."""
 
-ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4")
+ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4")
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Work:
     model's; batch: robots whose frames and chunks are computed together; answer: tokens that are decoded.
 
     fast_memory: the device feeds few rows faster than its processors widen weights, where fp8 is for prefill
-    alone. Raises ValueError for what no stage computes.
+    alone, and denoising of w8a8 is exact. Raises ValueError for what no stage computes.
     """
 
     views: int = 2
@@ -69,7 +74,14 @@ class Work:
         """Of the products of a stage that may have fewer bits."""
         if self.precision == "fp8" and self.fast_memory and stage != "prefill":
             return EXACT
+        if self.precision == "w8a8" and self.fast_memory and stage == "denoise":
+            return EXACT
         return PRECISIONS[self.precision].get(stage, EXACT)
+
+    @property
+    def int8_rows(self) -> bool:
+        """Whether encode and prefill are as the engine has them in int8."""
+        return self.precision in ("w8a8", "w8a8-int4")
 
     @property
     def bucket(self) -> int:

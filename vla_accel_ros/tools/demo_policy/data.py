@@ -21,7 +21,7 @@ from tqdm import tqdm
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.policies import AnyPolicy
-from vla_accel_ros.models.processing.openpi import resize_with_pad
+from vla_accel_ros.models.processing.conventions import resize_with_pad
 from vla_accel_ros.sim.demonstrations import Disturbed, Sample, draw_task, record_episode
 from vla_accel_ros.sim.expert import Expert
 from vla_accel_ros.sim.robot import SimRobot

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.processing.openpi import Normalizer, pi05_prompt, state_bins
+from vla_accel_ros.models.processing.conventions import Normalizer, pi05_prompt, state_bins
 from vla_accel_ros.tools.demo_policy import vocabulary
 from vla_accel_ros.tools.demo_policy.objective import Batch
 

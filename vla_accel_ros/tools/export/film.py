@@ -90,4 +90,4 @@ def needed(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise RuntimeError(f"export needs pyarrow and av ({error}): pip install pyarrow av") from error
+        raise RuntimeError(f"datasets need pyarrow and av ({error}): pip install pyarrow av") from error

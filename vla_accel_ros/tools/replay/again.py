@@ -11,28 +11,28 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+import cv2
 import numpy as np
 import torch
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.parts import Camera
 from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.session import Session, device_name, session_of
+from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session, device_name, session_of
+from vla_accel_ros.fleet.replicas.decoding import pixels_of
+from vla_accel_ros.fleet.robot.observing import jpeg_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, contract_file
+from vla_accel_ros.tools.replay.report import Difference, Progress, Result
 from vla_accel_ros.types import Observation
-
-EVERY_S = 5.0
-"""Between two lines of progress: there may be no terminal to draw a bar on."""
 
 
 @dataclass(frozen=True)
@@ -42,34 +42,6 @@ class Otherwise:
     model: Path | None = None
     device: str = ""
     dtype: str = ""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How a chunk or an answer differs from the recorded one, in a sentence. size: the largest difference of
-    its numbers, in ROS units; nan for an answer."""
-
-    what: str
-    size: float
-
-
-@dataclass
-class Result:
-    """chunks, texts: how many were compared; different: those that were not equal, in order. frames: moments
-    replayed, in seconds. notes: what differs between then and now and may be why, a phrase each."""
-
-    chunks: int = 0
-    texts: int = 0
-    frames: int = 0
-    seconds: float = 0.0
-    different_chunks: list[Difference] = field(default_factory=list)
-    different_texts: list[Difference] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def equal(self) -> bool:
-        """Whether everything was."""
-        return not (self.different_chunks or self.different_texts)
 
 
 def replay(
@@ -114,7 +86,8 @@ class _Stage:
         say: Callable[[str], object],
         beside: _Stage | None = None,
     ) -> None:
-        self.session = session
+        self.session, settings = session, json.loads(session.settings)
+        self._jpeg_quality: int | None = settings.get(JPEG)
         model = otherwise.model or Path(session.model)
         if not model.is_dir():
             raise ValueError(
@@ -140,15 +113,18 @@ class _Stage:
                 self._engine = beside._engine
             here = session_of(
                 self._engine,
-                {name: choice for name, choice in vars(load).items() if name != "model"},
+                {
+                    **{name: choice for name, choice in vars(load).items() if name != "model"},
+                    **({JPEG_BY: cv2.__version__} if self._jpeg_quality else {}),
+                },
                 model=model,
-                contract=file,
-                urdf=None,
+                contract=session.contract,
+                urdf=session.urdf,
                 topics={},
                 checksum=found,
                 robot=self._robot,
             )
-        self.notes = session.differences(here)
+        self.notes = [*company(settings), *session.differences(here)]
         self._answer_tokens = load.answer_tokens
         say(f"on {here.device}, {load.dtype}")
 
@@ -162,7 +138,7 @@ class _Stage:
 
     def play(self, moment: Moment, result: Result) -> None:
         """Run one moment, and note what differs."""
-        images = {camera.image: moment.images[camera.name] for camera in self._seen(moment)}
+        images = {camera.image: self._picture(camera, moment) for camera in self._seen(moment)}
         observation = Observation(
             images, moment.state, moment.instruction, moment.stamp_ns, robot=self._robot
         )
@@ -206,8 +182,26 @@ class _Stage:
         with self._engine.ask(prefix, prompt, max_tokens=self._answer_tokens) as answer:
             return "".join(answer)
 
-    def _seen(self, moment: Moment) -> list:
+    def _picture(self, camera: Camera, moment: Moment) -> np.ndarray:
+        """As the engine was given it: a robot may have sent a fleet what is recorded as pixels as JPEG."""
+        pixels = moment.images[camera.name]
+        if self._jpeg_quality is None or camera.transport == "compressed":
+            return pixels
+        return pixels_of(camera.name, jpeg_of(pixels, self._jpeg_quality), camera.max_pixels)
+
+    def _seen(self, moment: Moment) -> list[Camera]:
         return [camera for camera in self.contract.cameras if camera.name in moment.images]
+
+
+def company(settings: Mapping[str, object]) -> list[str]:
+    """What an engine may have computed a chunk together with, which is not recorded, a phrase each: then its
+    numbers differ by rounding from those of one that is alone. Empty where company changes no bit."""
+    found = []
+    if int(str(settings.get("frames_together", 1))) > 1:
+        found.append(f"frames_together {settings['frames_together']}: frames were computed with others'")
+    if settings.get("seats_by_load"):
+        found.append("seats_by_load: a step was computed with as many seats as were taken")
+    return found
 
 
 def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray) -> Difference | None:
@@ -259,62 +253,3 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
 def _gpu() -> str:
     """The name of this machine's, empty without one."""
     return device_name(torch.device("cuda")) if torch.cuda.is_available() else ""
-
-
-class Progress:
-    """Says "what n of total" at most every EVERY_S, and nothing of what takes less.
-
-    total: 0 where it is not known. clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        what: str,
-        total: int,
-        say: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._what, self._total, self._say, self._clock = what, total, say, clock
-        self._told_s = clock()
-
-    def at(self, done: int) -> None:
-        """So many are done."""
-        if self._clock() - self._told_s < EVERY_S:
-            return
-        self._told_s = self._clock()
-        share = f" of {self._total} ({100 * done // self._total} %)" if self._total else ""
-        self._say(f"{self._what} {done}{share}")
-
-
-def report(bag: Bag, counts: Counter[str], result: Result) -> list[str]:
-    """The report. counts: of Moments."""
-    rate = (
-        f" in {result.seconds:.1f} s: {result.frames / result.seconds:.1f} frames/s" if result.frames else ""
-    )
-    unfinished = "" if bag.finished else ", which was not finished: read up to where it breaks off"
-    found = [
-        f"bag     {bag.path}{unfinished}",
-        f"frames  {result.frames} replayed of {counts['observations']} observed{rate}",
-    ]
-    if counts["incomplete"]:
-        found.append(f"        {counts['incomplete']} observations have images that are not in the bag")
-    if counts["of no session"]:
-        found.append(f"        {counts['of no session']} observations are of no session in the bag")
-    if counts["chunks of no observation"]:
-        found.append(f"        {counts['chunks of no observation']} chunks have no observation in the bag")
-    found += _compared("chunks", result.chunks, result.different_chunks)
-    if result.texts:
-        found += _compared("texts", result.texts, result.different_texts)
-    if not result.equal and result.notes:
-        found.append("why     it may be " + "; ".join(result.notes))
-    return found
-
-
-def _compared(what: str, total: int, different: list[Difference]) -> list[str]:
-    found = [f"{what:<8}{total - len(different)} of {total} equal"]
-    if different:
-        found.append(f"        the first that differs: {different[0].what}")
-        largest = max(different, key=lambda one: one.size)
-        if len(different) > 1 and largest.size > different[0].size:
-            found.append(f"        the largest difference: {largest.what}")
-    return found

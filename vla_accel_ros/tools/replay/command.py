@@ -47,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         return play(bag, arguments.rate, arguments.commands, _say)
 
-    from vla_accel_ros.tools.replay.again import Otherwise, replay, report
+    from vla_accel_ros.tools.replay.again import Otherwise, replay
     from vla_accel_ros.tools.replay.moments import Moments
+    from vla_accel_ros.tools.replay.report import report
 
     moments = Moments(bag)
     otherwise = Otherwise(arguments.model, arguments.device or "", arguments.dtype or "")

@@ -133,8 +133,7 @@ class Moments:
             raise ValueError(
                 f"{self._bag.path} has no message of type {SESSION}, without which its chunks cannot be "
                 "computed again: record with the node recorder, or at least the topics session and observed. "
-                "A robot with engine: fleet tells neither, because its scheduler makes the chunks; "
-                "`vla replay --publish` plays what it saw"
+                "`vla replay --publish` plays what the robot saw"
             )
         self.counts["observations"] = len(self._observed)
         self.counts["chunks"] = sum(map(len, self._chunks.values()))

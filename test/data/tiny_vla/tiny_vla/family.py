@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.description import Description
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Weights, renamed
-from vla_accel_ros.models.checkpoints.options import Options
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, renamed
 from vla_accel_ros.models.checkpoints.shards import check_table
 from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.openpi import Normalizer
+from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 ROOT = "tiny."

@@ -12,8 +12,7 @@ from builders import make_config, make_model
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.memory.host_buffers import HostRing, Inputs, Readback
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.models.flow.inpainting import Inpainting
-from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
 
 STEPS = 3
 FIELDS = {

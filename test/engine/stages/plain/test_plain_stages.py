@@ -23,8 +23,7 @@ from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.plain.prefix import Resize
 from vla_accel_ros.engine.stages.plain.stages import SIZES, CapturedPlainSeats, PlainStages
 from vla_accel_ros.models.flow.committed import Committed
-from vla_accel_ros.models.flow.inpainting import Inpainting
-from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance
+from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance, Inpainting
 from vla_accel_ros.models.flow.sampling import TIME_RULES, sample
 from vla_accel_ros.models.flow.solver import SOLVERS
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy

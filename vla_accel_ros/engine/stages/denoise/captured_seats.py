@@ -23,7 +23,7 @@ from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inp
 from vla_accel_ros.engine.stages.stages import Stages, powers_of_two
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.layers.packed import Part, Span
 

@@ -4,7 +4,7 @@ Keys and values of the prefix are read in their pool slot, those of the suffix i
 uses again. Slots and lengths are on the device: one graph serves every frame. The state of the flow is
 float32; everything that only depends on the flow time was computed before (models/pi/folded.py).
 
-A chunk may have to agree with given actions (models/flow/inpainting.py). Guidance is arithmetic at the end
+A chunk may have to agree with given actions (models/flow/rtc.py). Guidance is arithmetic at the end
 of a step's last launch. Committed actions have a flow time of their own: there, tables have a row for each
 action, and launches that read them get every token as a sequence of one. Each form has a graph, so that free
 chunks pay nothing.
@@ -28,7 +28,7 @@ from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.flow.solver import EULER, rates
 from vla_accel_ros.models.pi.folded import Expert, FoldedLayer, LayerTables

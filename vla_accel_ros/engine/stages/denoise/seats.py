@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.packed import FlowStep, Part, velocities

@@ -21,6 +21,9 @@ pass that adds them to the residual adds them up."""
 MOST_NARROW = 128
 """Rows that the launches for few rows are made for; with more, whole chunks are computed here."""
 
+NormTables = tuple[Tensor | None, Tensor | None]
+"""Scale and shift [S, W] of every step, None where norms are not modulated."""
+
 
 class Wide(Denoise):
     """As Denoise, with the expert's own weights: `small` is None."""
@@ -43,44 +46,62 @@ class Wide(Denoise):
                 x, rows_in, made = single(x), single(rows_in), made.flatten(1, 2).unsqueeze(2)
                 own_at = own_now
         table = expert.modulation
-
-        def onward(
-            added: Tensor | None, gate: Tensor | None, norm: tuple[Tensor | None, Tensor | None]
-        ) -> None:
-            """Add what was made to the rows, and norm them for the next product."""
-            ops.add_norm(x, added, rows_in, own_at, gate, *norm)
-
         ops.embed_actions(
             self.x, expert.in_weight, expert.in_bias[own_now], self._hidden, expert.mlp_weight,
             expert.mlp_bias, token,
         )  # fmt: skip
-        onward(None, None, _attention_norm(table, 0))
-        for index, layer in enumerate(expert.layers):
-            torch.mm(self._rows_in.flatten(0, 1), layer.qkv.t(), out=self._qkv.flatten(0, 1))
+        self._norm(0, False, x, None, rows_in, own_at, None, _attention_norm(table, 0))
+        for index in range(len(expert.layers)):
+            self._qkv_of(index)
             ops.attend_rotary(
                 self._qkv, self.cos, self.sin, self._q, self._k, self.pool.k[:, index],
                 self.pool.v[:, index], self.slots, self.lengths, self._attended, self.alone,
             )  # fmt: skip
-            product_in_parts(self._attended.flatten(0, 1), layer.o, self._made.flatten(1, 2))
+            self._o_of(index)
             gate = None if table is None else table.attention_gate[:, index]
-            onward(made, gate, _mlp_norm(table, index))
-            torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
-            ops.glu(self._gate_up, self._fed)
-            product_in_parts(self._fed.flatten(0, 1), layer.down, self._made.flatten(1, 2))
+            self._norm(index, True, x, made, rows_in, own_at, gate, _mlp_norm(table, index))
+            self._mlp_of(index)
             gate = None if table is None else table.mlp_gate[:, index]
             if index + 1 < len(expert.layers):
-                onward(made, gate, _attention_norm(table, index + 1))
+                norm = _attention_norm(table, index + 1)
+                self._norm(index + 1, False, x, made, rows_in, own_at, gate, norm)
             else:
-                ops.add_norm(x, made, None, own_at, gate)
+                self._end_of_layers(x, made, own_at, gate)
         self._end(now, at)
 
+    def _norm(
+        self, index: int, before_mlp: bool, x: Tensor, made: Tensor | None, rows_in: Tensor, at: Tensor,
+        gate: Tensor | None, tables: NormTables,
+    ) -> None:  # fmt: skip
+        """Add what was made to the rows, and norm them for the next product, of this layer."""
+        self.ops.add_norm(x, made, rows_in, at, gate, *tables)
 
-def _attention_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
+    def _end_of_layers(self, x: Tensor, made: Tensor, at: Tensor, gate: Tensor | None) -> None:
+        """Add what was made to the rows."""
+        self.ops.add_norm(x, made, None, at, gate)
+
+    def _qkv_of(self, index: int) -> None:
+        """Queries, keys and values of normed rows."""
+        torch.mm(self._rows_in.flatten(0, 1), self.expert.layers[index].qkv.t(), out=self._qkv.flatten(0, 1))
+
+    def _o_of(self, index: int) -> None:
+        """Attention's output, in parts."""
+        product_in_parts(self._attended.flatten(0, 1), self.expert.layers[index].o, self._made.flatten(1, 2))
+
+    def _mlp_of(self, index: int) -> None:
+        """What the layer feeds forward of normed rows, in parts."""
+        layer = self.expert.layers[index]
+        torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
+        self.ops.glu(self._gate_up, self._fed)
+        product_in_parts(self._fed.flatten(0, 1), layer.down, self._made.flatten(1, 2))
+
+
+def _attention_norm(table: Modulation | None, layer: int) -> NormTables:
     """Scale and shift [S, W] of every step."""
     return (
         (None, None) if table is None else (table.attention_scale[:, layer], table.attention_shift[:, layer])
     )
 
 
-def _mlp_norm(table: Modulation | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
+def _mlp_norm(table: Modulation | None, layer: int) -> NormTables:
     return (None, None) if table is None else (table.mlp_scale[:, layer], table.mlp_shift[:, layer])

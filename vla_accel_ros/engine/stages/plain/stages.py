@@ -22,7 +22,7 @@ from vla_accel_ros.engine.stages.memory.host_buffers import Pending
 from vla_accel_ros.engine.stages.plain.prefix import PlainPrefix, Resize, first_tokens
 from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainStep
 from vla_accel_ros.engine.stages.stage import Recent, Stage
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.packed import Part

@@ -18,7 +18,7 @@ from vla_accel_ros.engine.stages.denoise.denoise import Form, check_fits
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Pending, Readback
 from vla_accel_ros.engine.stages.plain.prefix import first_tokens, like_slot
 from vla_accel_ros.engine.stages.stage import Stage
-from vla_accel_ros.models.flow.inpainting import Inpainting
+from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.packed import Part

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from vla_accel_ros.models.text.detokenizer import TextStream
-from vla_accel_ros.models.text.tokenizer import JsonTokenizer, SentencePieceTokenizer
+from vla_accel_ros.models.text.tokenizer import JsonTokenizer, SentencePieceTokenizer, TextStream
 
 DATA = Path(__file__).parents[2] / "data"
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=20)

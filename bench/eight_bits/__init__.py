@@ -1,0 +1,4 @@
+"""What 8 bits do to actions; see bench/w8a8.py.
+
+errors: the bundled policy's; outliers: random weights with columns of outliers; predicted: times by a plan.
+"""

@@ -1,0 +1,198 @@
+"""Stages of precision w8a8: near the exact ones, and exact where a calibration says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from builders import make_config, make_model, make_observation, make_policy
+from openvla_builders import make_openvla_folder
+from torch import Tensor
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.int8 import Int8
+from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.calibration import Calibration, fingerprint, products
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.flow.rtc import Inpainting
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.layers.packed import Segment
+from vla_accel_ros.models.layers.quantized import Quantized
+from vla_accel_ros.models.pi.model import Pi
+
+CPU = torch.device("cpu")
+KINDS = ("pi0", "pi05")
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def calibration(model: torch.nn.Module, errors: dict[str, float] | None = None, seed: int = 0) -> Calibration:
+    """Of magnitudes drawn over a decade, so that what is smoothed must be undone. errors: of stacks."""
+    g = torch.Generator().manual_seed(seed)
+    named, given = products(model), errors or {}
+    largest = {name: 10 ** torch.rand(group[0].in_features, generator=g) for name, group in named.items()}
+    found = {name: given.get(name.split(".")[0], 0.0) for name in named}
+    return Calibration(fingerprint(model), 1, largest, found)
+
+
+class Run:
+    """What stages make of the same frame. int8: None = exact ones."""
+
+    def __init__(self, model: Pi, int8: Int8 | None, guide: Inpainting | None = None) -> None:
+        config, g = model.config, torch.Generator().manual_seed(3)
+        self.pool = KVPool(config.prefix, 2, config.max_tokens, CPU, torch.float32)
+        self.stages = Stages(model, self.pool, precision="w8a8" if int8 else "exact", int8=int8)
+        images = torch.randint(256, (2, 28, 28, 3), generator=g).byte().numpy()
+        prompt = torch.randint(4, config.vocab, (7,), generator=g)
+        noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
+        state = torch.randn(1, config.state_dim, generator=g)
+        (self.length,) = self.stages.observe([images], [prompt], [1])
+        self.tokens = self.stages.encode(2).tokens.clone()
+        self.kv = self.pool.view(1, self.length)
+        self.hidden = self.stages.last_hidden(1, self.length)
+        self.actions = self.stages.act(
+            noise, state, [1], [self.length], 4, None if guide is None else [guide]
+        ).actions
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@kinds
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_every_stage_is_near_but_not_the_same(kind: str, smoothed: bool) -> None:
+    model = make_model(make_config(kind), varied=False)
+    ours, exact = Run(model, Int8(calibration(model) if smoothed else None)), Run(model, None)
+    for made in ("tokens", "hidden", "actions"):
+        assert 0 < apart(getattr(ours, made), getattr(exact, made)) < 0.04, made
+    assert 0 < apart(ours.kv.k, exact.kv.k) < 0.04
+    assert 0 < apart(ours.kv.v, exact.kv.v) < 0.04
+
+
+@kinds
+def test_products_that_lose_too_much_stay_exact(kind: str) -> None:
+    model = make_model(make_config(kind), varied=False)
+    exact = Run(model, None)
+    everything = Int8(calibration(model, dict.fromkeys(("vision", "prefix", "expert"), 1.0)))
+    ours = Run(model, everything)
+    for made in ("tokens", "hidden", "actions"):
+        torch.testing.assert_close(getattr(ours, made), getattr(exact, made), rtol=1e-4, atol=5e-5)
+    assert everything.nbytes == 0 and len(everything.said.split(", ")) == len(products(model)) + 2
+    expert = Run(model, Int8(calibration(model, {"vision": 1.0, "prefix": float("nan")})))
+    torch.testing.assert_close(expert.kv.k, exact.kv.k, rtol=1e-4, atol=5e-5)
+    assert 0 < apart(expert.actions, exact.actions) < 0.04
+
+
+@kinds
+def test_one_product_of_a_layer_may_be_exact(kind: str) -> None:
+    model = make_model(make_config(kind), varied=False)
+    exact = Run(model, None)
+    for left in ("qkv", "o", "gate_up", "down", "fc1", "fc2"):
+        made = calibration(model)
+        errors = {name: float(name.endswith(f".{left}")) for name in made.errors}
+        ours = Int8(Calibration(made.model, 1, made.largest, errors))
+        assert 0 < apart(Run(model, ours).actions, exact.actions) < 0.04
+        layer = ours.vision(model)[0] if left.startswith("fc") else ours.expert(model, ())[0]
+        assert isinstance(getattr(layer, left), Tensor) and isinstance(layer.o, Tensor) == (left == "o")
+
+
+@kinds
+@pytest.mark.parametrize("form", [Form.GUIDED, Form.COMMITTED])
+def test_chunks_that_agree_with_others_are_near(kind: str, form: Form) -> None:
+    model = make_model(make_config(kind), varied=False)
+    target = torch.randn(8, 8, generator=torch.Generator().manual_seed(9))
+    weights = torch.linspace(1, 0, 8)
+    guide = Inpainting(target, weights, committed=2 if form is Form.COMMITTED else 0)
+    ours, exact = Run(model, Int8(calibration(model)), guide), Run(model, None, guide)
+    assert 0 < apart(ours.actions, exact.actions) < 0.04
+    assert torch.equal(ours.actions[:, :2], target[None, :2]) == (form is Form.COMMITTED)
+
+
+@torch.inference_mode()
+def test_packed_forwards_have_int8_rows_and_a_row_does_not_depend_on_company() -> None:
+    model, g = make_model(make_config("pi05"), varied=False), torch.Generator().manual_seed(5)
+    sizes = model.config.prefix
+    int8 = Int8(calibration(model))
+    ours = PackedForward(model.language_model, sizes, 64, int8=int8)
+    exact = PackedForward(model.language_model, sizes, 64)
+    past = KV(*(torch.randn(sizes.depth, 1, sizes.kv_heads, 9, sizes.head_dim, generator=g) for _ in "kv"))
+    words = [Segment(torch.randn(1, 1, sizes.width, generator=g), (past,)) for _ in range(3)]
+    prompt = Segment(torch.randn(1, 33, sizes.width, generator=g), causal=True)
+    for segments in (words, [prompt]):
+        found, wanted = (torch.cat([part[0] for part in run(segments)]) for run in (ours, exact))
+        assert 0 < apart(found.clone(), wanted) < 0.04
+    together = [part.clone() for part in ours([prompt, *words])]
+    torch.testing.assert_close(together[2], ours([words[1]])[0], rtol=1e-5, atol=1e-6)
+    assert ours.copied_bytes == 0 < int8.nbytes
+
+
+def test_an_engine_acts_and_answers_with_one_copy_of_the_prefix_stack() -> None:
+    policy = make_policy("pi0")
+    engines = [Engine(policy, fast=True, precision=precision) for precision in ("exact", "w8a8")]
+    chunks, texts = [], []
+    for engine in engines:
+        with engine.observe(make_observation()) as prefix:
+            chunks.append(torch.from_numpy(engine.act(prefix).actions))
+            texts.append(list(engine.ask(prefix, max_tokens=4)))
+    assert 0 < apart(chunks[1], chunks[0]) < 0.04
+    assert all(texts)
+    held = sum(
+        group[0].in_features * sum(one.out_features for one in group)
+        for group in products(policy.model).values()
+    )
+    assert held < engines[1].runner.copied_bytes < 1.3 * held  # and scales
+
+
+@pytest.mark.parametrize("mode", ["sequential", "pipelined", "speculative"])
+def test_openvla_has_it_in_every_mode(tmp_path: Path, mode: str) -> None:
+    policy = load_policy(make_openvla_folder(tmp_path))
+    engine = Engine(policy, fast=True, precision="w8a8", token_mode=mode)
+    forward = engine.runner.packed_forward
+    assert forward is not None and engine.runner.copied_bytes > 0
+    assert all(isinstance(layer.down, Quantized) for layer in forward.stack.layers)
+
+
+@kinds
+def test_int4_weights_may_go_with_int8_rows(kind: str) -> None:
+    policy = make_policy(kind)
+    engines = {name: Engine(policy, fast=True, precision=name) for name in ("w8a8", "w8a8-int4", "int4")}
+    made, held = {}, {}
+    for name, engine in engines.items():
+        with engine.observe(make_observation()) as prefix:
+            view = engine.runner.pool.view(prefix.slot, prefix.n_tokens)
+            made[name] = view.k.clone(), torch.from_numpy(engine.act(prefix).actions)
+            assert list(engine.ask(prefix, max_tokens=4))
+        held[name] = engine.runner.copied_bytes
+    assert torch.equal(made["w8a8-int4"][0], made["w8a8"][0])
+    assert not torch.equal(made["w8a8-int4"][0], made["int4"][0])
+    assert 0 < apart(made["w8a8-int4"][1], made["int4"][1]) < 0.05
+    assert held["int4"] < held["w8a8-int4"]
+
+
+@kinds
+def test_the_plain_model_does_not_notice(kind: str) -> None:
+    model = make_model(make_config(kind), varied=False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    Run(model, Int8(calibration(model)))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_log_says_whether_it_is_calibrated() -> None:
+    assert "columns are not smoothed: a file of `vla calibrate`" in Int8().said
+    model = make_model(make_config("pi05"))
+    assert "as calibrated on 1 observations, all products are in 8 bits" in Int8(calibration(model)).said
+    said = Int8(calibration(model, {"expert": 0.5})).said
+    assert "8 of 24 products, above 0.05 of error, stay exact: expert.0.qkv, expert.0.o" in said
+
+
+def test_streamed_weights_and_int8_copies_exclude_each_other() -> None:
+    model = make_model(make_config("pi05"))
+    pool = KVPool(model.config.prefix, 2, model.config.max_tokens, CPU, torch.float32)
+    with pytest.raises(ValueError, match="offload is vision and precision w8a8"):
+        Stages(model, pool, precision="w8a8", offload=0.5)
+    with pytest.raises(ValueError, match="calibration is 'x', but precision is exact"):
+        Engine(make_policy("pi05"), fast=True, calibration="x")

@@ -1,0 +1,119 @@
+"""Robots of a fleet, over real topics: questions are answered, and a bag is replayed to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import CALM, make_checkpoint, make_config
+from calling import change
+from lifecycle_msgs.msg import Transition
+from rclpy.clock import Clock, ClockType
+from running import NodeProcess
+from sensor_msgs.msg import Image
+
+from vla_accel_msgs.msg import LanguageOutput
+from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.tools.replay.again import replay
+from vla_accel_ros.tools.replay.moments import Moments
+
+CHUNKS = 8
+QUESTION = "put the red block"
+SIDE = 28
+
+
+@pytest.fixture
+def pictures(operator: Operator) -> Iterator[None]:
+    """Noise of every camera of the operator's contract, another each time."""
+    node, rng = operator.node, np.random.default_rng(5)
+    publishers = [node.create_publisher(Image, c.topic, qos.SENSOR) for c in operator.contract.cameras]
+
+    def send() -> None:
+        for publisher in publishers:
+            data = rng.integers(0, 256, 3 * SIDE * SIDE, dtype=np.uint8).tobytes()
+            image = Image(height=SIDE, width=SIDE, encoding="rgb8", step=3 * SIDE, data=data)
+            convert.set_stamp(image.header.stamp, operator.now_ns())
+            publisher.publish(image)
+
+    timer = node.create_timer(1 / 15, send, clock=Clock(clock_type=ClockType.STEADY_TIME))
+    yield
+    timer.cancel()
+
+
+def finished(operator: Operator) -> dict[str, LanguageOutput]:
+    """Whole answers by their question, refusals as well."""
+    return {answer.prompt: answer for answer in operator.answers if answer.finished}
+
+
+def model_of(folder: Path, kind: str = "pi05") -> str:
+    return str(make_checkpoint(folder / "model", make_config(kind, horizon=32), reach=CALM))
+
+
+@pytest.mark.parametrize(("kind", "images", "staggered"), [("pi05", "raw", 0), ("pi0", "jpeg", 3)])
+def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
+    start: Callable[..., NodeProcess],
+    operator: Operator,
+    arm,
+    pictures,
+    tmp_path: Path,
+    kind: str,
+    images: str,
+    staggered: int,
+) -> None:
+    folder, engine = tmp_path / "bags", {"denoise_steps": 2, "seed": 3, "staggered": staggered}
+    start("fleet", autostart=True, model=model_of(tmp_path, kind), language_max_tokens=8, **engine)
+    start("recorder", autostart=True, record_dir=str(folder))
+    start("fleet_inference", autostart=True, engine="fleet", fleet_images=images)
+    operator.instruct("reach the red block")
+    operator.wait(lambda: len(operator.chunks) >= CHUNKS // 2, 120.0, "chunks")
+    operator.ask(QUESTION)
+    operator.wait(lambda: QUESTION in finished(operator), 60.0, "an answer")
+    said = finished(operator)[QUESTION]
+    assert not said.refused, said.text
+    count = len(operator.chunks)
+    operator.wait(lambda: len(operator.chunks) >= count + CHUNKS, 60.0, "chunks after it")
+    assert change(operator, "recorder", Transition.TRANSITION_DEACTIVATE)
+    numbers = [received.chunk.request_id for received in operator.chunks]
+    assert numbers == sorted(set(numbers))
+
+    (path,) = folder.iterdir()
+    bag = Bag(path)
+    moments = Moments(bag)
+    assert all(len(session.checksum) == 64 for session in moments.sessions.values())
+    result = replay(moments)
+    assert result.equal, (result.different_chunks, result.different_texts, result.notes)
+    assert result.chunks >= CHUNKS and result.texts == 1 and bag.finished
+    assert moments.counts["chunks of no observation"] == 0
+
+
+def test_no_question_waits_in_silence_when_the_scheduler_is_missing_or_is_killed(
+    start: Callable[..., NodeProcess], operator: Operator, arm, pictures, tmp_path: Path
+) -> None:
+    start("fleet_inference", autostart=True, engine="fleet", fleet_answer_s=1.0)
+    operator.wait(lambda: operator.node.count_subscribers("/question"), 60.0, "a listener")
+    operator.ask("is there nobody?")
+    operator.wait(lambda: "is there nobody?" in finished(operator), 30.0, "a refusal")
+    said = finished(operator)["is there nobody?"]
+    assert said.refused and said.text.startswith("no fleet's scheduler has admitted this robot")
+
+    model = model_of(tmp_path)
+    scheduler = start("fleet", autostart=True, model=model, denoise_steps=2, language_max_tokens=8)
+    operator.wait(lambda: served(operator), 120.0, "admission")
+    operator.ask(QUESTION)  # without an instruction, too
+    operator.wait(lambda: QUESTION in finished(operator), 60.0, "an answer")
+    assert not finished(operator)[QUESTION].refused
+    scheduler.kill()
+    operator.ask("are you there?")
+    operator.wait(lambda: "are you there?" in finished(operator), 60.0, "a refusal")
+    said = finished(operator)["are you there?"]
+    assert said.refused and said.text == "no answer from the fleet's scheduler within 1.5 s"
+
+
+def served(operator: Operator) -> bool:
+    line = operator.diagnostics.get("inference: fleet")
+    values = {} if line is None else {value.key: value.value for value in line.values}
+    return values.get("scheduler", "none") != "none"

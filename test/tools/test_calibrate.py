@@ -1,0 +1,135 @@
+"""`vla calibrate`: what it sees of a network, from which observations, and that actions become more exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from builders import make_checkpoint, make_config, make_observation, make_policy
+from driven_bag import Drive, measured
+from openvla_builders import make_openvla_folder, make_openvla_observation
+from recorded_run import Run
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.calibration import products, read
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.calibrate.dataset import is_dataset, of_dataset
+from vla_accel_ros.tools.calibrate.seen import calibrate
+from vla_accel_ros.tools.export.convert import export
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def _layers(stack: Any) -> list[Any]:
+    return list(stack.layers)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05", "openvla"])
+def test_the_largest_of_every_column_that_any_observation_brought(kind: str, tmp_path: Path) -> None:
+    policy = load_policy(make_openvla_folder(tmp_path)) if kind == "openvla" else make_policy(kind)
+    seen: dict[str, list[torch.Tensor]] = {}
+    make = make_openvla_observation if kind == "openvla" else make_observation
+    observations = [make(seed) for seed in range(3)]
+    hooks = [
+        group[0].register_forward_pre_hook(
+            lambda module, given, name=name: seen.setdefault(name, []).append(given[0].flatten(0, -2).clone())
+        )
+        for name, group in products(policy.model).items()
+    ]
+    made = calibrate(policy, observations)
+    for hook in hooks:
+        hook.remove()
+    assert made.largest.keys() == seen.keys() == products(policy.model).keys()
+    for name, rows in seen.items():
+        assert torch.equal(made.largest[name], torch.cat(rows).abs().amax(0))
+    assert made.observations == 3
+    assert all(0 < error < 0.03 for error in made.errors.values()) and not made.exact
+    assert not any(group[0]._forward_pre_hooks for group in products(policy.model).values())
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_with_it_a_policy_with_outliers_acts_more_exactly(kind: str, tmp_path: Path) -> None:
+    policy, path = make_policy(kind), tmp_path / "calibration.safetensors"
+    for layer in _layers(policy.model.language_model) + _layers(policy.model.expert):
+        layer.mlp.up_proj.weight.data[5] *= 100.0  # the same function, with one large column
+        layer.mlp.down_proj.weight.data[:, 5] /= 100.0
+    calibrate(policy, [make_observation(seed) for seed in range(4)]).write(path)
+    chunks = []
+    for precision, calibration in (("exact", ""), ("w8a8", ""), ("w8a8", str(path))):
+        engine = Engine(policy, fast=True, precision=precision, calibration=calibration)
+        made = []
+        for seed in (10, 11, 12):
+            with engine.observe(make_observation(seed)) as prefix:
+                made.append(engine.act(prefix, noise=seed).actions)
+        chunks.append(np.stack(made))
+    exact, plain, smoothed = chunks
+    assert 0 < np.linalg.norm(smoothed - exact) < 0.7 * np.linalg.norm(plain - exact)
+
+
+def test_a_product_that_loses_more_than_is_wanted_stays_exact() -> None:
+    policy = make_policy("pi05")
+    errors = calibrate(policy, [make_observation(0)]).errors
+    limit = float(np.median(list(errors.values())))
+    made = calibrate(policy, [make_observation(0)], most_error=limit)
+    assert made.exact == [name for name, error in errors.items() if error > limit]
+    assert 0 < len(made.exact) < len(errors)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    policy = make_policy("pi05")
+    with pytest.raises(ValueError, match="there is no observation to calibrate on"):
+        calibrate(policy, [])
+    for alpha, error in ((1.5, 0.1), (float("nan"), 0.1), (0.5, -1.0)):
+        with pytest.raises(ValueError, match="alpha is"):
+            calibrate(policy, [make_observation(0)], alpha, error)
+    _layers(policy.model.expert)[1].mlp.up_proj.weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"the inputs of expert\.0\.qkv are not finite"):
+        calibrate(policy, [make_observation(0)])
+
+
+def test_on_a_bag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bag, model = Run(tmp_path).frames(4).tell().end(), tmp_path / "model"
+    out = tmp_path / "made.safetensors"
+    assert cli.main(["calibrate", str(model), str(bag), "--out", str(out), "--frames", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "products on 2 observations" in said and "0 stay exact" in said
+    assert read(out, load_policy(model).model).observations == 2
+
+
+def test_on_a_dataset(tmp_path: Path) -> None:
+    Drive(tmp_path / "bag", told=((0.0, "reach the red block"), (1.0, "reach the blue block")))
+    export([tmp_path / "bag"], tmp_path / "dataset", split=True)
+    root = tmp_path / "dataset"
+    assert is_dataset(root) and not is_dataset(tmp_path / "bag")
+    found = of_dataset(root, 3, {"front": "base_0_rgb"})
+    assert [one.instruction for one in found] == ["reach the red block", *["reach the blue block"] * 2]
+    for one, seconds in zip(found, (0.0, 1.0, 2.0), strict=True):
+        assert set(one.images) == {"base_0_rgb", "wrist"}
+        assert one.images["wrist"].shape == (64, 96, 3) and one.images["wrist"].dtype == np.uint8
+        np.testing.assert_allclose(one.state, [measured(seconds, j) for j in range(6)], atol=1e-3)
+    greys = [one.images["wrist"].mean() for one in found]
+    whole = of_dataset(root, 1000, {})
+    assert len(whole) == 61 and [whole[index].images["wrist"].mean() for index in (0, 30, 60)] == greys
+    assert len(set(greys)) == 3
+    info = root / "meta" / "info.json"
+    info.write_text(info.read_text().replace("v3.0", "v2.1"))
+    with pytest.raises(ValueError, match=r"is a dataset of version v2\.1; convert it to v3\.0"):
+        of_dataset(root, 3, {})
+
+
+def test_a_folder_that_is_neither_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_checkpoint(tmp_path / "model", make_config("pi05"), 0)
+    out = tmp_path / "made.safetensors"
+    assert cli.main(["calibrate", str(folder), str(tmp_path / "none"), "--out", str(out)]) == 2
+    assert cli.main(["calibrate", str(folder), "--out", str(out), "--frames", "0"]) == 2
+    assert "--frames is 0" in capsys.readouterr().err
+    assert not out.exists()

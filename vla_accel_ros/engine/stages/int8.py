@@ -1,0 +1,182 @@
+"""Weights of stages that multiply int8 rows by int8 weights (precision w8a8), and where such rows lie.
+
+Copies are made from the folded weights layer by layer, when a stage first asks for them; prefill and text
+share those of the prefix stack. A product that its calibration found to lose too much keeps its exact matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.stages.precision import feeds_fast
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.kernels.reference.int8 import Activations, place_rows
+from vla_accel_ros.kernels.reference.quantized import Rows
+from vla_accel_ros.models.calibration import Calibration, int8_weight
+from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.quantized import Quantized, Weight
+from vla_accel_ros.models.pi.folded import FoldedLayer
+from vla_accel_ros.models.pi.model import Pi
+
+L = TypeVar("L")
+
+
+@dataclass(frozen=True)
+class Int8Layer:
+    """As models.pi.folded.FoldedLayer."""
+
+    qkv: Weight
+    o: Weight
+    gate_up: Weight
+    down: Weight
+
+
+@dataclass(frozen=True)
+class Int8Vision:
+    """The matrices of a layer of the image encoder."""
+
+    qkv: Weight
+    o: Weight
+    fc1: Weight
+    fc2: Weight
+
+
+class Int8:
+    """Copies for the stages of one model.
+
+    calibration: None = columns are not smoothed, all products are in 8 bits. denoise: whether denoising has
+    int8 rows; None = unless the device has fast memory (engine.stages.precision), where launches bound it, of
+    which it would need nine a layer instead of five.
+    """
+
+    def __init__(self, calibration: Calibration | None = None, denoise: bool | None = None) -> None:
+        self.calibration, self._denoise = calibration, denoise
+        self._made: dict[str, tuple[Any, ...]] = {}
+
+    def vision(self, model: Pi) -> tuple[Int8Vision, ...]:
+        """Of the image encoder."""
+
+        def of(index: int, layer: Any) -> Int8Vision:
+            attention, name = layer.self_attn, f"vision.{index}"
+            qkv = fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0]
+            return Int8Vision(
+                self._weight(f"{name}.qkv", qkv),
+                self._weight(f"{name}.o", attention.out_proj.weight.detach()),
+                self._weight(f"{name}.fc1", layer.mlp.fc1.weight.detach()),
+                self._weight(f"{name}.fc2", layer.mlp.fc2.weight.detach()),
+            )
+
+        tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+        return self._once("vision", list(tower.encoder.layers), of)
+
+    def prefix(self, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
+        """Of the prefix stack, whose layers these are."""
+        return self._once("prefix", layers, lambda index, layer: self._layer(f"prefix.{index}", layer))
+
+    def in_denoise(self, device: torch.device) -> bool:
+        """Whether denoising has int8 rows there."""
+        return not feeds_fast(device) if self._denoise is None else self._denoise
+
+    def expert(self, model: Pi, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
+        """Of the action expert, whose folded layers these are: pi0's have the factors of its norms."""
+
+        def of(index: int, layer: FoldedLayer) -> Int8Layer:
+            if model.config.kind != "pi0":
+                return self._layer(f"expert.{index}", layer)
+            own = cast(Any, model.expert.layers[index])
+            norms = own.input_layernorm, own.post_attention_layernorm
+            return self._layer(f"expert.{index}", layer, *(1.0 + norm.weight.float() for norm in norms))
+
+        return self._once("expert", layers, of)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the copies that were made."""
+        weights = [weight for layers in self._made.values() for layer in layers for weight in _all(layer)]
+        return sum(weight.nbytes for weight in weights if isinstance(weight, Quantized))
+
+    @property
+    def said(self) -> str:
+        """What it is made by, for a log."""
+        if self.calibration is None:
+            return (
+                "activations are rounded by rows, columns are not smoothed: a file of `vla calibrate` makes "
+                "actions more exact"
+            )
+        exact, seen = self.calibration.exact, self.calibration.observations
+        said = f"columns are smoothed as calibrated on {seen} observations"
+        if not exact:
+            return f"{said}, all products are in 8 bits"
+        total, error = len(self.calibration.errors), self.calibration.most_error
+        return (
+            f"{said}; {len(exact)} of {total} products, above {error:g} of error, stay exact: "
+            + ", ".join(exact)
+        )
+
+    def _layer(
+        self, name: str, layer: FoldedLayer, attention: Tensor | None = None, mlp: Tensor | None = None
+    ) -> Int8Layer:
+        return Int8Layer(
+            self._weight(f"{name}.qkv", layer.qkv, attention),
+            self._weight(f"{name}.o", layer.o),
+            self._weight(f"{name}.gate_up", layer.gate_up, mlp),
+            self._weight(f"{name}.down", layer.down),
+        )
+
+    def _weight(self, name: str, weight: Tensor, scaled: Tensor | None = None) -> Weight:
+        return int8_weight(name, weight, self.calibration, scaled)
+
+    def _once(self, name: str, layers: Sequence[Any], make: Callable[[int, Any], L]) -> tuple[L, ...]:
+        if name not in self._made:
+            self._made[name] = tuple(make(index, layer) for index, layer in enumerate(layers))
+        return self._made[name]
+
+
+def _all(layer: Int8Layer | Int8Vision) -> list[Weight]:
+    return list(vars(layer).values())
+
+
+class Places(NamedTuple):
+    """Where the rows before a product lie: exact ones, and int8 ones if the product's weight is int8."""
+
+    exact: Tensor
+    int8: Rows
+
+    @classmethod
+    def beside(cls, exact: Tensor) -> Places:
+        """Memory for as many int8 rows as a tensor [..., K] has, whose memory is not used."""
+        width = exact.shape[-1]
+        return cls(exact.view(-1, width), place_rows(exact.numel() // width, width, exact.device))
+
+    def of(self, weight: Weight) -> Activations:
+        """What a norm before a product with this weight leaves rows in."""
+        return self.int8 if isinstance(weight, Quantized) else self.exact
+
+    def rounded(self, ops: Ops, weight: Weight, exact: Tensor | None = None) -> Activations:
+        """The exact rows, these or others of their shape, as a product with this weight takes them."""
+        rows = self.exact if exact is None else exact
+        if isinstance(weight, Quantized):
+            ops.quantize(rows, weight.by, self.int8)
+            return self.int8
+        return rows
+
+
+def smoothed(factor: Tensor, weight: Weight) -> Tensor:
+    """float32 [K]: a norm's factor or shift, with what smooths the activations of a product with it."""
+    by = weight.by if isinstance(weight, Quantized) else None
+    return factor.detach().float() if by is None else factor.detach().float() * by
+
+
+def columns(weight: Weight, start: int) -> Weight:
+    """Rows of a weight from `start` on: fewer columns of its product."""
+    return weight.rows(start) if isinstance(weight, Quantized) else weight[start:]
+
+
+def by_of(weight: Weight) -> Tensor | None:
+    """What columns of activations are multiplied by before they are rounded."""
+    return weight.by if isinstance(weight, Quantized) else None

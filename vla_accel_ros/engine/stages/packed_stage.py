@@ -1,0 +1,175 @@
+"""A decoder stack in few matrices, and its packed forward of one shape as a captured stage.
+
+What stands between products is one pass over the rows, and attention one launch. With quantised weights few
+rows are multiplied by weights that are widened as they are read; with int8 rows (precision w8a8) the passes
+before the products leave them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.stages.int8 import Int8Layer, Places, smoothed
+from vla_accel_ros.engine.stages.precision import SmallLayer
+from vla_accel_ros.engine.stages.prefill.layered import Layered
+from vla_accel_ros.kernels.reference import int8, packed_attention, quantized, rows
+from vla_accel_ros.kernels.work import Work
+from vla_accel_ros.models.config import GemmaConfig
+from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.gemma import NORM_EPS, Gemma
+from vla_accel_ros.models.layers.llama import Llama
+from vla_accel_ros.models.layers.quantized import Quantized, Weight
+from vla_accel_ros.models.pi.folded import FoldedLayer
+
+
+@dataclass(frozen=True)
+class FusedStack:
+    """A decoder stack in few matrices. factors float32 [2 * layers + 1, W]: of the norms, in order of use."""
+
+    layers: tuple[FoldedLayer | SmallLayer | Int8Layer, ...]
+    factors: Tensor
+    eps: float
+    activation: str
+    sizes: GemmaConfig
+    dtype: torch.dtype
+
+
+def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
+    """Join a stack's matrices in place; norms must not be modulated."""
+    layers: list[FoldedLayer] = []
+    factors: list[Tensor] = []
+    stacked: list[Any] = list(stack.layers)
+    for layer in stacked:
+        attention, mlp = layer.self_attn, layer.mlp
+        layers.append(
+            FoldedLayer(
+                qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
+                o=attention.o_proj.weight.detach(),
+                gate_up=fuse((mlp.gate_proj, mlp.up_proj))[0],
+                down=mlp.down_proj.weight.detach(),
+            )
+        )
+        factors += [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
+    weights = torch.stack([*factors, stack.norm.weight]).detach().float()
+    if isinstance(stack, Llama):
+        return FusedStack(tuple(layers), weights, stack.norm.eps, "silu", sizes, stack.dtype)
+    return FusedStack(tuple(layers), 1.0 + weights, NORM_EPS, "gelu", sizes, stack.dtype)
+
+
+class Kernels(NamedTuple):
+    """What a forward launches besides products: a module each, with the functions of kernels.reference."""
+
+    attention: Any
+    rows: Any
+    quantized: Any = quantized
+    int8: Any = int8
+
+
+def kernels_for(device: torch.device) -> Kernels:
+    """Triton's on a GPU, the plain references elsewhere. Raises ImportError on a GPU without triton."""
+    if device.type != "cuda":
+        return Kernels(packed_attention, rows, quantized, int8)
+    from vla_accel_ros.kernels.triton import int8 as gpu_int8
+    from vla_accel_ros.kernels.triton import packed_attention as gpu_attention
+    from vla_accel_ros.kernels.triton import rows as gpu_rows
+    from vla_accel_ros.kernels.triton import small_weights
+
+    return Kernels(gpu_attention, gpu_rows, small_weights, gpu_int8)
+
+
+class PackedStage(Layered):
+    """A packed forward of one shape. x [rows, W]: what goes in; hidden [rows, W]: after the final norm."""
+
+    def __init__(
+        self, stack: FusedStack, tables: tuple[Tensor, Tensor], kernels: Kernels, work: Work
+    ) -> None:
+        device, sizes = stack.factors.device, stack.sizes
+        super().__init__(device, [1.0] * len(stack.layers))
+        self.stack, self.work, self._tables, self._kernels = stack, work, tables, kernels
+
+        def place(width: int) -> Tensor:
+            return torch.zeros(work.rows, width, device=device, dtype=stack.dtype)
+
+        heads = sizes.heads + 2 * sizes.kv_heads
+        self.x, self.hidden, self._residual = (place(sizes.width) for _ in range(3))
+        self._qkv, self._attended = place(heads * sizes.head_dim), place(sizes.heads * sizes.head_dim)
+        self._gate_up, self._fed = place(2 * sizes.mlp), place(sizes.mlp)
+
+    def _enter(self) -> None:
+        self._residual.copy_(self.x)
+
+    def _layer(self, index: int, left: None) -> None:
+        sizes, attention = self.stack.sizes, self._kernels.attention
+        self._qkv_of(index)
+        attention.rotary_write(self._qkv, *self._tables, self.work, index, sizes.heads)
+        attention.attend(self._qkv, self.work, index, sizes.heads, sizes.head_dim, self._attended)
+        self._o_of(index)
+        self._mlp_of(index)
+
+    def _leave(self, left: None) -> None:
+        stack = self.stack
+        self._kernels.rows.rms_norm(self._residual, stack.factors[-1], stack.eps, self.hidden)
+
+    def _qkv_of(self, index: int) -> None:
+        """Queries, keys and values of the residual's rows, normed."""
+        stack, normed = self.stack, self.hidden
+        self._kernels.rows.rms_norm(self._residual, stack.factors[2 * index], stack.eps, normed)
+        self._multiply(normed, stack.layers[index].qkv, self._qkv)
+
+    def _o_of(self, index: int) -> None:
+        """Attention's output, added to the residual."""
+        self._multiply(self._attended, self.stack.layers[index].o, self._residual, add=True)
+
+    def _mlp_of(self, index: int) -> None:
+        """What the layer feeds forward, added to the residual."""
+        stack, rows, normed, layer = self.stack, self._kernels.rows, self.hidden, self.stack.layers[index]
+        rows.rms_norm(self._residual, stack.factors[2 * index + 1], stack.eps, normed)
+        self._multiply(normed, layer.gate_up, self._gate_up)
+        rows.gated(self._gate_up, self._fed, stack.activation)
+        self._multiply(self._fed, layer.down, self._residual, add=True)
+
+    def _multiply(self, a: Tensor, weight: Weight, out: Tensor, add: bool = False) -> None:
+        if isinstance(weight, Quantized):
+            self._kernels.quantized.multiply(a, weight, out, add)
+        elif add:
+            out.addmm_(a, weight.t())
+        else:
+            torch.mm(a, weight.t(), out=out)
+
+
+class PackedInt8(PackedStage):
+    """As PackedStage, of a stack whose layers are Int8Layer."""
+
+    def __init__(
+        self, stack: FusedStack, tables: tuple[Tensor, Tensor], kernels: Kernels, work: Work
+    ) -> None:
+        super().__init__(stack, tables, kernels, work)
+        self._normed, self._read, self._fed_rows = map(
+            Places.beside, (self.hidden, self._attended, self._fed)
+        )
+        self._factors = [
+            (smoothed(first, layer.qkv), smoothed(second, layer.gate_up))
+            for layer, first, second in zip(stack.layers, stack.factors[:-1:2], stack.factors[1::2])
+        ]
+
+    def _qkv_of(self, index: int) -> None:
+        ops, weight = self._kernels.int8, self.stack.layers[index].qkv
+        rows = self._normed.of(weight)
+        ops.rms_norm(self._residual, self._factors[index][0], rows, self.stack.eps)
+        ops.multiply(rows, weight, self._qkv)
+
+    def _o_of(self, index: int) -> None:
+        ops, weight = self._kernels.int8, self.stack.layers[index].o
+        ops.multiply(self._read.rounded(ops, weight), weight, self._residual, None, "add")
+
+    def _mlp_of(self, index: int) -> None:
+        ops, layer = self._kernels.int8, self.stack.layers[index]
+        rows = self._normed.of(layer.gate_up)
+        ops.rms_norm(self._residual, self._factors[index][1], rows, self.stack.eps)
+        ops.gated(rows, layer.gate_up, self._fed, self.stack.activation)
+        fed = self._fed_rows.rounded(ops, layer.down)
+        ops.multiply(fed, layer.down, self._residual, None, "add")

@@ -1,0 +1,88 @@
+"""Encode and prefill of int8 rows: four products a layer, and a pass before each that leaves its rows.
+
+The pass before a product of normed rows is the norm. Results of attention and of activations are rounded by a
+pass of their own. What follows a product (bias, residual, gelu, gate) is done within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from vla_accel_ros.engine.stages.int8 import Int8Layer, Int8Vision, Places, columns, smoothed
+from vla_accel_ros.engine.stages.memory.offload import LayerRing
+from vla_accel_ros.engine.stages.prefill.encode import Encode
+from vla_accel_ros.engine.stages.prefill.prefill import Prefill
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.pixels import PixelRule
+
+
+class EncodeInt8(Encode):
+    """small: of the model's image encoder, layer by layer; other arguments: see Encode."""
+
+    def __init__(
+        self,
+        model: Pi,
+        ops: Ops,
+        images: int,
+        rule: PixelRule,
+        small: Sequence[Int8Vision],
+        tower: LayerRing | None = None,
+    ) -> None:
+        super().__init__(model, ops, images, rule, tower)
+        self._small = small
+        self._narrow, self._wide = Places.beside(self._normed), Places.beside(self._fed)
+        self._norms = [
+            [
+                (smoothed(norm.weight, weight), smoothed(norm.bias, weight))
+                for norm, weight in ((layer.layer_norm1, own.qkv), (layer.layer_norm2, own.fc1))
+            ]
+            for layer, own in zip(self._layers, small, strict=True)
+        ]
+
+    def _layer(self, index: int, left: Any) -> Any:
+        ops, own, (first, second) = self.ops, self._small[index], self._norms[index]
+        layer, narrow = self._layers[index], self._narrow
+        ops.layer_norm_int8(self._x, *first, narrow.of(own.qkv))
+        ops.multiply_int8(narrow.of(own.qkv), own.qkv, self._qkv_out, self._qkv_bias[index])
+        attended = narrow.rounded(ops, own.o, self._attended())
+        ops.multiply_int8(attended, own.o, self._x, layer.self_attn.out_proj.bias, "add")
+        ops.layer_norm_int8(self._x, *second, narrow.of(own.fc1))
+        ops.multiply_int8(narrow.of(own.fc1), own.fc1, self._fed, layer.mlp.fc1.bias, "gelu")
+        fed = self._wide.rounded(ops, own.fc2)
+        ops.multiply_int8(fed, own.fc2, self._x, layer.mlp.fc2.bias, "add")
+        return None, None
+
+
+class PrefillInt8(Prefill):
+    """small: of the prefix stack, layer by layer; other arguments: see Prefill."""
+
+    def __init__(self, *arguments: Any, small: Sequence[Int8Layer]) -> None:
+        super().__init__(*arguments)
+        self._small = small
+        self._rows_in, self._read, self._fed_rows = map(
+            Places.beside, (self._normed, self._attended, self._fed)
+        )
+        attention, mlp = self.prefix.attention_norm, self.prefix.mlp_norm
+        self._factors = [
+            (smoothed(1.0 + attention[index], own.qkv), smoothed(1.0 + mlp[index], own.gate_up))
+            for index, own in enumerate(small)
+        ]
+
+    def _layer(self, index: int, made: Tensor | None) -> None:
+        ops, own, (first, second) = self.ops, self._small[index], self._factors[index]
+        x, rows = self._x.flatten(0, 1), self._rows_in
+        ops.rms_norm_int8(x, first, rows.of(own.qkv))
+        if index == len(self._small) - 1:
+            last = columns(own.qkv, -self._kv.shape[2])
+            ops.multiply_int8(rows.of(own.qkv), last, self._kv.flatten(0, 1))
+            return
+        ops.multiply_int8(rows.of(own.qkv), own.qkv, self._qkv.flatten(0, 1))
+        self._attend(index)
+        ops.multiply_int8(self._read.rounded(ops, own.o), own.o, x, None, "add")
+        ops.rms_norm_int8(x, second, rows.of(own.gate_up))
+        ops.gated_int8(rows.of(own.gate_up), own.gate_up, self._fed.flatten(0, 1))
+        ops.multiply_int8(self._fed_rows.rounded(ops, own.down), own.down, x, None, "add")

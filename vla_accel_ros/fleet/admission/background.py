@@ -1,0 +1,47 @@
+"""Forecasts in a thread of their own, so that whoever asks for one never waits for it.
+
+A forecast takes some ten milliseconds, in which a scheduler would answer nobody. Who asks for one that is not
+there yet is told so by `Forecasting`, and asks again when it is woken; what was computed is remembered, as it
+is without a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from vla_accel_ros.fleet.admission.forecast import Curve, Forecast, Forecasting, chunks_hz
+
+_KEPT = 1024
+
+
+class Background:
+    """A Forecast that is computed by another, beside. wake: called in any thread when one is there."""
+
+    def __init__(self, wake: Callable[[], None], compute: Forecast = chunks_hz) -> None:
+        self._wake, self._compute = wake, compute
+        self._thread = ThreadPoolExecutor(1, "forecast")
+        self._known: OrderedDict[tuple[Curve, float, float], Future[float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, curve: Curve, rate_hz: float, within_s: float) -> float:
+        """See chunks_hz. Raises Forecasting while it is computed."""
+        key = curve, rate_hz, within_s
+        with self._lock:
+            future = self._known.get(key)
+            if future is None:
+                future = self._known[key] = self._thread.submit(self._compute, *key)
+                while len(self._known) > _KEPT:
+                    self._known.popitem(last=False)
+                future.add_done_callback(lambda _: self._wake())
+            else:
+                self._known.move_to_end(key)
+        if not future.done():
+            raise Forecasting
+        return future.result()
+
+    def close(self) -> None:
+        """Wait for what is computed, and end the thread."""
+        self._thread.shutdown(cancel_futures=True)

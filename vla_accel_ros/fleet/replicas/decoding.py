@@ -1,0 +1,48 @@
+"""An observation as it travelled becomes one that an engine takes. Pictures are data, and never executed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.fleet.protocol import EncodedObservation
+from vla_accel_ros.sensing.cameras.image import CompressedView
+from vla_accel_ros.types import Observation
+
+
+def decoded(encoded: EncodedObservation, contract: Contract, robot: str) -> Observation:
+    """An observation as it travelled, as the engine takes it: pictures as RGB, by the policy's names.
+
+    Raises ValueError, one sentence, for a camera that is missing or not the contract's, a picture that cannot
+    be one of it, or a state that is not one finite number a joint.
+    """
+    cameras = {camera.name: camera for camera in contract.cameras}
+    if encoded.images.keys() != cameras.keys():
+        raise ValueError(
+            f"there are images of {sorted(encoded.images)}, the contract's cameras are {sorted(cameras)}; "
+            "send one of each"
+        )
+    images, stamps_ns = {}, {}
+    for name, image in encoded.images.items():
+        camera = cameras[name]
+        images[camera.image] = pixels_of(name, image, camera.max_pixels)
+        stamps_ns[camera.image] = encoded.stamps_ns.get(name, encoded.stamp_ns)
+    state = np.asarray(encoded.state, np.float32)
+    if state.shape != (len(contract.joints),) or not np.isfinite(state).all():
+        raise ValueError(f"the state is {state}; give a finite number for each of {contract.joint_names}")
+    words, stamp_ns = encoded.instruction, encoded.stamp_ns
+    return Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=robot)
+
+
+def pixels_of(name: str, image: bytes | np.ndarray, most_pixels: int) -> np.ndarray:
+    """A picture as it travelled, as uint8 [H, W, 3], RGB. Raises ValueError for one that is none."""
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise ValueError(f"the image of {name} is {image.dtype} {image.shape}; send uint8 [H, W, 3]")
+        return image
+    from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr  # OpenCV, where pictures need it
+
+    picture = decode(CompressedView(0, name, "", np.frombuffer(image, np.uint8)), most_pixels)
+    pixels = np.empty_like(picture)
+    write_bgr(picture, pixels)
+    return pixels

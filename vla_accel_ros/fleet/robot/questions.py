@@ -1,0 +1,105 @@
+"""A robot's questions to its fleet: when each is sent, which answer is its own, what is said if none comes.
+
+Pure: time is given, in nanoseconds of the robot's own clock, and nothing is sent here. A question is sent
+with the next observation and has one deadline, after which it is refused in a sentence; it is not asked
+again, as who asked is there to do so. Numbers begin anywhere for each process, so that an answer to an
+earlier process is for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from vla_accel_ros.fleet.protocol import Admission, ChunkRequest, EncodedObservation, Round, TextAnswer
+from vla_accel_ros.fleet.robot.execution import S
+
+MOST_OPEN = 16
+GRACE_S = 0.5
+"""How much longer than its scheduler a robot waits, so that the scheduler's own sentence comes first."""
+
+
+@dataclass
+class _Question:
+    """until_ns: when nobody waits for it any longer. stamp_ns: of its observation, None while it is not
+    sent."""
+
+    text: str
+    until_ns: int
+    stamp_ns: int | None = None
+
+
+class Questions:
+    """Of one robot's process. within_s: how long an answer is waited for. first: number of the first; None =
+    any.
+
+    Attributes: `foreign`, answers that nobody waited for.
+    """
+
+    def __init__(self, engine: str, robot: str, within_s: float, first: int | None = None) -> None:
+        self._engine, self._robot, self._within_s = engine, robot, within_s
+        self._number = uuid4().int >> 66 if first is None else first
+        self._open: dict[int, _Question] = {}
+        self.foreign = 0
+
+    def __len__(self) -> int:
+        """How many are not answered yet."""
+        return len(self._open)
+
+    def asked(self, text: str, admission: Admission | None, now_ns: int) -> None:
+        """Somebody asked. admission: what the scheduler said of this robot last. Raises ValueError, with the
+        reason, for a question that is not taken."""
+        if not text.strip():
+            raise ValueError("the question is empty: say what to answer")
+        if admission is None:
+            raise ValueError(
+                "no fleet's scheduler has admitted this robot, so nobody answers: is it running?"
+            )
+        if not admission.admitted:
+            raise ValueError(f"the fleet's scheduler does not serve this robot: {admission.reason}")
+        if len(self._open) >= MOST_OPEN:
+            raise ValueError(f"{MOST_OPEN} questions wait already: {text!r} is not taken, ask later")
+        self._open[self._number] = _Question(text, now_ns + round((self._within_s + GRACE_S) * S))
+        self._number += 1
+
+    @property
+    def unsent(self) -> bool:
+        """Whether an observation is to be taken for one."""
+        return any(one.stamp_ns is None for one in self._open.values())
+
+    def send(self, seen: EncodedObservation, now_ns: int) -> Iterator[ChunkRequest]:
+        """Those that are to be sent with this observation."""
+        for number, one in self._open.items():
+            if one.stamp_ns is None:
+                one.stamp_ns = seen.stamp_ns
+                within_s = max(0.0, (one.until_ns - now_ns) * 1e-9 - GRACE_S)
+                asked = replace(seen, instruction=one.text)
+                yield ChunkRequest(
+                    Round(self._engine, self._robot, 0, number), 0, now_ns, asked, within_s=within_s
+                )
+
+    def answered(self, answer: TextAnswer) -> bool:
+        """Whether it is the answer to an open question, which is closed."""
+        one = self._open.get(answer.round.number)
+        if one is None or (one.text, one.stamp_ns) != (answer.prompt, answer.stamp_ns):
+            self.foreign += 1
+            return False
+        del self._open[answer.round.number]
+        return True
+
+    def late(self, now_ns: int, blind: str) -> list[tuple[str, str]]:
+        """Those whose time is over, each with the reason; they are closed. blind: why there is no
+        observation."""
+        over = [number for number, one in self._open.items() if now_ns >= one.until_ns]
+        return [self._told(self._open.pop(number), blind) for number in over]
+
+    def close(self, why: str = "") -> list[tuple[str, str]]:
+        """Nobody waits for any of them; each with the reason."""
+        gone, self._open = self._open, {}
+        return [(one.text, why) for one in gone.values()]
+
+    def _told(self, one: _Question, blind: str) -> tuple[str, str]:
+        if one.stamp_ns is None:
+            return one.text, f"there was no observation to ask with: {blind or 'nothing new was seen'}"
+        return one.text, f"no answer from the fleet's scheduler within {self._within_s + GRACE_S:.3g} s"

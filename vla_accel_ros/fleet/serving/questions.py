@@ -1,0 +1,139 @@
+"""Questions of a fleet's robots: which replica answers which, and what is told of one that none answers.
+
+A question is about what its robot saw when it asked, so it is never observed anew. Questions wait in the
+order in which they came, beside the requests for chunks, and take no room of theirs: a replica has places
+for answers, and writes them in the time that chunks leave over. Each is answered, or refused in a sentence,
+by its deadline: the queue is bounded, for all and for each robot, and one whose replica is lost goes to
+another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any
+
+from vla_accel_ros.fleet.protocol import ChunkRequest, TextAnswer
+from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
+from vla_accel_ros.fleet.serving.members import Members
+from vla_accel_ros.fleet.serving.records import Robot
+
+MOST_WAITING = 16
+MOST_OF_A_ROBOT = 4
+"""Questions at once, those that are being answered included."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Question:
+    """until_s: when its robot waits no longer. replica, future: who answers it, None while it waits. lost:
+    how many replicas were lost over it."""
+
+    asked: ChunkRequest
+    until_s: float
+    replica: Replica | None = None
+    future: Future[str] | None = None
+    lost: int = 0
+
+    @property
+    def robot(self) -> str:
+        return self.asked.round.robot
+
+
+class Questions:
+    """Of one scheduler. lost: how many replicas may be lost over one. text: gets every answer and refusal;
+    done: told, in any thread, when a replica has one."""
+
+    def __init__(
+        self,
+        members: Members,
+        lost: int,
+        text: Callable[[TextAnswer], None],
+        done: Callable[[Future[Any]], None],
+    ) -> None:
+        self._members, self._lost, self._text, self._done = members, lost, text, done
+        self._open: list[_Question] = []  # in the order in which they came
+
+    def waiting(self) -> int:
+        """How many no replica answers yet."""
+        return sum(one.future is None for one in self._open)
+
+    def asked(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
+        """One came of a robot that is served."""
+        if any(one.asked.round == request.round for one in self._open):
+            return  # it came twice
+        if not any(one.answers for one in self._members.replicas):
+            self.refuse(request, "the fleet's model has no language head; ask it nothing")
+        elif self.waiting() >= MOST_WAITING:
+            self.refuse(request, f"{MOST_WAITING} questions wait already at the fleet's scheduler; ask later")
+        elif sum(one.robot == robot.name for one in self._open) >= MOST_OF_A_ROBOT:
+            self.refuse(request, f"{MOST_OF_A_ROBOT} questions of this robot are open already; ask later")
+        else:
+            self._open.append(_Question(request, now_s + request.within_s))
+
+    def refuse(self, request: ChunkRequest, why: str) -> None:
+        """Say why there is no answer."""
+        seen = request.observation
+        self._text(TextAnswer(request.round, seen.instruction, seen.stamp_ns, why, refused=True))
+
+    def forget(self, robot: str) -> None:
+        """It has gone, is another process now, or was silent for too long; if it is there it hears why."""
+        for one in [one for one in self._open if one.robot == robot]:
+            self._leave(one)
+            self.refuse(one.asked, "the fleet's scheduler has forgotten this robot; ask again")
+
+    def step(self, now_s: float) -> None:
+        """Pass on what was answered, refuse what is late, have replicas answer what there is room for."""
+        for one in tuple(self._open):
+            if one.future is not None and one.future.done():
+                self._finish(one, now_s)
+        for one in tuple(self._open):
+            if now_s >= one.until_s:
+                self._leave(one)
+                self.refuse(one.asked, f"no replica of the fleet answered within {one.asked.within_s:.3g} s")
+        busy = Counter(one.replica.name for one in self._open if one.replica is not None)
+        for one in self._open:
+            if one.future is None:
+                self._dispatch(one, busy)
+
+    def _dispatch(self, one: _Question, busy: Counter[str]) -> None:
+        """To the nearest replica that knows its robot and has a place."""
+        robot = self._members.robots.get(one.robot)
+        for replica in self._members.replicas:
+            if robot is not None and robot.is_ready(replica.name) and busy[replica.name] < replica.answers:
+                busy[replica.name] += 1
+                one.replica = replica
+                one.future = replica.ask(one.asked.round, one.asked.observation)
+                one.future.add_done_callback(self._done)
+                return
+
+    def _finish(self, one: _Question, now_s: float) -> None:
+        assert one.future is not None and one.replica is not None
+        replica = one.replica
+        try:
+            said = one.future.result()
+        except ReplicaLost as error:
+            self._members.lost(replica, now_s)
+            one.replica, one.future, one.lost = None, None, one.lost + 1
+            if one.lost > self._lost:
+                self._leave(one)
+                self.refuse(one.asked, str(error))
+        except (Exception, CancelledError) as error:
+            if not isinstance(error, ValueError):
+                _LOG.warning("replica %s, %s: %r", replica.name, one.asked.round, error)
+            self._leave(one)
+            self.refuse(one.asked, str(error) or type(error).__name__)
+        else:
+            seen = one.asked.observation
+            self._leave(one)
+            answer = TextAnswer(one.asked.round, seen.instruction, seen.stamp_ns, said, replica=replica.name)
+            self._text(answer)
+
+    def _leave(self, one: _Question) -> None:
+        self._open.remove(one)
+        if one.replica is not None and one.future is not None:
+            one.replica.cancel(one.future)

@@ -1,0 +1,124 @@
+"""Products of int8 activations with int8 weights, and the passes that make their rows: the reference of
+triton/int8.py.
+
+Activations are rounded by rows (tokens), each with its own scale, in the pass that makes them: the norm
+before a product, or a pass of its own after attention and activations. Sums of products are whole numbers, so
+their order does not matter: kernel and reference differ by the rounding of what comes after them alone. Every
+pass and product here also takes what is exact (`Tensor` for `Rows`, a weight that is not quantised), for
+layers that lose too much in 8 bits.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.linear import NORM_EPS
+from vla_accel_ros.kernels.reference.quantized import Rows
+from vla_accel_ros.models.layers.quantized import INT8_MAX, Quantized, Weight, rows_in_int8
+
+Activations = Rows | Tensor
+"""[M, K]: int8 values with a scale for each row, or exact."""
+
+EXACT_SUMS = 1 << 24
+"""Up to here float32 holds every whole number."""
+
+
+def place_rows(rows: int, width: int, device: torch.device) -> Rows:
+    """Memory for int8 rows."""
+    values = torch.zeros(rows, width, device=device, dtype=torch.int8)
+    return Rows(values, torch.ones(rows, 1, device=device))
+
+
+def quantize(x: Tensor, by: Tensor | None, out: Rows) -> None:
+    """out = x * by. x [M, K]; by float32 [K], None = 1."""
+    _leave(x.float() if by is None else x.float() * by, out)
+
+
+def rms_norm(x: Tensor, factor: Tensor, out: Activations, eps: float = NORM_EPS) -> None:
+    """out = x / rms(x) * factor. x [M, W]; factor float32 [W], what smooths out with it."""
+    wide = x.float()
+    _leave(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * factor, out)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, out: Activations) -> None:
+    """out = layer norm of x [M, W]. weight, bias float32 [W], what smooths out with them."""
+    _leave(F.layer_norm(x.float(), (x.shape[1],), weight, bias, NORM_EPS), out)
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor | None,
+    by: Tensor | None,
+    out: Activations | None,
+    at: Tensor,
+    gate: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> None:
+    """x += gate * y in place, out = (x / rms(x) * (1 + scale) + shift) * by.
+
+    x, y [B, T, W]; y None = nothing is added; by float32 [W], None = 1; out [B * T, W], None = no norm; gate,
+    scale, shift float32 [S, W], of which sequence b takes row at[b], None = 1, 0 and 0; at int32 [B].
+    """
+    here = at.long()
+    if y is not None:
+        x.copy_(x.float() + (y.float() if gate is None else y.float() * gate[here][:, None]))
+    if out is None:
+        return
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
+    if scale is not None:
+        normed = normed * (1.0 + scale[here][:, None])
+    if shift is not None:
+        normed = normed + shift[here][:, None]
+    _leave((normed if by is None else normed * by).flatten(0, 1), out)
+
+
+def multiply(
+    a: Activations, weight: Weight, out: Tensor, bias: Tensor | None = None, finish: str = "none"
+) -> None:
+    """out = a @ weight.T + bias; finish "add": out += it; "gelu": out = gelu of it, by its tanh form.
+
+    weight [N, K], int8 if a is; bias [N] of any float dtype; out [M, N].
+    """
+    made = _product(a, weight)
+    if bias is not None:
+        made = made + bias.float()
+    if finish == "add":
+        made = out.float() + made
+    elif finish == "gelu":
+        made = F.gelu(made, approximate="tanh")
+    out.copy_(made)
+
+
+def gated(a: Activations, weight: Weight, out: Tensor, activation: str = "gelu") -> None:
+    """out = activation(gate) * up of a @ weight.T; gelu is its tanh form.
+
+    weight [2 N, K], the gate's rows first; out [M, N].
+    """
+    gate, up = _product(a, weight).chunk(2, dim=1)
+    out.copy_((F.gelu(gate, approximate="tanh") if activation == "gelu" else F.silu(gate)) * up)
+
+
+def _leave(wide: Tensor, out: Activations) -> None:
+    """Fill it with rows float32 [M, K]."""
+    if isinstance(out, Tensor):
+        out.view(wide.shape).copy_(wide)
+        return
+    values, scale = rows_in_int8(wide)
+    out.values.copy_(values)
+    out.scale.copy_(scale[:, None])
+
+
+def _product(a: Activations, weight: Weight) -> Tensor:
+    """float32 [M, N]; of int8 the whole sums, which float32 or float64 hold exactly, and then the scales."""
+    if isinstance(a, Tensor):
+        assert isinstance(weight, Tensor), "exact activations are of exact weights"
+        return F.linear(a, weight).float()
+    assert isinstance(weight, Quantized), "int8 activations are of int8 weights"
+    small = weight.columns * INT8_MAX**2 < EXACT_SUMS
+    dtype = torch.float32 if small else torch.float64
+    sums = a.values.to(dtype) @ weight.values.to(dtype).T
+    return sums.float() * a.scale * weight.scale

@@ -1,0 +1,258 @@
+"""Products of int8 rows with int8 weights, scaled as they leave the matrix units, and the passes before them.
+
+Both factors of a product lie along its inner dimension, as the matrix units of sm_80 and later read int8. Its
+sums are int32, so tiles may be of any shape without a difference; what follows (scales, bias, residual, gelu,
+gate) is done before they are written. A pass takes a row at once, because its scale follows from its largest
+value. Where activations and weights are exact, cuBLAS multiplies them.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.int8 import Activations
+from vla_accel_ros.kernels.reference.linear import NORM_EPS
+from vla_accel_ros.kernels.reference.quantized import Rows
+from vla_accel_ros.kernels.triton import norm, rows
+from vla_accel_ros.kernels.triton.norm import _gelu
+from vla_accel_ros.kernels.triton.small_weights import _processors
+from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, Config, Shape, safe
+from vla_accel_ros.models.layers.quantized import INT8_MAX, Quantized, Weight
+
+
+@triton.jit
+def _leave_int8(values, row, c, ok, out, scale, width, TOP: tl.constexpr):
+    """values of a row as int8 times a scale, or as they are where there is no scale."""
+    if scale is not None:
+        unit = tl.maximum(tl.max(tl.where(ok, tl.abs(values), 0.0), axis=0), 1e-30) / TOP
+        tl.store(scale + row, unit)
+        # To the nearest, ties to even: beyond 2^23 float32 has no fractions.
+        values = (values * (1.0 / unit) + 12582912.0) - 12582912.0
+    tl.store(out + row * width + c, values.to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _quantize(x, by, out, scale, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    if by is not None:
+        wide *= tl.load(by + c, mask=ok, other=0.0)
+    _leave_int8(wide, row, c, ok, out, scale, width, TOP)
+
+
+@triton.jit
+def _rms_norm_int8(x, factor, out, scale, width, eps, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    wide *= tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps) * tl.load(factor + c, mask=ok, other=0.0)
+    _leave_int8(wide, row, c, ok, out, scale, width, TOP)
+
+
+@triton.jit
+def _layer_norm_int8(
+    x, weight, bias, out, scale, width, EPS: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    by, shift = tl.load(weight + c, mask=ok, other=0.0), tl.load(bias + c, mask=ok, other=0.0)
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    mean = tl.sum(wide, axis=0) / width
+    centred = tl.where(ok, wide - mean, 0.0)
+    factor = tl.rsqrt(tl.sum(centred * centred, axis=0) / width + EPS)
+    _leave_int8(centred * factor * by + shift, row, c, ok, out, scale, width, TOP)
+
+
+@triton.jit
+def _add_norm_int8(
+    x, y, by, out, out_scale, at, gate, scale, shift, tokens, width, gate_row, scale_row, shift_row,
+    EPS: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    ok = c < width
+    own = tl.load(at + row // tokens).to(tl.int64)
+    wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
+    if y is not None:
+        added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
+        if gate is not None:
+            added *= tl.load(gate + own * gate_row + c, mask=ok, other=0.0)
+        # The residual is what is stored: its rounding is in the norm too.
+        rounded = (wide + added).to(x.dtype.element_ty)
+        tl.store(x + row * width + c, rounded, mask=ok)
+        wide = rounded.to(tl.float32)
+    if out is not None:
+        normed = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
+        if scale is not None:
+            normed *= 1.0 + tl.load(scale + own * scale_row + c, mask=ok, other=0.0)
+        if shift is not None:
+            normed += tl.load(shift + own * shift_row + c, mask=ok, other=0.0)
+        if by is not None:
+            normed *= tl.load(by + c, mask=ok, other=0.0)
+        _leave_int8(normed, row, c, ok, out, out_scale, width, TOP)
+
+
+@triton.jit
+def _int8_product(
+    a, a_scale, weight, weight_scale, bias, out, rows, columns, width, GATED: tl.constexpr,
+    FINISH: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    ok = (row < rows)[:, None] & (column < columns)[None, :]
+    row, near = tl.minimum(row, rows - 1), tl.minimum(column, columns - 1)
+    k = tl.arange(0, BLOCK_K)
+    to_a = a + row[:, None].to(tl.int64) * width + k[None, :]
+    to_one = weight + near[None, :].to(tl.int64) * width + k[:, None]
+    to_other = to_one + columns.to(tl.int64) * width
+    first = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+    second = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+    for start in range(0, width, BLOCK_K):
+        if EVEN:
+            tile, w = tl.load(to_a + start), tl.load(to_one + start)
+            first = tl.dot(tile, w, first, out_dtype=tl.int32)
+            if GATED:
+                second = tl.dot(tile, tl.load(to_other + start), second, out_dtype=tl.int32)
+        else:
+            k_ok = k < width - start
+            tile = tl.load(to_a + start, mask=k_ok[None, :], other=0)
+            w = tl.load(to_one + start, mask=k_ok[:, None], other=0)
+            first = tl.dot(tile, w, first, out_dtype=tl.int32)
+            if GATED:
+                u = tl.load(to_other + start, mask=k_ok[:, None], other=0)
+                second = tl.dot(tile, u, second, out_dtype=tl.int32)
+    of_rows = tl.load(a_scale + row)[:, None]
+    made = first.to(tl.float32) * of_rows * tl.load(weight_scale + near)[None, :]
+    if bias is not None:
+        made += tl.load(bias + near).to(tl.float32)[None, :]
+    to = out + row[:, None].to(tl.int64) * columns + near[None, :]
+    if GATED:
+        up = second.to(tl.float32) * of_rows * tl.load(weight_scale + columns + near)[None, :]
+        made = (_gelu(made) if FINISH == "gelu" else made * tl.sigmoid(made)) * up
+    elif FINISH == "add":
+        made += tl.load(to, mask=ok, other=0.0).to(tl.float32)
+    elif FINISH == "gelu":
+        made = _gelu(made)
+    tl.store(to, made.to(out.dtype.element_ty), mask=ok)
+
+
+def quantize(x: Tensor, by: Tensor | None, out: Rows) -> None:
+    """See kernels.reference.int8.quantize; all here are contiguous."""
+    width, block, warps = _row_of(x)
+    _quantize[(x.numel() // width,)](x, by, *out, width, TOP=INT8_MAX, BLOCK=block, num_warps=warps)
+
+
+def rms_norm(x: Tensor, factor: Tensor, out: Activations, eps: float = NORM_EPS) -> None:
+    """See kernels.reference.int8.rms_norm."""
+    width, block, warps = _row_of(x)
+    _rms_norm_int8[(x.shape[0],)](
+        x, factor, *_parts(out), width, eps, TOP=INT8_MAX, BLOCK=block, num_warps=warps
+    )
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, out: Activations) -> None:
+    """See kernels.reference.int8.layer_norm."""
+    width, block, warps = _row_of(x)
+    _layer_norm_int8[(x.shape[0],)](
+        x, weight, bias, *_parts(out), width, EPS=NORM_EPS, TOP=INT8_MAX, BLOCK=block, num_warps=warps
+    )
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor | None,
+    by: Tensor | None,
+    out: Activations | None,
+    at: Tensor,
+    gate: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> None:
+    """See kernels.reference.int8.add_norm; rows of tables may lie apart."""
+    (batch, tokens, _), (width, block, warps) = x.shape, _row_of(x)
+    tables = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
+    _add_norm_int8[(batch * tokens,)](
+        x, y, by, *_parts(out), at, gate, scale, shift, tokens, width, *tables, EPS=NORM_EPS, TOP=INT8_MAX,
+        BLOCK=block, num_warps=warps,
+    )  # fmt: skip
+
+
+def multiply(
+    a: Activations,
+    weight: Weight,
+    out: Tensor,
+    bias: Tensor | None = None,
+    finish: str = "none",
+    *,
+    config: Config | None = None,
+) -> None:
+    """See kernels.reference.int8.multiply. config: None = a safe one."""
+    if isinstance(a, Rows):
+        return _launch(a, weight, out, bias, finish, False, config)
+    assert isinstance(weight, Tensor), "exact activations are of exact weights"
+    if finish == "add":
+        out.addmm_(a, weight.t())
+        if bias is not None:
+            out.add_(bias)
+    elif finish == "gelu" and bias is not None:
+        torch.mm(a, weight.t(), out=out)
+        norm.bias_gelu(out, bias)
+    elif bias is None:
+        torch.mm(a, weight.t(), out=out)
+    else:
+        torch.addmm(bias, a, weight.t(), out=out)
+    return None
+
+
+def gated(
+    a: Activations, weight: Weight, out: Tensor, activation: str = "gelu", *, config: Config | None = None
+) -> None:
+    """See kernels.reference.int8.gated. config: None = a safe one."""
+    if isinstance(a, Rows):
+        return _launch(a, weight, out, None, activation, True, config)
+    assert isinstance(weight, Tensor), "exact activations are of exact weights"
+    rows.gated(torch.mm(a, weight.t()), out, activation)
+    return None
+
+
+def product_shape(a: Activations, weight: Weight, kernel: str = INT8_PRODUCT) -> Shape:
+    """Of multiply, or of gated: what it is tuned by."""
+    columns = weight.shape[0] // (2 if kernel == INT8_GATED else 1)
+    count = len(a.values if isinstance(a, Rows) else a)
+    return Shape(kernel, count, columns, weight.shape[1], "int8")
+
+
+def _launch(
+    a: Rows, weight: Weight, out: Tensor, bias: Tensor | None, finish: str, is_gated: bool,
+    config: Config | None,
+) -> None:  # fmt: skip
+    assert isinstance(weight, Quantized), "int8 activations are of int8 weights"
+    (count, width), columns = a.values.shape, out.shape[1]
+    if config is None:
+        kernel = INT8_GATED if is_gated else INT8_PRODUCT
+        config = safe(product_shape(a, weight, kernel), _processors(out.device))
+    grid = triton.cdiv(count, config.block_m), triton.cdiv(columns, config.block_n)
+    _int8_product[grid](
+        *a, weight.values, weight.scale, bias, out, count, columns, width, GATED=is_gated, FINISH=finish,
+        EVEN=width % config.block_k == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
+        BLOCK_K=config.block_k, num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+def _parts(out: Activations | None) -> tuple[Tensor | None, Tensor | None]:
+    return (out, None) if out is None or isinstance(out, Tensor) else (out.values, out.scale)
+
+
+def _row_of(x: Tensor) -> tuple[int, int, int]:
+    """Width of a row, of a block, and its warps: some 1024 values are a warp's work."""
+    width = x.shape[-1]
+    block = triton.next_power_of_2(width)
+    return width, block, max(1, min(16, block // 512))

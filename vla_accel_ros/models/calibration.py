@@ -1,0 +1,168 @@
+"""What was seen of the inputs of a network's products on recorded observations: a file beside a checkpoint.
+
+Products of int8 activations lose most where few columns are much larger than the others. For each product the
+file has the largest magnitude of each column, from which factors follow that share the load between a column
+and its weights (models.layers.quantized.smoothing), and the relative error of the product with them. Products
+whose error is above what the file says stay exact. `vla calibrate` writes it (tools/calibrate).
+
+Products are named by stack, layer and matrix: "vision.0.fc1", "prefix.17.gate_up", "expert.3.o".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from vla_accel_ros.models.layers.quantized import W8A8, Weight, quantized, smoothing
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
+
+FORMAT = "vla_accel_ros calibration 1"
+ALPHA = 0.5
+"""Share of the load that moves from activations to weights."""
+MOST_ERROR = 0.05
+"""Relative error of a product up to which it is computed in 8 bits."""
+SAMPLED = 64
+"""Numbers of a matrix that tell models apart."""
+
+Group = tuple[nn.Linear, ...]
+"""Projections of one input, which are one matrix in the fast stages, in the order of its rows."""
+
+
+def products(model: nn.Module) -> dict[str, Group]:
+    """The products that can be of int8 rows, by name. Raises ValueError for a model that has none."""
+    found: dict[str, Group] = {}
+    if isinstance(model, Pi):
+        tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+        for index, layer in enumerate(cast(Any, tower.encoder.layers)):
+            name, attention = f"vision.{index}", layer.self_attn
+            found[f"{name}.qkv"] = (attention.q_proj, attention.k_proj, attention.v_proj)
+            found[f"{name}.o"] = (attention.out_proj,)
+            found[f"{name}.fc1"], found[f"{name}.fc2"] = (layer.mlp.fc1,), (layer.mlp.fc2,)
+        return found | _of_stack("prefix", model.language_model) | _of_stack("expert", model.expert)
+    if isinstance(model, OpenVLA):
+        return _of_stack("prefix", model.stack)
+    raise ValueError(f"a {type(model).__name__} has no products of int8 rows: pi0, pi0.5 and OpenVLA have.")
+
+
+def _of_stack(name: str, stack: nn.Module) -> dict[str, Group]:
+    found: dict[str, Group] = {}
+    for index, layer in enumerate(cast(Any, stack).layers):
+        attention, mlp = layer.self_attn, layer.mlp
+        found[f"{name}.{index}.qkv"] = (attention.q_proj, attention.k_proj, attention.v_proj)
+        found[f"{name}.{index}.o"] = (attention.o_proj,)
+        found[f"{name}.{index}.gate_up"] = (mlp.gate_proj, mlp.up_proj)
+        found[f"{name}.{index}.down"] = (mlp.down_proj,)
+    return found
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Of a network's weights, the same in float32 and bfloat16: 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, group in products(model).items():
+        sampled = group[0].weight.detach().flatten()[:SAMPLED].to("cpu", torch.bfloat16)
+        digest.update(f"{name} {[tuple(linear.weight.shape) for linear in group]}".encode())
+        digest.update(sampled.view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """largest: by product, float32 [K]. errors: relative, of the products in 8 bits. alpha, most_error: see
+    ALPHA and MOST_ERROR. model: its fingerprint. observations: how many were seen."""
+
+    model: str
+    observations: int
+    largest: Mapping[str, Tensor]
+    errors: Mapping[str, float] = field(default_factory=dict)
+    alpha: float = ALPHA
+    most_error: float = MOST_ERROR
+
+    @property
+    def exact(self) -> list[str]:
+        """Products that stay exact."""
+        return [name for name, error in self.errors.items() if not error <= self.most_error]
+
+    def factors(self, name: str, weight: Tensor, scaled: Tensor | None = None) -> Tensor:
+        """float32 [K]: what columns of a product's activations are multiplied by. weight [N, K]; scaled
+        float [K]: factors of the activations that are in its columns already."""
+        largest = self.largest[name].to(weight.device)
+        return smoothing(largest if scaled is None else largest / scaled.abs(), weight, self.alpha)
+
+    def write(self, path: Path) -> None:
+        """To a file. Raises OSError where it cannot be."""
+        tensors = {f"{name}.largest": largest.contiguous() for name, largest in self.largest.items()}
+        tensors |= {f"{name}.error": torch.tensor([error]) for name, error in self.errors.items()}
+        said = {
+            "format": FORMAT,
+            "model": self.model,
+            "observations": str(self.observations),
+            "alpha": str(self.alpha),
+            "most_error": str(self.most_error),
+        }
+        save_file(tensors, path, said)
+
+
+def read(path: Path, model: nn.Module) -> Calibration:
+    """The calibration of a network. Raises ValueError, in one sentence, for a file that is none, is damaged,
+    or is of another network."""
+    again = "make it with `vla calibrate`"
+    try:
+        with safe_open(path, "pt") as file:
+            said = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise ValueError(f"there is no calibration {path}; {again}.") from None
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"the calibration {path} is damaged ({error}); {again}.") from error
+    if said.get("format") != FORMAT:
+        raise ValueError(f"{path} is no calibration, its format is {said.get('format')!r}; {again}.")
+    if said.get("model") != fingerprint(model):
+        raise ValueError(f"the calibration {path} is of another network than this checkpoint's; {again}.")
+    largest = dict[str, Tensor]()
+    errors = dict[str, float]()
+    for name, group in products(model).items():
+        found, off = tensors.get(f"{name}.largest"), tensors.get(f"{name}.error")
+        width = group[0].in_features
+        if found is None or off is None:
+            raise ValueError(f"the calibration {path} lacks {name}; {again}.")
+        if found.shape != (width,) or off.shape != (1,) or not bool((found >= 0).all()):
+            raise ValueError(
+                f"the calibration {path} has {list(found.shape)} magnitudes of {name}, whose columns are "
+                f"{width}, or some that are no magnitudes; {again}."
+            )
+        largest[name], errors[name] = found.float(), float(off)
+    alpha, most = (_number(path, said, name) for name in ("alpha", "most_error"))
+    return Calibration(said["model"], int(_number(path, said, "observations")), largest, errors, alpha, most)
+
+
+def _number(path: Path, said: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(said.get(name, ""))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf") or (name == "observations" and value % 1):
+        raise ValueError(
+            f"the calibration {path} says {name} {said.get(name, '')!r}; make it with `vla calibrate`."
+        )
+    return value
+
+
+def int8_weight(
+    name: str, weight: Tensor, calibration: Calibration | None, scaled: Tensor | None = None
+) -> Weight:
+    """A product's matrix [N, K] for int8 rows, smoothed as it was calibrated, or itself where it stays
+    exact. scaled: see Calibration.factors."""
+    if calibration is None:
+        return quantized(weight, W8A8)
+    if name in calibration.exact:
+        return weight
+    return quantized(weight, W8A8, calibration.factors(name, weight, scaled))

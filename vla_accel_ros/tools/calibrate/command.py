@@ -1,0 +1,77 @@
+"""`vla calibrate`: make the file with which precision w8a8 is more exact, from recorded observations.
+
+The plain network runs on observations of a bag, of a LeRobot dataset or of the simulated arm. The file says,
+for each product, how large the columns of its inputs become, and how far off it is in 8 bits; those above
+--most-error will stay exact (docs/precision.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vla_accel_ros.tools.options import chosen_contract, contract_option, subcommand
+
+WORST = 5
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    what = "see what 8-bit products need to know of a checkpoint's activations"
+    parser = subcommand(subparsers, "calibrate", what, run)
+    add = parser.add_argument
+    add("checkpoint", type=Path, help="the checkpoint's folder")
+    add("source", type=Path, nargs="?", help="a bag or a LeRobot dataset (default: the simulated arm)")
+    add("--out", type=Path, required=True, metavar="FILE", help="to write, such as calibration.safetensors")
+    add("--frames", type=int, default=64, help="observations (default: %(default)s)")
+    add(
+        "--alpha", type=float, default=0.5, help="of the load moved to weights, 0 to 1 (default: %(default)s)"
+    )
+    add("--most-error", type=float, default=0.05, help="of a product in 8 bits (default: %(default)s)")
+    add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
+    add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
+    contract_option(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the network, write the file, print what it says. Raises ValueError for what it cannot be run on."""
+    import torch
+
+    from vla_accel_ros.contract.contract import Contract
+    from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+    from vla_accel_ros.tools.bench.observations import recorded, simulated
+    from vla_accel_ros.tools.calibrate.dataset import is_dataset, of_dataset
+    from vla_accel_ros.tools.calibrate.seen import calibrate
+
+    if arguments.frames < 1:
+        raise ValueError(f"--frames is {arguments.frames}; give at least 1.")
+    torch.set_num_threads(1)  # as engines have it
+    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    observations, contract = [], Contract.load(chosen_contract(arguments))
+    if arguments.source is not None and is_dataset(arguments.source):
+        names = {camera.name: camera.image for camera in contract.cameras}
+        observations = of_dataset(arguments.source, arguments.frames, names)
+    elif arguments.source is not None:
+        observations, _, contract = recorded(arguments.source, arguments.frames)
+    policy = load_policy(arguments.checkpoint, device, getattr(torch, dtype), contract.delta_mask)
+    if arguments.source is None:
+        engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
+        observations = simulated(engine, contract, arguments.frames)
+    made = calibrate(policy, observations, arguments.alpha, arguments.most_error, _say)
+    made.write(arguments.out)
+    errors = sorted(made.errors.items(), key=lambda item: -item[1])
+    print(f"\r{len(errors)} products on {made.observations} observations; relative errors in 8 bits:")
+    print(f"median {errors[len(errors) // 2][1]:.4f}; largest:")
+    for name, error in errors[:WORST]:
+        print(f"  {name:20}{error:.4f}")
+    exact = made.exact
+    print(f"{len(exact)} stay exact, above {made.most_error:g}{': ' if exact else ''}{', '.join(exact)}")
+    print(f"written: {arguments.out}")
+    return 0
+
+
+def _say(sentence: str) -> None:
+    print(f"\r{sentence}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,110 @@
+"""Observations of a LeRobot dataset, version 3.0, spread over its episodes.
+
+States are as they are there: in the units of the data that the checkpoint was trained on. A camera of the
+dataset is a policy's image by the contract, or by its own name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.tools.export.film import needed
+from vla_accel_ros.types import Observation
+
+STATE, IMAGES = "observation.state", "observation.images."
+VERSION = "v3.0"
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether a folder is one of LeRobot's."""
+    return (path / "meta" / "info.json").is_file()
+
+
+def of_dataset(root: Path, most: int, names: Mapping[str, str]) -> list[Observation]:
+    """At most so many. names: of the policy's images, by the dataset's cameras.
+
+    Raises ValueError for a folder that is no dataset of VERSION or holds nothing, RuntimeError without
+    pyarrow and av.
+    """
+    info = json.loads((root / "meta" / "info.json").read_text())
+    if info.get("codebase_version") != VERSION:
+        raise ValueError(
+            f"{root} is a dataset of version {info.get('codebase_version')}; convert it to {VERSION}."
+        )
+    keys = [name for name, feature in info["features"].items() if feature["dtype"] == "video"]
+    if not keys or STATE not in info["features"]:
+        raise ValueError(f"{root} has no video or no {STATE}; calibrate on what the policy sees.")
+    tables = needed("pyarrow.parquet")
+    tasks = tables.read_table(root / "meta" / "tasks.parquet").to_pydict()
+    words = dict(zip(tasks["task_index"], tasks.get("task", tasks.get("__index_level_0__")), strict=True))
+    episodes = [
+        row
+        for file in sorted((root / "meta" / "episodes").rglob("*.parquet"))
+        for row in tables.read_table(file).to_pylist()
+    ]
+    total = sum(episode["length"] for episode in episodes)
+    if not total:
+        raise ValueError(f"{root} has no frame; record something first.")
+    wanted = set(np.linspace(0, total - 1, min(most, total)).astype(int).tolist())
+    found: list[Observation] = []
+    first = 0
+    for episode in episodes:
+        own = [index - first for index in range(first, first + episode["length"]) if index in wanted]
+        first += episode["length"]
+        if own:
+            found += _of_episode(root, info, episode, own, keys, names, words)
+    return found
+
+
+def _of_episode(
+    root: Path,
+    info: Mapping[str, Any],
+    episode: Mapping[str, Any],
+    frames: list[int],
+    keys: list[str],
+    names: Mapping[str, str],
+    words: Mapping[int, str],
+) -> list[Observation]:
+    place = {name: episode[f"data/{name}"] for name in ("chunk_index", "file_index")}
+    table = needed("pyarrow.parquet").read_table(root / info["data_path"].format(**place))
+    columns = {name: np.array(table[name].to_pylist()) for name in (STATE, "task_index", "episode_index")}
+    rows = np.flatnonzero(columns["episode_index"] == episode["episode_index"])
+    pictures = {key: _pictures(root, info, episode, key, frames) for key in keys}
+    made = []
+    for number, frame in enumerate(frames):
+        images = {}
+        for key in keys:
+            camera = key.removeprefix(IMAGES)
+            images[names.get(camera, camera)] = pictures[key][number]
+        row, stamp = rows[frame], round(1e9 * frame / info["fps"])
+        state = columns[STATE][row].astype(np.float32)
+        made.append(Observation(images, state, words[int(columns["task_index"][row])], stamp))
+    return made
+
+
+def _pictures(
+    root: Path, info: Mapping[str, Any], episode: Mapping[str, Any], key: str, frames: list[int]
+) -> list[np.ndarray]:
+    """uint8 [H, W, 3] of these frames of an episode, in order."""
+    place = {name: episode[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+    path = root / info["video_path"].format(video_key=key, **place)
+    begin, fps = episode[f"videos/{key}/from_timestamp"], info["fps"]
+    found: dict[int, np.ndarray] = {}
+    with needed("av").open(str(path)) as video:
+        stream = video.streams.video[0]
+        video.seek(int((begin + frames[0] / fps) / stream.time_base), stream=stream)
+        for picture in video.decode(stream):
+            frame = round((picture.time - begin) * fps)
+            if frame in frames:
+                found[frame] = picture.to_ndarray(format="rgb24")
+            if frame >= frames[-1]:
+                break
+    missing = [frame for frame in frames if frame not in found]
+    if missing:
+        raise ValueError(f"{path} has no frame {missing[0]} of episode {episode['episode_index']}.")
+    return [found[frame] for frame in frames]

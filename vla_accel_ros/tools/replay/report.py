@@ -1,0 +1,100 @@
+"""What is said of a replay: how far it is, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vla_accel_ros.recording.reader import Bag
+
+EVERY_S = 5.0
+"""Between two lines of progress: there may be no terminal to draw a bar on."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a chunk or an answer differs from the recorded one, in a sentence. size: the largest difference of
+    its numbers, in ROS units; nan for an answer."""
+
+    what: str
+    size: float
+
+
+@dataclass
+class Result:
+    """chunks, texts: how many were compared; different: those that were not equal, in order. frames: moments
+    replayed, in seconds. notes: what differs between then and now and may be why, a phrase each."""
+
+    chunks: int = 0
+    texts: int = 0
+    frames: int = 0
+    seconds: float = 0.0
+    different_chunks: list[Difference] = field(default_factory=list)
+    different_texts: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether everything was."""
+        return not (self.different_chunks or self.different_texts)
+
+
+class Progress:
+    """Says "what n of total" at most every EVERY_S, and nothing of what takes less.
+
+    total: 0 where it is not known. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        say: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what, self._total, self._say, self._clock = what, total, say, clock
+        self._told_s = clock()
+
+    def at(self, done: int) -> None:
+        """So many are done."""
+        if self._clock() - self._told_s < EVERY_S:
+            return
+        self._told_s = self._clock()
+        share = f" of {self._total} ({100 * done // self._total} %)" if self._total else ""
+        self._say(f"{self._what} {done}{share}")
+
+
+def report(bag: Bag, counts: Counter[str], result: Result) -> list[str]:
+    """The report. counts: of Moments."""
+    rate = (
+        f" in {result.seconds:.1f} s: {result.frames / result.seconds:.1f} frames/s" if result.frames else ""
+    )
+    unfinished = "" if bag.finished else ", which was not finished: read up to where it breaks off"
+    found = [
+        f"bag     {bag.path}{unfinished}",
+        f"frames  {result.frames} replayed of {counts['observations']} observed{rate}",
+    ]
+    if counts["incomplete"]:
+        found.append(f"        {counts['incomplete']} observations have images that are not in the bag")
+    if counts["of no session"]:
+        found.append(f"        {counts['of no session']} observations are of no session in the bag")
+    if counts["chunks of no observation"]:
+        found.append(f"        {counts['chunks of no observation']} chunks have no observation in the bag")
+    found += _compared("chunks", result.chunks, result.different_chunks)
+    if result.texts:
+        found += _compared("texts", result.texts, result.different_texts)
+    if not result.equal and result.notes:
+        found.append("why     it may be " + "; ".join(result.notes))
+    return found
+
+
+def _compared(what: str, total: int, different: list[Difference]) -> list[str]:
+    found = [f"{what:<8}{total - len(different)} of {total} equal"]
+    if different:
+        found.append(f"        the first that differs: {different[0].what}")
+        largest = max(different, key=lambda one: one.size)
+        if len(different) > 1 and largest.size > different[0].size:
+            found.append(f"        the largest difference: {largest.what}")
+    return found
