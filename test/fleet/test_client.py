@@ -128,6 +128,8 @@ def test_a_request_without_an_answer_is_lost_in_time_and_asked_again_with_a_new_
     assert (again.round, again.attempt) == (ask.round, 2)
     assert client.counts["lost"] == 1
     assert client.waiting_for(deadline_ns + 2 * S) == ("no answer from the fleet's scheduler", " for 3 s")
+    at_once = START + S - MS
+    assert client.waiting_for(at_once) == ("no answer from the fleet's scheduler", "")
 
 
 def test_an_answer_to_an_earlier_attempt_is_taken_while_it_can_move_the_arm():

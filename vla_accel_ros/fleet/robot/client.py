@@ -199,7 +199,7 @@ class FleetClient:
 
     def waiting_for(self, now_ns: int) -> tuple[str, str]:
         """Why no chunk comes, and how long already, as a sentence in two parts; empty while all is well."""
-        since = f" for {max(0, now_ns - max(self._heard_ns, self._since_ns)) // S} s"
+        since = _for(now_ns - max(self._heard_ns, self._since_ns))
         if not self._instruction:
             return self._missing, ""
         if self.execution.released:
@@ -342,4 +342,9 @@ class FleetClient:
 
     def _silence(self, now_ns: int) -> str:
         since_ns = max(self._heard_ns, now_ns if self._first_ns is None else self._first_ns)
-        return f" for {max(0, now_ns - since_ns) // S} s"
+        return _for(now_ns - since_ns)
+
+
+def _for(duration_ns: int) -> str:
+    """How long, in whole seconds; nothing below one."""
+    return f" for {duration_ns // S} s" if duration_ns >= S else ""
