@@ -20,9 +20,10 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW
+from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import kernels_for
-from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS, check
+from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS, W8A8_INT4, check
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops, ops_for
@@ -32,7 +33,7 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.solver import AB2, EULER
 from vla_accel_ros.models.layers.packed import Segment
-from vla_accel_ros.models.layers.quantized import INT4, INT8, Quantized
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8, Quantized
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.bench.subjects import random_inputs, random_model
 from vla_accel_ros.tools.tune import pieces
@@ -45,6 +46,8 @@ KERNELS = tuple(
     name for name, value in vars(Ops).items() if isinstance(value, staticmethod) and not name.startswith("_")
 )
 FORWARD = "packed forward"
+FEW_ROWS = {FP8: FP8, INT8: INT8, INT4: INT4, W8A8_INT4: INT4}
+"""By precision, the kind of the weights that few rows are multiplied by."""
 ONLY = {"attend": 5, "attend_rotary": 9}
 """Of these the argument that is a result; others may be left as they were or used as scratch memory."""
 
@@ -126,7 +129,7 @@ def checked(
             try:
                 _run(model, precision, found, views)
                 _forward(model, precision, found)
-                weights = None if precision == EXACT else precision
+                weights = FEW_ROWS.get(precision)
                 alone = pieces.errors(config, 40, device, 3, ops_for(device), dtype, weights)
                 found += [(name.split()[0], size, NEAR) for name, size in alone]
             except Exception as fault:  # whatever a compiler, a driver or a library says
@@ -183,13 +186,14 @@ def _run(model: Pi, precision: str, found: list[tuple[str, float, float]], views
 def _forward(model: Pi, precision: str, found: list[tuple[str, float, float]]) -> None:
     """A prompt, and then a token behind it, by the kernels and by the references on the same prefix."""
     device, sizes = model.embed_table.device, model.config.prefix
-    weights = precision if precision in (INT8, INT4) else None
+    weights = FEW_ROWS[precision] if precision in (INT8, INT4, W8A8_INT4) else None
+    rows8 = Int8() if precision == W8A8 else None
     results: list[list[Tensor]] = []
     drawn = torch.Generator(device).manual_seed(3)
     rows = torch.randn(1, 21, sizes.width, generator=drawn, device=device).to(model.language_model.dtype)
     for kernels in (kernels_for(device), kernels_for(torch.device("cpu"))):
         pool = KVPool(sizes, 1, 24, device, rows.dtype)
-        forward = PackedForward(model.stack, sizes, 64, kernels, capture=False, weights=weights)
+        forward = PackedForward(model.stack, sizes, 64, kernels, capture=False, weights=weights, int8=rows8)
         made = [forward([Segment(rows[:, :20], causal=True, out=pool.span(0, 0, 20))])[0].clone()]
         past = (pool.span(0, 0, 20),)
         made.append(forward([Segment(rows[:, 20:], past, out=pool.span(0, 20, 21))])[0].clone())
