@@ -295,7 +295,9 @@ class TrajectoryLogic:
             return
         self._went = True
         if self._joints.newest_ns is not None:
-            here, begin_ns = self._joints.newest(), now_ns + self.follower.joining.approach_ns
+            limits = self.robot.limits
+            here = np.clip(self._joints.newest(), limits.lower, limits.upper)
+            begin_ns = now_ns + self.follower.joining.approach_ns
             self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
             self._until_ns = max(now_ns + self.most_ns, begin_ns + self.most_ns // 2)
             self._cut = cut(self._move, self._until_ns, self.robot.limits)
@@ -331,11 +333,8 @@ class TrajectoryLogic:
             assert going is not None
             joints, limits, kept_ns = self.robot.joints, self.robot.limits, self._kept_ns
             if was_ns < going.start_ns:
-                braking = brake(
-                    joints,
-                    MotionState(now_ns + self.follower.joining.approach_ns, going.positions[0]),
-                    limits,
-                )
+                ends_ns = now_ns + going.start_ns - was_ns
+                braking = brake(joints, MotionState(ends_ns, going.positions[0]), limits)
             elif jumped:
                 braking = brake_on_arrival(joints, going.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
             else:

@@ -60,9 +60,9 @@ class Robot:
     """The motion of a trajectory node, two joints, and the controller that does what it is told. A tick is
     10 ms.
 
-    silent: joint_states do not come. Attributes: `path`, where the joints were at each tick, float64 [2];
-    `sent`, how many messages the controller got; `answers`, by service.
-    """
+    silent: joint_states do not come. sag: float64 [2], of the joints as they are measured. Attributes:
+    `path`, where the joints were at each tick, float64 [2]; `sent`, how many messages the controller got;
+    `answers`, by service."""
 
     def __init__(self, kind: str) -> None:
         joints = tuple(Joint(name, -2.0, 2.0, SPEED, ACCELERATION, "absolute") for name in NAMES)
@@ -78,6 +78,7 @@ class Robot:
         )
         self.node, self.limits = Node(self._hear), JointLimits.of(joints)
         self.silent, self.sent, self.position = False, 0, np.zeros(2)
+        self.sag = np.zeros(2)
         self.path: list[np.ndarray] = []
         self.answers: dict[str, Trigger.Response] = {}
         self._calls: dict[str, Coroutine] = {}
@@ -206,8 +207,9 @@ class Robot:
             self.position = self._controller.desired(self.node.now).position
         self.path.append(self.position)
         if not self.silent:
-            self._joints.add(NAMES, self.position, self.node.now)
-            self.follower.measured(self.position, self.node.now, self.node.now)
+            measured = self.position + self.sag
+            self._joints.add(NAMES, measured, self.node.now)
+            self.follower.measured(measured, self.node.now, self.node.now)
 
     def _chunk(self, goal: float) -> None:
         stamp_ns = self.node.now - 5 * TICK_NS

@@ -204,10 +204,9 @@ class Home:
         )
         whole = self._sent[topic]
         limits, was_ns = self._limits_of(whole.joints), self._was_ns if jumped else now_ns
-        if was_ns < whole.start_ns:  # on the way to where the joints are, where it may end
-            rest = whole.positions[:1]
-            times_ns = np.array([was_ns + self._hold.approach_ns()])
-            braking = Trajectory(whole.joints, times_ns + (now_ns - was_ns), rest, np.zeros_like(rest))
+        if was_ns < whole.start_ns:  # on the way to where the joints are, where it ends when it was to
+            rest, ends_ns = whole.positions[:1], np.array([now_ns + whole.start_ns - was_ns])
+            braking = Trajectory(whole.joints, ends_ns, rest, np.zeros_like(rest))
         elif jumped:
             braking = brake_on_arrival(whole.joints, whole.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
         else:
@@ -243,7 +242,8 @@ class Home:
         assert self._limits is not None
         names = tuple(joint.name for joint in self._joints)
         measured = self._hold.measured or {}
-        here = np.array([measured[name] for name in names])
+        limits = self._limits
+        here = np.clip([measured[name] for name in names], limits.lower, limits.upper)
         goal = np.array([self._home[name] for name in names])
         now_ns = self._hold.node.now_ns()
         # From wherever the setpoint is to where the joints are, first, which is what the motion begins with.
