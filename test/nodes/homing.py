@@ -62,7 +62,8 @@ class Robot:
 
     silent: joint_states do not come. sag: float64 [2], of the joints as they are measured. Attributes:
     `path`, where the joints were at each tick, float64 [2]; `sent`, how many messages the controller got;
-    `answers`, by service."""
+    `answers`, by service.
+    """
 
     def __init__(self, kind: str) -> None:
         joints = tuple(Joint(name, -2.0, 2.0, SPEED, ACCELERATION, "absolute") for name in NAMES)
