@@ -332,9 +332,12 @@ class TrajectoryLogic:
         if moves:
             assert going is not None
             joints, limits, kept_ns = self.robot.joints, self.robot.limits, self._kept_ns
-            if was_ns + (0 if jumped else kept_ns) < going.start_ns:
-                left_ns = self.follower.joining.approach_ns if jumped else going.start_ns - now_ns
-                braking = brake(joints, MotionState(now_ns + left_ns, going.positions[0]), limits)
+            if was_ns < going.start_ns:
+                braking = brake(
+                    joints,
+                    MotionState(now_ns + self.follower.joining.approach_ns, going.positions[0]),
+                    limits,
+                )
             elif jumped:
                 braking = brake_on_arrival(joints, going.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
             else:

@@ -78,20 +78,6 @@ def test_it_begins_within_the_range_though_joints_are_measured_beyond_it():
     robot.assert_smooth()
 
 
-@pytest.mark.parametrize("after_s", [0.1, 0.2, 0.3])
-def test_one_that_is_held_on_its_way_to_where_the_joints_are_ends_there_and_not_beyond(after_s):
-    robot = Robot("joint_trajectory")
-    stood = stands_with(robot, -0.15)
-    robot.call("home")
-    robot.run(after_s)
-    assert stood - 0.15 < robot.path[-1].min() < stood
-    robot.hold()
-    robot.run(3.0)
-    np.testing.assert_allclose(robot.path[-1], stood - 0.15, atol=1e-3)
-    assert np.min(robot.path[-300:]) >= stood - 0.151
-    robot.assert_smooth()
-
-
 def test_a_call_that_waits_for_the_stand_and_is_held_never_moves(waiting):
     waiting.hold()
     assert_stays(waiting)

@@ -204,11 +204,10 @@ class Home:
         )
         whole = self._sent[topic]
         limits, was_ns = self._limits_of(whole.joints), self._was_ns if jumped else now_ns
-        if was_ns + (0 if jumped else kept_ns) < whole.start_ns:
-            # On the way to where the joints are, where it ends: when it was to, if the clock still says when.
-            left_ns = self._hold.approach_ns() if jumped else whole.start_ns - now_ns
+        if was_ns < whole.start_ns:  # on the way to where the joints are, where it may end
             rest = whole.positions[:1]
-            braking = Trajectory(whole.joints, np.array([now_ns + left_ns]), rest, np.zeros_like(rest))
+            times_ns = np.array([was_ns + self._hold.approach_ns()])
+            braking = Trajectory(whole.joints, times_ns + (now_ns - was_ns), rest, np.zeros_like(rest))
         elif jumped:
             braking = brake_on_arrival(whole.joints, whole.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
         else:
