@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +17,9 @@ from vla_accel_ros.engine.lanes.partitions import CannotDivide
 from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.tune import choose
 from vla_accel_ros.tools.tune.choose import LAYER
+from vla_accel_ros.tools.tune.pieces import Piece
 from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning
 
 
@@ -177,3 +179,18 @@ class TestSteps:
         machine.path.write_text("[]")
         with pytest.raises(ValueError, match=r"gpu\.json is no tuning table"):
             machine.tuning().resume()
+
+
+@pytest.mark.parametrize("few", [(), (Config(64, 16, 64, way="cuda"),)])
+def test_what_is_in_use_starts_early_only_beside_candidates_that_do(
+    monkeypatch: pytest.MonkeyPatch, few: tuple[Config, ...], machine: Machine
+) -> None:
+    """A GPU before Hopper cannot launch so."""
+    tables = list[Table]()
+    monkeypatch.setattr(choose, "TritonOps", lambda device, table: tables.append(table))
+    monkeypatch.setattr(choose, "_launch", lambda ops, piece: None)
+    monkeypatch.setattr(choose, "chain_us", lambda *given, **more: 4.0)
+    monkeypatch.setattr(choose, "_best", lambda *given: 2.0)
+    monkeypatch.setattr(choose, "_hopper", lambda *given: 3.0)
+    gain = choose._choose(machine.tuning(), cast(Piece, None), (), few, torch.device("cpu"))
+    assert gain == Gain(4.0, 2.0) and [table.pdl for table in tables] == [bool(few)]

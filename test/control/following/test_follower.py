@@ -198,6 +198,15 @@ def test_controllers_that_say_where_they_are_commanded_to_be_are_joined_within_l
         untold.assert_within_limits()
 
 
+@pytest.mark.parametrize("word", [1e9, -1e300, np.inf, np.nan])
+def test_controllers_that_say_what_cannot_be_do_not_keep_it_from_beginning(word):
+    robot = Robot()
+    robot.follower.joining.told(np.array([word, 0.0]))
+    robot.run(2.5, goal=0.0)
+    assert Motion.RUNNING in robot.states
+    robot.assert_within_limits()
+
+
 def test_what_controllers_say_counts_until_something_is_commanded_from_here():
     robot = Robot()
     robot.go()

@@ -74,8 +74,10 @@ class Joining:
 
     def told(self, setpoint: np.ndarray) -> None:
         """Where controllers say that they are commanded to be now, float64 [D], NaN where they say nothing.
-        It counts until something is commanded from here."""
-        self._told = setpoint
+        It counts until something is commanded from here, and within the joints' range alone: what is said to
+        be 10^9 rad away would be joined for ever."""
+        limits = self._buffer.limits
+        self._told = np.clip(np.where(np.isfinite(setpoint), setpoint, np.nan), limits.lower, limits.upper)
 
     def begin_anew(self) -> None:
         """Start over from the next joint state, where others may have moved the robot."""

@@ -107,7 +107,7 @@ def _choose(
     device: torch.device,
 ) -> Gain | None:
     """Enter the fastest of some, and of kernels/cuda if those are faster."""
-    before_us = _used_us(tuning.used, piece, device)
+    before_us = _used_us(tuning.used, piece, device, pdl=bool(few))
     us = _best(tuning.table, piece, candidates, device, tuning.say)
     us = min(us, _hopper(tuning.table, piece, few, us, device, tuning.say))
     return Gain(before_us, us) if math.isfinite(us) else None
@@ -115,14 +115,16 @@ def _choose(
 
 def _choose_tiles(tuning: Tuning, piece: Piece, tiles: tuple[Config, ...], device: torch.device) -> Gain:
     """Enter the fastest tiles, if they are faster than cuBLAS."""
-    blas_us, before_us = _blas(tuning.table, piece, device), _used_us(tuning.used, piece, device)
+    blas_us = _blas(tuning.table, piece, device)
+    before_us = _used_us(tuning.used, piece, device, pdl=True)
     return Gain(before_us, min(blas_us, _hopper(tuning.table, piece, tiles, blas_us, device, tuning.say)))
 
 
-def _used_us(used: Table, piece: Piece, device: torch.device) -> float:
-    """Microseconds as engines launch it until now."""
+def _used_us(used: Table, piece: Piece, device: torch.device, pdl: bool) -> float:
+    """Microseconds of the table in use. pdl: as of the candidates that it is compared with; only what is for
+    Hopper starts early."""
     with torch.inference_mode():
-        ops = TritonOps(device, dataclasses.replace(used, pdl=True))
+        ops = TritonOps(device, dataclasses.replace(used, pdl=pdl))
         return chain_us(_launch(ops, piece), piece, device, runs=20)
 
 
