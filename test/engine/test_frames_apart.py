@@ -11,7 +11,8 @@ from builders import make_observation, make_policy
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.frames import Frames
-from vla_accel_ros.engine.request import OBSERVE, Request
+from vla_accel_ros.engine.lanes.lane import Launched
+from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request
 
 
 class Computed:
@@ -53,6 +54,29 @@ def test_a_frame_is_published_once_it_is_computed(monkeypatch: pytest.MonkeyPatc
         prefix.release()
     engine.runner.prefixes.remove("")
     assert engine.runner.pool.free == engine.runner.pool.slots
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_lane_that_runs_ahead_computes_each_once(several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is published when it is waited for must not be taken for a group, and chosen again meanwhile."""
+    engine, frames, _ = apart(monkeypatch)
+    engine.runner.frames, lane = frames, engine.scheduler.lanes[0]
+    given = [Request(OBSERVE, observation=make_observation(seed)) for seed in range(1 + several)]
+    for request in given:
+        request.begun = True
+    wait = frames.run_together(given) if several else frames.run(given[0])
+    launched = Launched(MicroBatch(ENCODE, tuple(given)), 0.0, computed=True, wait=wait)
+    assert all(request.awaited for request in given) and not launched.is_short
+    launched.complete()
+    for request in given:
+        request.result.release()
+    lane.runs_ahead = True
+    request = engine.scheduler.submit(Request(OBSERVE, observation=make_observation(2)))
+    for _ in range(3):
+        engine.scheduler.step(lane)
+    assert request.released and request.done == 1 and lane.ahead is None
+    request.result.release()
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 def test_one_that_fails_on_the_device_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,9 +268,8 @@ class Frames:
         robot = self._robots.of(observation.robot)
         with self._pool.filling() as slot:
             seen = self._prefill.observe(observation, robot.policy, slot)
-            return self._once_computed(
-                [slot], partial(self._publish, request, slot, observation, robot, seen)
-            )
+            publish = partial(self._publish, request, slot, observation, robot, seen)
+            return self._once_computed([request], [slot], publish)
 
     def run_together(self, requests: Sequence[Request]) -> Callable[[], None] | None:
         """Compute several frames in one forward, and publish them as `run` does; where that fails or there is
@@ -296,7 +295,7 @@ class Frames:
             for found in zip(requests, slots, seen, robots, extents, strict=True):
                 self._publish(*found)
 
-        return self._once_computed(slots, publish)
+        return self._once_computed(requests, slots, publish)
 
     def _one_by_one(self, requests: Sequence[Request]) -> Callable[[], None] | None:
         waits = list[Callable[[], None]]()
@@ -311,12 +310,16 @@ class Frames:
 
         return wait_for_all if waits else None
 
-    def _once_computed(self, slots: Sequence[int], publish: Callable[[], None]) -> Callable[[], None] | None:
+    def _once_computed(
+        self, requests: Sequence[Request], slots: Sequence[int], publish: Callable[[], None]
+    ) -> Callable[[], None] | None:
         """Publish now or, apart, by what is returned, which waits for what the stream computes into the
         slots and gives them back if that failed."""
         if not self._apart:
             publish()
             return None
+        for request in requests:
+            request.awaited = True
         computed = torch.cuda.current_stream(self._pool.k.device).record_event()
 
         def publish_then() -> None:

@@ -41,7 +41,8 @@ class Launched:
         What comes meanwhile then waits for two of them at most."""
         if self.wait is None:
             return False
-        group = self.batch.requests[-1].want == OBSERVE and not self.batch.requests[-1].finished
+        requests = self.batch.requests
+        group = requests[-1].want == OBSERVE and not any(one.awaited or one.finished for one in requests)
         return group or (self.batch.stage == DENOISE and self.batch.steps == 1)
 
     def complete(self) -> None:
