@@ -212,6 +212,9 @@ class Scheduler:
             with lane.computing():
                 before = lane.ahead
                 batch = self._schedule(lane)
+                if batch is None and lane.looks_out(self._clock()):
+                    idle = True
+                    return ()
                 launched = self._run(lane, batch)
                 self._postprocess(lane, launched)
                 advanced = [*(before.batch.requests if before else ()), *(batch.requests if batch else ())]
@@ -252,7 +255,7 @@ class Scheduler:
             self._postprocess(lane, before)
         if not (lane.runs_ahead and launched.is_short):
             return launched
-        lane.ahead = launched
+        lane.run_ahead(launched)
         launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
         for request in launched.told:
             tell(request)
@@ -266,6 +269,7 @@ class Scheduler:
         batch, began_s, lane.ended_s = launched.batch, max(launched.began_s, lane.ended_s), self._clock()
         took_s, there = lane.ended_s - began_s, list[Request]()
         note(lane.name, batch, began_s, lane.ended_s)
+        lane.took(batch, took_s)
         try:
             with self._queue.choosing:
                 # Of what ran ahead some may have been taken out meanwhile.

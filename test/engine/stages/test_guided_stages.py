@@ -281,7 +281,7 @@ def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(
                 batch = Seated(seats)
                 batch.begin(0, noise, state, setting.span(0), setting.of(one))
                 batch.run()
-                flow, pending = batch.flows[0], seats.result(0)
+                flow, pending = batch.flows[0], seats.results([0])[0]
             samples = pending.wait()
             assert pending.ready() and pending.wait() is samples
             assert torch.equal(torch.from_numpy(samples.actions), flow.actions.cpu())
@@ -310,7 +310,7 @@ def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: s
             for _ in range(STEPS):
                 batch.step()
                 moved.append(each.flow(0).update[..., :joints].square().mean(-1).sqrt().cpu())
-            found = torch.from_numpy(each.result(0).wait().magnitudes)
+            found = torch.from_numpy(each.results([0])[0].wait().magnitudes)
             torch.testing.assert_close(found, torch.stack(moved), rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(found, torch.from_numpy(magnitudes), **NEAR)
 

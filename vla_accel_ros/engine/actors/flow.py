@@ -95,6 +95,8 @@ class FlowActor:
             given = count, config.steps, time_rule
             self._seats = PlainSeats(policy.model, *given, together=False, solver=config.solver)
         self._seated: dict[int, Request] = {}
+        self._noise_made: tuple[object, np.ndarray] | None = None  # the last, and of what it is a function
+        self._number = -1  # of the request that began last
 
     def first_stage(self, request: Request) -> str:
         """DENOISE, always."""
@@ -166,11 +168,13 @@ class FlowActor:
         if self._policy.device.type != "cuda":
             self._finish(made)
             return None
-        over = torch.cuda.Event()
-        over.record(torch.cuda.current_stream(self._policy.device))
         for request, _ in made:
             request.awaited = True
-        return partial(self._finish, made, over)
+        if made:  # whose results come last
+            return partial(self._finish, made, made[-1][1].wait)
+        over = torch.cuda.Event()
+        over.record(torch.cuda.current_stream(self._policy.device))
+        return partial(self._finish, made, over.synchronize)
 
     def drop(self, request: Request) -> None:
         """Leave the seat."""
@@ -184,9 +188,14 @@ class FlowActor:
         """Of an action request on a frame of that stamp, float32 [H, A]; see models.flow.noise. step_dt_s: of
         the robot, None = the engine's."""
         config, shape = self._config, (self.horizon, self._policy.config.action_dim)
-        if config.noise == COHERENT:
-            return coherent(config.seed, stamp_ns, step_dt_s or config.step_dt_s, shape)
-        return fresh(config.seed, number, shape)
+        coheres = config.noise == COHERENT
+        times = stamp_ns, step_dt_s or config.step_dt_s
+        of: object = times if coheres else number
+        made = self._noise_made
+        if made is None or made[0] != of:
+            noise = coherent(config.seed, *times, shape) if coheres else fresh(config.seed, number, shape)
+            self._noise_made = made = of, noise
+        return made[1].copy()
 
     def _agree(self, request: Request, prefix: Prefix, origin: np.ndarray) -> None:
         """What an agreement means for this request."""
@@ -203,7 +212,7 @@ class FlowActor:
         """float32 [1, H, A]: what was given, or the request's own."""
         noise = request.noise
         if noise is None or isinstance(noise, int):
-            number = request.number if noise is None else noise
+            number = self._number = request.number if noise is None else noise
             noise = self.noise(number, prefix.stamp_ns, prefix.embodiment.step_dt_s)
         shape = (self.horizon, self._policy.config.action_dim)
         if tuple(noise.shape) != shape:
@@ -224,10 +233,10 @@ class FlowActor:
             finished = [request for request in seated if request.progress.steps == self._seats.steps]
             if finished:
                 break
-        made = [(request, self._seats.result(request.progress.seat)) for request in finished]
+        made = self._seats.results([request.progress.seat for request in finished]) if finished else []
         for request in finished:
             self.drop(request)
-        return made
+        return list(zip(finished, made, strict=True))
 
     def _inpainting(self, doing: _Denoising) -> Inpainting | None:
         given = doing.guidance or doing.committed
@@ -271,10 +280,14 @@ class FlowActor:
             parts = (*flow, torch.stack(moved))
             return Pending(Samples(*(part.detach().float().cpu().numpy() for part in parts)))
 
-    def _finish(self, made: Sequence[tuple[Request, Pending]], over: torch.cuda.Event | None = None) -> None:
-        """Set what these came to. over: after which all of a micro-batch is computed."""
-        if over is not None:
-            over.synchronize()
+    def _finish(
+        self, made: Sequence[tuple[Request, Pending]], wait: Callable[[], object] | None = None
+    ) -> None:
+        """Set what these came to. wait: until all of a micro-batch is computed."""
+        if wait is not None:
+            if self._config.noise != COHERENT:
+                self.noise(self._number + 1)  # that of the next, while the device computes
+            wait()
         for request, pending in made:
             if not request.released:  # it may have been cancelled meanwhile
                 with failing_alone(request):

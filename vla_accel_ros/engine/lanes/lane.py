@@ -6,7 +6,8 @@ scheduler run at once; what each has of the GPU (a stream, its priority, a set o
 context that it computes in.
 
 A lane with a thread runs ahead: while the GPU computes a short micro-batch, the next one is chosen and
-launched behind it, and only then is the result waited for. So the GPU does not wait for the host.
+launched behind it, and only then is the result waited for. So the GPU does not wait for the host. Where there
+is no next one, the lane looks out for one until shortly before the result is expected.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ from vla_accel_ros.engine.request import DENOISE, OBSERVE, MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
+EARLY_S = 0.0004
+"""How long before a result is expected a lane begins to wait for it, and for nothing else."""
+RISES = 0.05
+"""Weight of a micro-batch that took longer than the shortest."""
+
 
 @dataclass
 class Launched:
     """A micro-batch that was launched. began_s: when; computed: whether there was anything to
     compute; wait: returns when its results are there, None: they are. told: requests of it that know that
-    they were advanced."""
+    they were advanced. over_s: about when its results are expected."""
 
     batch: MicroBatch
     began_s: float
@@ -76,6 +82,8 @@ class Lane:
         self.ahead: Launched | None = None
         self.runs_ahead, self.chosen_s, self.ended_s = False, -math.inf, -math.inf
         self.looked, self.again_s = 0, math.inf
+        self._takes_s: dict[tuple[str, int], float] = {}
+        self._over_s = -math.inf
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -101,6 +109,27 @@ class Lane:
         except Exception as error:
             _fail(alive, error)
         return launched
+
+    def run_ahead(self, launched: Launched) -> None:
+        """It is waited for when the next is launched, or when its results are expected: as early as the
+        shortest of its kind lately, so that none is waited for too late."""
+        what = launched.batch.kind, len(launched.batch.requests)
+        self.ahead = launched
+        self._over_s = max(launched.began_s, self.ended_s) + self._takes_s.get(what, 0.0) - EARLY_S
+
+    def looks_out(self, now_s: float) -> bool:
+        """Whether there is time to look out for what can be launched behind what runs ahead; sets when to
+        look again."""
+        if self.ahead is None or not self.runs_ahead or now_s >= self._over_s:
+            return False
+        self.again_s = min(self.again_s, self._over_s)
+        return True
+
+    def took(self, batch: MicroBatch, took_s: float) -> None:
+        """A micro-batch took so long."""
+        what = batch.kind, len(batch.requests)
+        before_s = self._takes_s.get(what, took_s)
+        self._takes_s[what] = before_s + (RISES if took_s > before_s else 1.0) * (took_s - before_s)
 
     def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
         """Call `turn` again and again in a thread. It runs something, or waits until something may be new or

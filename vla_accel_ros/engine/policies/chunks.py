@@ -10,9 +10,10 @@ other; so where a stream is about to bring newer joints, the step waits for them
 it would itself be over. Chunks then leave as evenly as joints come, and the processor is free in between.
 
 A frame goes before steps, but where it is computed in groups of layers its groups fill the time in which a
-step waits, as many as fit. Where none fits, the two alternate: a step waits for one group at most, and a
-frame for the steps between its groups. Whole chunks and groups do not alternate: a whole chunk takes as long
-as several groups. What goes before a frame goes before its next group, too; the rest waits for all of it.
+step waits, as many as fit. Where none fits, the two alternate: a group follows a step at once, the next step
+waits for one group at most, and a frame for the steps between its groups. Whole chunks and groups do not
+alternate: a whole chunk takes as long as several groups. What goes before a frame goes before its next group,
+too; the rest waits for all of it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBat
 LATE = 0.15
 """Of the period of a stream's chunks, how long a step waits for one that is not there when it is expected,
 and how much later than expected it may begin for a group of a frame, or a token."""
+
+
+AT_ONCE_S = 1e-4
+"""Between two micro-batches that follow each other without a wait."""
 
 
 class WholeChunks(Policy):
@@ -45,6 +50,7 @@ class StaggeredChunks(WholeChunks):
         self._busy = Busy()
         # When joints are expected that the next step waits for, and until when it waits.
         self._expected_s = self._wait_s = -math.inf
+        self._deferred: int | None = None  # steps since a group did not fit before one
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -53,6 +59,10 @@ class StaggeredChunks(WholeChunks):
         if batch is not None:
             frame = batch.requests[-1].want in (OBSERVE, REWORD)
             self._after_group = frame and self._groups > 1
+            if frame:
+                self._deferred = None
+            elif self._deferred is not None:
+                self._deferred += 1
             if self._after_group or not frame:
                 self._busy.chose(batch, now_s)
         return batch
@@ -85,11 +95,24 @@ class StaggeredChunks(WholeChunks):
             self._expected_s, self._wait_s = self._waits_s(begun, now_s) if paced else (-math.inf, -math.inf)
         if now_s < self._wait_s:
             group = see(ready)
-            if group is None or not self._after_group:
-                return group
-            ends_s = self._busy.ends_s(group.requests[0].kind, group.stage, now_s)
-            return group if ends_s <= self._wait_s else None
-        return step if step and self._after_group else see(ready) or step
+            return group if group is not None and self._fits(group, now_s) else None
+        group = see(ready)
+        if step is None or group is None:
+            return step or group
+        at_once = self._groups == 1 or not joins or self._busy.idle_s(now_s) <= AT_ONCE_S
+        return group if at_once and not self._after_group else step
+
+    def _fits(self, group: MicroBatch, now_s: float) -> bool:
+        """Whether a group may run while a step waits: it ends in time, or follows the step before at once and
+        is the only one that does. Where nothing has run for a while it waits for one step."""
+        if self._busy.ends_s(group.requests[0].kind, group.stage, now_s) <= self._wait_s:
+            return True
+        if self._after_group:
+            return False
+        if self._groups == 1 or self._deferred or self._busy.idle_s(now_s) <= AT_ONCE_S:
+            return True
+        self._deferred = 0
+        return False
 
     def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float]:
         """When the next chunk of a stream is expected that a step waits for, and until when it does; -inf if

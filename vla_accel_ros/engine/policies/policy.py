@@ -62,6 +62,10 @@ class Busy:
         """When the next can begin."""
         return max(now_s, self._over_s)
 
+    def idle_s(self, now_s: float) -> float:
+        """For how long nothing has run."""
+        return max(0.0, now_s - self._over_s)
+
     def ends_s(self, kind: str, stage: str, now_s: float) -> float:
         """When a micro-batch that is chosen now would be over; one that never ran takes no time."""
         return self.free_s(now_s) + self._takes_s.get((kind, stage), 0.0)

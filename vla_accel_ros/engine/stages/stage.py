@@ -88,6 +88,7 @@ class InOrder:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._over = device, torch.cuda.Event() if device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None  # of the last
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -96,7 +97,9 @@ class InOrder:
             yield
             return
         stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(self._over)
+        if stream != self._stream:  # what is in one stream is in order
+            stream.wait_event(self._over)
+        self._stream = stream
         try:
             yield
         finally:

@@ -41,7 +41,11 @@ class StaggeredStep(Denoise):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         # Each row begins at a multiple of 16 bytes.
-        self._seats = Inputs(self.device, {"where": (torch.int32, (4, -(-len(self.x) // 4) * 4))})
+        where = torch.int32, (4, -(-len(self.x) // 4) * 4)
+        of_state, of_noise = ((torch.float32, tuple(part.shape)) for part in (self.state, self.x))
+        given = {"where": where, "state": of_state}
+        self._seats = Inputs(self.device, given, beside={"noise": of_noise})
+        self.state = self._seats.fields["state"]
         self._look_at(self._seats.fields["where"])
         self.lengths.fill_(1)
         self.magnitudes.dims.fill_(self.joints)
@@ -63,9 +67,15 @@ class StaggeredStep(Denoise):
         self.guide = Guide(target[:seats], weights[:seats], gains[:seats], reach, committed[:seats])
         self._look_at(larger.where)
 
-    def place(self, where: np.ndarray) -> None:
-        """Set what `where` has, int32 of its shape; nothing is waited for."""
-        self._seats.put(where=where)
+    def place(self, where: np.ndarray, state: Tensor, noise: Mapping[int, Tensor]) -> None:
+        """Set, of the host: what `where` has, int32 of its shape, state float32 [B, S], and noise float32
+        [H, A] of the seats whose chunks begin. Nothing is waited for."""
+
+        def begin(host: Mapping[str, Tensor]) -> None:
+            for seat, values in noise.items():
+                self.x[seat].copy_(host["noise"][seat].copy_(values), non_blocking=True)
+
+        self._seats.put(begin if noise else None, where=where, state=state)
 
     @torch.inference_mode()
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
@@ -137,10 +147,10 @@ class CapturedSeats:
         self._where[1], self._where[3] = 1, self.stage.joints
         self._guides: list[Inpainting | None] = [None] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
-        self._begins = HostRing(device, _begin_fields(self.stage, steps), blocks=count + 1)
-        self._states = HostRing(device, {"state": (torch.float32, tuple(self.stage.state.shape))})
-        self._given = torch.zeros(self.stage.state.shape)  # the newest of each seat
+        self._agrees = HostRing(device, _guide_fields(self.stage, steps), blocks=count + 1)
+        self._state = torch.zeros(self.stage.state.shape)  # the newest of each seat
         self._begun: set[int] = set()  # seats of chunks with steps to come
+        self._noise: dict[int, Tensor] = {}  # of those whose first it is
 
     def prepare(self) -> None:
         """Capture the stage; the second time it does nothing."""
@@ -154,14 +164,15 @@ class CapturedSeats:
         where = self._where.copy()
         where[0], where[1] = slot, length
         self.stage.use(Form.FREE)
-        self.stage.place(where)
+        self.stage.place(where, self._state, {})
         self.stage.run()
 
     def _capture(self, form: Form) -> None:
         self._enter()
         for step in self._sizes:
             step.use(form)
-            step.capture(self._stages.partitions[step.partition])
+            if not step.captured:
+                step.capture(self._stages.partitions[step.partition])
 
     def _enter(self) -> None:
         """Compute in the partition of the current stream from now on."""
@@ -186,47 +197,44 @@ class CapturedSeats:
         check_fits(guide, stage.x.shape[1:])
         self.prepare()
         self._capture(Form.of(guide))
-        begin = {"x": (noise[0], stage.x[seat])}
+        self._noise[seat] = noise[0]
         if state is not None and stage.alone:
-            begin["state"] = state[0], stage.state[seat]
-            self._given[seat] = state[0]
+            self._state[seat].copy_(state[0])
         if guide is not None:
             to, count = stage.guide, guide.committed
-            begin["target"] = guide.target, to.target[seat]
-            begin["weights"] = guide.weights, to.weights[seat]
-            begin["gains"] = torch.tensor(stage.gains(guide)), to.gains[seat]
-            begin["committed"] = torch.tensor(count, dtype=torch.int32), to.committed[seat]
+            self._agree(
+                {
+                    "target": (guide.target, to.target[seat]),
+                    "weights": (guide.weights, to.weights[seat]),
+                    "gains": (torch.tensor(stage.gains(guide)), to.gains[seat]),
+                    "committed": (torch.tensor(count, dtype=torch.int32), to.committed[seat]),
+                }
+            )
         elif self._guides[seat] is not None:
             stage.guide.weights[seat].zero_()
             stage.guide.committed[seat].zero_()
-        self._copy(begin)
-        if guide is not None:
-            stage.x[seat, : guide.committed].copy_(stage.guide.target[seat, : guide.committed])
         self._guides[seat] = guide
         self._where[:, seat] = kv.place, kv.end, 0, joints or stage.joints
         self._begun.add(seat)
 
-    @torch.inference_mode()
     def restate(self, states: Mapping[int, Tensor]) -> None:
-        """See Seats; states are of the host. One copy, of all seats."""
+        """See Seats; states are of the host."""
         for seat, state in states.items():
-            self._given[seat] = state[0]
-        _, host = self._states.fill()
-        self.stage.state.copy_(host["state"].copy_(self._given), non_blocking=True)
-        self._states.sent()
+            self._state[seat].copy_(state[0])
 
-    def _copy(self, begin: dict[str, tuple[Tensor, Tensor]]) -> None:
+    def _agree(self, given: dict[str, tuple[Tensor, Tensor]]) -> None:
         """Values to where they belong, those of the host through page-locked memory."""
-        _, host = self._begins.fill()
-        for name, (value, to) in begin.items():
+        _, host = self._agrees.fill()
+        for name, (value, to) in given.items():
             if not value.is_cuda:
                 value = host[name].copy_(value)
             to.copy_(value, non_blocking=True)
-        self._begins.sent()
+        self._agrees.sent()
 
     def leave(self, seat: int) -> None:
         """See Seats."""
         self._begun.discard(seat)
+        self._noise.pop(seat, None)
 
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
@@ -236,7 +244,13 @@ class CapturedSeats:
         kept = [(part[seat], part[seat].clone()) for part in self.stage.moving for seat in waiting]
         stage = next(step for step in self._sizes if len(step.x) > max(taken))
         stage.use(max(Form.of(self._guides[seat]) for seat in taken))
-        self.stage.place(self._where)
+        noise = {seat: self._noise.pop(seat) for seat in taken if seat in self._noise}
+        self.stage.place(self._where, self._state, noise)
+        for seat in noise:
+            guide = self._guides[seat]
+            if guide is not None and guide.committed:
+                held = slice(guide.committed)
+                self.stage.x[seat, held].copy_(self.stage.guide.target[seat, held])
         stage.run()
         for part, values in kept:
             part.copy_(values)
@@ -250,17 +264,15 @@ class CapturedSeats:
         return Flow(stage.x[seat : seat + 1].clone(), stage.update[seat : seat + 1].clone())
 
     @torch.inference_mode()
-    def result(self, seat: int) -> Pending:
+    def results(self, seats: Sequence[int]) -> list[Pending]:
         """See Seats."""
-        return self.stage.readback.one(seat)
+        return [self.stage.readback.one(seat) for seat in seats]
 
 
-def _begin_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
-    """The inputs of a chunk that takes a seat."""
+def _guide_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
+    """What a chunk must agree with."""
     horizon, dims = stage.x.shape[1:]
     return {
-        "x": (torch.float32, (horizon, dims)),
-        "state": (torch.float32, tuple(stage.state.shape[1:])),
         "target": (torch.float32, (horizon, dims)),
         "weights": (torch.float32, (horizon,)),
         "gains": (torch.float32, (steps,)),

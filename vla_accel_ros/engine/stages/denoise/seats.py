@@ -67,8 +67,9 @@ class Seats(Protocol):
         """What has become of a chunk."""
         ...
 
-    def result(self, seat: int) -> Pending:
-        """The same on its way to the host, and how far every step moved it; nothing is waited for."""
+    def results(self, seats: Sequence[int]) -> list[Pending]:
+        """The same of some on their way to the host, and how far every step moved them; nothing is waited
+        for."""
         ...
 
 
@@ -165,6 +166,6 @@ class PlainSeats:
     def flow(self, seat: int) -> Flow:
         return self._flows[seat]
 
-    def result(self, seat: int) -> Pending:
-        flow, moved = self._flows[seat], torch.stack(self._moved[seat])
-        return Pending(Samples(*(part.float().cpu().numpy() for part in (*flow, moved))))
+    def results(self, seats: Sequence[int]) -> list[Pending]:
+        parts = [(*self._flows[seat], torch.stack(self._moved[seat])) for seat in seats]
+        return [Pending(Samples(*(part.float().cpu().numpy() for part in one))) for one in parts]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -73,31 +73,45 @@ class HostRing:
 class Inputs:
     """A stage's inputs: one block of device memory, and one copy to it for each call.
 
-    fields: names with dtype and shape. Not for several threads at once.
+    fields: names with dtype and shape. beside: fields of the host alone, for what is copied to elsewhere in
+    the same call. Not for several threads at once.
     """
 
-    def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
-        self._ring = HostRing(device, fields, blocks if device.type == "cuda" else 0)
+    def __init__(
+        self,
+        device: torch.device,
+        fields: Mapping[str, Field],
+        blocks: int = BLOCKS,
+        beside: Mapping[str, Field] | None = None,
+    ) -> None:
+        cuda, beside = device.type == "cuda", beside or {}
+        self._ring = HostRing(device, {**fields, **beside}, blocks if cuda else 0)
         self._block = torch.zeros(_bytes_of(fields), dtype=torch.uint8, device=device)
         self.fields = _fields_of(self._block, fields)
+        self._beside = {} if cuda else {name: torch.zeros(of[1], dtype=of[0]) for name, of in beside.items()}
 
-    def put(self, **values: Value | None) -> None:
+    def put(self, also: Callable[[Mapping[str, Tensor]], None] | None = None, **values: Value | None) -> None:
         """Set fields, in the current stream's order, without waiting for what is in it.
 
         Values are of the host or the device and of the field's shape, or are broadcast to it. On a GPU what a
-        field that is not named or None holds afterwards is undefined.
+        field that is not named or None holds afterwards is undefined. also: is given the fields of the host
+        alone, may write and copy from them.
         """
         given = {name: value for name, value in values.items() if value is not None}
         if not self._ring.blocks:
             for name, value in given.items():
                 write(self.fields[name], value)
+            if also is not None:
+                also(self._beside)
             return
         block, host = self._ring.fill()
         there = {name: value for name, value in given.items() if isinstance(value, Tensor) and value.is_cuda}
         for name, value in given.items():
             if name not in there:
                 write(host[name], value)
-        self._block.copy_(block, non_blocking=True)
+        self._block.copy_(block[: len(self._block)], non_blocking=True)
+        if also is not None:
+            also(host)
         self._ring.sent()
         for name, value in there.items():
             self.fields[name].copy_(value, non_blocking=True)

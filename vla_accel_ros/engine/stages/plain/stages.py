@@ -256,9 +256,9 @@ class CapturedPlainSeats:
         return Flow(readback.x.clone(), readback.update.clone())
 
     @torch.inference_mode()
-    def result(self, seat: int) -> Pending:
+    def results(self, seats: Sequence[int]) -> list[Pending]:
         """See Seats."""
-        return self._chunks[seat].pending()
+        return [self._chunks[seat].pending() for seat in seats]
 
 
 def _groups(pairs: Sequence[tuple[int, int]]) -> list[tuple[str, list[tuple[int, int]]]]:

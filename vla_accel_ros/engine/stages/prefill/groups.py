@@ -71,6 +71,7 @@ class Groups:
         self.count, self._stages = count, stages
         self._frame: Frame | None = None
         self._made: dict[tuple[Encode, Prefill], list[list[Part]]] = {}
+        self._recorded: set[tuple[Encode, Prefill, Hashable]] = set()
         self._device = stages.pool.k.device
 
     @torch.inference_mode()
@@ -92,7 +93,9 @@ class Groups:
                 prefill.set([words], [slot])
                 groups, seen = self._groups(encode, prefill), len(encode.tokens)
                 frame = Frame(slot, seen + len(words), seen, groups, stages.partition())
-                self._record(frame)
+                if (encode, prefill, frame.partition) not in self._recorded:
+                    self._record(frame)
+                    self._recorded.add((encode, prefill, frame.partition))
                 self._next(frame)
             finally:  # whoever lends the images may overwrite them when this is over, whatever it came to
                 encode.upload.read()
