@@ -11,6 +11,8 @@ import torch
 from launches import Launches
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vla_accel_ros.models.layers.llama import RMSNorm
+from vla_accel_ros.models.smolvla.stack import rotary_tables, rotate
 from vla_accel_ros.planning import cost, micro
 from vla_accel_ros.planning.device import Shape, load
 from vla_accel_ros.planning.measure import _rate, attentions, measure, shapes, to_yaml
@@ -122,12 +124,12 @@ def test_attention_computes_no_less_when_the_rate_of_tiles_is_another() -> None:
 
 
 def test_launches_of_plain_torch_are_those_of_a_norm_and_a_rotation() -> None:
-    norm = micro.RMSNorm(48, 1e-5).to(torch.bfloat16)
+    norm = RMSNorm(48, 1e-5).to(torch.bfloat16)
     heads = torch.randn(1, 5, 3, 16, dtype=torch.bfloat16).transpose(1, 2)
-    tables = micro.rotary_tables(torch.arange(5)[None], 16)
+    tables = rotary_tables(torch.arange(5)[None], 16)
     with torch.no_grad(), Launches() as seen:
         norm(torch.randn(1, 5, 48, dtype=torch.bfloat16))
-        micro.rotate(heads, tables)
+        rotate(heads, tables)
     assert seen.count == PLAIN_LAUNCHES
 
 

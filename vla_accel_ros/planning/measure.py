@@ -71,6 +71,7 @@ def measure(
     say: Callable[[str], object] = lambda _: None,
     large: int = LARGE,
     megabytes: int = 1024,
+    *,
     read: Sequence[Op] = (),
 ) -> Device:
     """A device file's content by measurement; what is not measured stays as in base, which is named in it.

@@ -56,9 +56,8 @@ def against_plans(
     say: Callable[[str], object] = print,
 ) -> tuple[Device, dict[str, Any]]:
     """This machine as micro-benchmarks find it, and the stages of models on it beside the plans from them and
-    from the device `base`: `rows`, `memory` and, with the reason, `left_out`; `not_measured`: micro-benchmarks that were
-    left out. Exact stages of all models come
-    first, then precision by precision.
+    from the device `base`: `rows`, `memory` and, with the reason, `left_out`; `not_measured`:
+    micro-benchmarks that were left out. Exact stages of all models come first, then precision by precision.
 
     On a CPU the sizes must be tiny, and times mean nothing. seconds: after which nothing more is begun.
     """
@@ -132,7 +131,6 @@ def measured(
     try:
         yield from found
     finally:
-        found.close()
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
