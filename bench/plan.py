@@ -8,14 +8,15 @@ minute, from which a device file is made (OUT/device.yaml); then the engine's st
 views in bfloat16 and 8 bits, against a plan from that file and from the shipped one; memory against the
 allocator's peak; OUT/plan_GPU.json, and the rows as a table. The shipped device is the one that is named like
 the GPU: on an H100 it is the H200's figures scaled by public data. Micro-benchmarks have a third of
---seconds, then exact stages of all models come before those in 8 bits; what would begin later is left out, and
-named. --small tries all of it with tiny models on a CPU, whose times mean
-nothing; nothing is written then without --out.
+--seconds, then exact stages of all models come before those in 8 bits; what would begin later is left out and
+named. --small tries all of it with tiny models on a CPU, whose times mean nothing; nothing is written then
+without --out. --page FILE prints the rows of such a file as docs/plan.md has them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import time
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from full_size.figures import write
 from predicted import recorded
+from predicted.page import page
 from vla_accel_ros.planning.device import load, named_like
 from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.tools.bench.planned import counted, table
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.set_defaults(run=run)
     add = parser.add_argument
     add("--recorded", action="store_true", help="against what is measured already, also on a GPU")
+    add("--page", type=Path, metavar="FILE", help="print the rows of a plan_GPU.json for docs/plan.md")
     add("--small", action="store_true", help="tiny models on the CPU, to try the command")
     add("--kinds", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     add("--views", nargs="+", type=int, default=(1, 2, 3))
@@ -54,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print, write."""
+    if arguments.page:
+        print(page(json.loads(arguments.page.read_text())["rows"], arguments.page.stem))
+        return 0
     if arguments.small:
         return _measured(arguments, arguments.out)
     if not arguments.recorded and _gpu():

@@ -1,8 +1,9 @@
 """A GPU in numbers, each with its source and how wrong it may be; from a YAML file of devices/ or a path.
 
 A file has `name`, whole numbers, and `numbers`: each {value, source, from, within}; and, if it has no `gemm`
-of its own, `like`: another file whose measured products say what the model is wrong by. source is measured (here), published (by somebody else, who is named), datasheet, or derived (from another number,
-with the reason); `within` is the share by which it may be wrong. `modes` of a Jetson scale clock, memory and
+of its own, `like`: another file whose measured products say what the model is wrong by. source is measured
+(here), published (by somebody else, who is named), datasheet, or derived (from another number, with the
+reason); `within` is the share by which it may be wrong. `modes` of a Jetson scale clock, memory and
 multiprocessors. `vla plan --measure` writes such a file.
 """
 

@@ -2,7 +2,8 @@
 
 Each is a chain in a CUDA graph, over weights that are more than a cache holds, so that launches cost what
 they cost in a stage and weights come from memory. Graphs are replayed one behind the other for STEADY_MS, and
-the later half counts: a stage in use runs at the clocks that power allows for long. On a CPU the same chains are timed without a graph, which tries the code and says nothing of a GPU.
+the later half counts: a stage in use runs at the clocks that power allows for long. On a CPU the same
+chains are timed without a graph, which tries the code and says nothing of a GPU.
 """
 
 from __future__ import annotations

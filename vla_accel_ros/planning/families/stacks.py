@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.planning.families.work import EXACT, Dtypes
-from vla_accel_ros.planning.operations import PLAIN, SDPA, Kind, Op, attention, one_pass, product
+from vla_accel_ros.planning.operations import PACKED, PLAIN, SDPA, Kind, Op, attention, one_pass, product
 
 
 def decoder_layers(
@@ -28,7 +28,10 @@ def decoder_layers(
     many, heads = batch * rows, g.heads * g.head_dim
     qkv = heads + 2 * g.kv_heads * g.head_dim
     o = d if everywhere else EXACT
+    # Keys of single rows are cut into pieces, whose results are joined by a launch of their own.
+    pieces = [one_pass("join", layers, many, 2 * heads, heads)] if rows == 1 and by == PACKED else []
     return [
+        *pieces,
         one_pass("norm", 2 * layers, many, g.width, g.width),
         product("qkv", layers, many, qkv, g.width, d.weights, d.compute),
         one_pass("place", layers, many, qkv, qkv),
