@@ -137,7 +137,7 @@ def test_a_chain_is_timed_by_launch() -> None:
     calls = []
     assert us_of(lambda: calls.append(1), 10, CPU, repeats=3) < 1e5
     assert len(calls) == 3
-    assert bandwidth_gb_s(CPU, 1) > 0 and pass_us(CPU) > 0 and plain_us(CPU, 1) > 0
+    assert bandwidth_gb_s(CPU, 1) > 0 and pass_us(CPU, 1e6, 8, 16) > 0 and plain_us(CPU, 1) > 0
 
 
 def test_the_rate_is_found_from_which_times_were_made() -> None:
@@ -175,4 +175,4 @@ def test_a_gpu_is_measured_near_its_file() -> None:
     device = torch.device("cuda")
     us = product_us(544, 32768, 2048, "bf16", device)
     assert us is not None and us < 1e5
-    assert pass_us(device) < 20.0
+    assert 0 < pass_us(device, 2000.0) < 20.0

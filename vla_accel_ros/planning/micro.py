@@ -153,10 +153,18 @@ def bandwidth_gb_s(device: torch.device, megabytes: int = 1024) -> float:
     return 2 * source.nbytes / us / 1e3
 
 
-def pass_us(device: torch.device, numbers: int = 1024) -> float:
-    """Of the smallest launch that depends on the one before it in a graph."""
-    x = torch.zeros(numbers, device=device)
-    return us_of(lambda: [x.add_(1.0) for _ in range(CHAIN)], CHAIN, device)
+def pass_us(device: torch.device, gb_s: float, rows: int = 544, width: int = 2048) -> float:
+    """Of a pass over rows in a graph, a norm, besides its bytes. gb_s: the bandwidth."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    x = torch.randn(rows, width, device=device, dtype=dtype)
+    out, factor = torch.empty_like(x), torch.ones(width, device=device)
+    if device.type == "cuda":
+        from vla_accel_ros.kernels.triton import rows as kernels
+    else:
+        from vla_accel_ros.kernels.reference import rows as kernels  # type: ignore[no-redef]
+    norm = kernels.rms_norm
+    us = us_of(lambda: [norm(x, factor, 1e-6, out) for _ in range(CHAIN)], CHAIN, device)
+    return us - 2 * x.nbytes / gb_s / 1e3
 
 
 @torch.no_grad()
