@@ -40,6 +40,7 @@ NEEDS_TORCH = {
     "contract.model_check",  # describes a checkpoint, which models reads with torch
     "fleet.replicas.local",  # has an engine
     "planning.measure",  # micro-benchmarks
+    "planning.micro",
 }
 
 UNDESCRIBED = {"tools"}

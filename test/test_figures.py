@@ -482,7 +482,7 @@ def counted_memory() -> Iterator[Claim]:
 def plans() -> Iterator[Claim]:
     """All rows of docs/plan.md, in the order of the file."""
     found, others = result("plan"), 0
-    names = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA"}
+    names = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA", "smolvla": "SmolVLA"}
     bits = {"exact": "bfloat16", "all-int8": "int8", "all-fp8": "fp8", "all-fp4": "NVFP4"}
     boards = {"orin-agx-64": "Orin AGX", "thor": "Thor", "rtx-4090": "RTX 4090", "rtx-5090": "RTX 5090"}
     cases: dict[str, list[float | None]] = {}
@@ -508,6 +508,29 @@ def plans() -> Iterator[Claim]:
     for begins, claimed in cases.items():
         yield PLAN, begins, claimed
     yield PLAN, "All together", [found[name] for name in ("met", "of", "whole_met", "whole_of")]
+
+
+def plans_of_gpus() -> Iterator[Claim]:
+    """Rows of docs/plan.md that were measured beside two plans, one from micro-benchmarks of the machine."""
+    names = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA", "smolvla": "SmolVLA"}
+    for path in sorted((ROOT / "bench" / "results").glob("plan_*.json")):
+        found, cases = result(path.stem), dict[str, list[float | None]]()
+        reasons: dict[str, list[str]] = {}
+        gpu = path.stem.removeprefix("plan_").upper()
+        for row in sorted(found["rows"], key=lambda row: row["device"] != "measured"):
+            views = f"{row['views']} view{'s' * (row['views'] > 1)}"
+            begins = f"| on {gpu}: {names[row['model']]}, {views}, {row['precision']}, {row['stage']} |"
+            first = [] if begins in cases else [row["measured_ms"]]
+            cases.setdefault(begins, []).extend([*first, row["predicted_ms"], abs(row["off_percent"])])
+            if not row["met"] and row["reason"] not in reasons.setdefault(begins, []):
+                reasons[begins].append(row["reason"])
+        for begins, figures in cases.items():
+            said = [None for why in reasons.get(begins, []) for _ in printed(why)]
+            yield PLAN, begins, [*figures, *said]
+    found = result("plan_h200")
+    whole = [found["whole_met"], found["whole_of"]]
+    offs = [abs(row["off_percent"]) for row in found["memory"]]
+    yield PLAN, "That run met its aim in", [found["met"], found["of"], *whole, None, None, *offs]
 
 
 def eight_bits() -> Iterator[Claim]:
@@ -546,6 +569,7 @@ def eight_bits() -> Iterator[Claim]:
 PARTS = (
     counted_memory,
     plans,
+    plans_of_gpus,
     eight_bits,
     fleet,
     fleet_demo,

@@ -8,7 +8,7 @@ import pytest
 
 from vla_accel_ros.planning.cost import correction, price, total, waves_us
 from vla_accel_ros.planning.device import Device, Shape, load
-from vla_accel_ros.planning.operations import Kind, attention, one_pass, product
+from vla_accel_ros.planning.operations import PACKED, PLAIN, SDPA, Kind, attention, one_pass, product
 
 H200 = load("h200")
 BARE = replace(H200, gemm=())
@@ -50,6 +50,36 @@ def test_a_product_is_corrected_near_shapes_that_were_measured_and_nowhere_else(
     assert 1.0 < correction(near, taught) < 2.0
     assert correction(far, taught) == 1.0
     assert correction(product("p", 1, 500, 4096, 4096, "fp8"), taught) == 1.0
+
+
+def test_a_device_like_another_has_its_corrections_and_its_own_memory() -> None:
+    measured = next(shape for shape in H200.gemm if shape.m == 544)
+    op = product("p", 1, measured.m, measured.n, measured.k)
+    slower = load("h100")
+    assert price(op, H200).us == pytest.approx(measured.us)
+    assert correction(op, slower) == correction(op, H200) != 1.0
+    assert correction(op, replace(slower, like=None)) == 1.0
+    assert price(op, slower).us > price(op, H200).us
+
+
+def test_an_operation_of_plain_torch_is_no_smallest_launch() -> None:
+    ours, plain = (price(one_pass("p", 1, 4, 8, 8, by=by), BARE).us for by in ("", PLAIN))
+    assert plain - ours == pytest.approx(BARE.value("plain_start_us") - BARE.value("pass_start_us"))
+
+
+def test_attention_of_plain_torch_comes_in_waves_of_its_blocks() -> None:
+    few, one, two = (attention("a", 1, 256, 256, heads, heads, 64, by=SDPA) for heads in (16, 66, 67))
+    times = [price(op, BARE).us - BARE.value("start_us") for op in (few, one, two)]
+    assert times[0] == pytest.approx(times[1]) and times[2] == pytest.approx(2 * times[1])
+    padded = attention("a", 1, 256, 256, 16, 16, 72, by=SDPA)  # heads of 72 are computed as of 96
+    assert price(padded, BARE).us - BARE.value("start_us") == pytest.approx(1.5 * times[0])
+
+
+def test_attention_is_corrected_by_attentions_that_were_launched_alike() -> None:
+    op = attention("a", 1, 256, 256, 16, 16, 64, by=SDPA)
+    taught = replace(BARE, gemm=(Shape(16 * 256, 64, 256, SDPA, 2 * price(op, BARE).us),))
+    assert correction(op, taught) == pytest.approx(2.0, rel=0.2)
+    assert correction(replace(op, by=PACKED), taught) == 1.0
 
 
 def test_what_is_uncertain_of_numbers_is_uncertain_of_times() -> None:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launches import Launches
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vla_accel_ros.planning import cost
-from vla_accel_ros.planning import measure as measuring
+from vla_accel_ros.models.layers.llama import RMSNorm
+from vla_accel_ros.models.smolvla.stack import rotary_tables, rotate
+from vla_accel_ros.planning import cost, micro
 from vla_accel_ros.planning.device import Shape, load
-from vla_accel_ros.planning.measure import (
-    _rate,
+from vla_accel_ros.planning.measure import _rate, attentions, measure, shapes, to_yaml
+from vla_accel_ros.planning.micro import (
+    PLAIN_LAUNCHES,
+    attention_us,
     bandwidth_gb_s,
-    measure,
     pass_us,
+    plain_us,
     product_us,
     products,
-    shapes,
-    to_yaml,
     us_of,
 )
+from vla_accel_ros.planning.operations import PACKED, SDPA, attention
 from vla_accel_ros.planning.sizes import MODELS
 
 CPU = torch.device("cpu")
@@ -59,7 +63,7 @@ def test_a_time_is_of_one_launch_of_the_chain(dtype: str, monkeypatch: pytest.Mo
         said.append(launches)
         return 1.0
 
-    monkeypatch.setattr(measuring, "us_of", timed)
+    monkeypatch.setattr(micro, "us_of", timed)
     for chain in (2, 5, 24):
         product_us(32, 64, 48, dtype, CPU, chain)
         with Products() as seen:
@@ -71,11 +75,69 @@ def test_a_dtype_that_is_not_multiplied_here_has_no_time() -> None:
     assert product_us(32, 64, 48, "fp4", CPU, chain=2) is None
 
 
+def test_the_attentions_of_openvla_and_smolvla_are_measured_as_they_are_launched() -> None:
+    wanted = attentions([MODELS["openvla"], MODELS["smolvla"]], (1, 2))
+    keys = {(op.rows, op.columns, op.inner, op.by) for op in wanted}
+    assert {(16 * 261, 64, 261, SDPA), (32 * 288, 128, 288, PACKED), (24 * 1024, 64, 1024, SDPA)} <= keys
+    assert not any(op.rows == op.heads for op in wanted)  # one token is another launch
+
+
+class Attentions(TorchDispatchMode):
+    """Rows of the attentions, heads and images together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "attention" in func.__name__:
+            self.rows.append(args[0].shape[:-1].numel())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("by", [SDPA, PACKED])
+def test_an_attention_is_computed_for_all_its_rows(by: str) -> None:
+    op = attention("a", 1, 12, 12, 4, 4, 8, batch=2 if by == SDPA else 1, by=by)
+    with Attentions() as seen:
+        assert attention_us(op, CPU, chain=2) > 0
+    assert set(seen.rows) == ({op.rows} if by == SDPA else set())
+
+
+def test_what_cannot_be_measured_is_said_and_nothing_else_is_lost() -> None:
+    said: list[str] = []
+    odd = attention("a", 1, 12, 12, 4, 4, 8, by=PACKED)
+    wrong = replace(odd, columns=-1)
+    made = measure(
+        load("h200"), CPU, [Shape(8, 8, 8, "fp4", 0.0)], say=said.append, large=16, megabytes=1,
+        read=[wrong, odd],
+    )  # fmt: skip
+    assert [shape.dtype for shape in made.gemm] == [PACKED]
+    assert len(said) == 2 and "packed" in said[0] and "fp4" in said[1]
+
+
+def test_attention_computes_no_less_when_the_rate_of_tiles_is_another() -> None:
+    made = measure(load("h200"), CPU, [Shape(32, 64, 48, "bf16", 0.0)], large=16, megabytes=1)
+    before, now = (
+        device.value("bf16_tflops") * device.value("attention_share") for device in (load("h200"), made)
+    )
+    assert now == pytest.approx(before, rel=1e-3)
+
+
+def test_launches_of_plain_torch_are_those_of_a_norm_and_a_rotation() -> None:
+    norm = RMSNorm(48, 1e-5).to(torch.bfloat16)
+    heads = torch.randn(1, 5, 3, 16, dtype=torch.bfloat16).transpose(1, 2)
+    tables = rotary_tables(torch.arange(5)[None], 16)
+    with torch.no_grad(), Launches() as seen:
+        norm(torch.randn(1, 5, 48, dtype=torch.bfloat16))
+        rotate(heads, tables)
+    assert seen.count == PLAIN_LAUNCHES
+
+
 def test_a_chain_is_timed_by_launch() -> None:
     calls = []
     assert us_of(lambda: calls.append(1), 10, CPU, repeats=3) < 1e5
     assert len(calls) == 3
-    assert bandwidth_gb_s(CPU, 1) > 0 and pass_us(CPU) > 0
+    assert bandwidth_gb_s(CPU, 1) > 0 and pass_us(CPU, 1e6, 8, 16) > 0 and plain_us(CPU, 1) > 0
 
 
 def test_the_rate_is_found_from_which_times_were_made() -> None:
@@ -113,4 +175,4 @@ def test_a_gpu_is_measured_near_its_file() -> None:
     device = torch.device("cuda")
     us = product_us(544, 32768, 2048, "bf16", device)
     assert us is not None and us < 1e5
-    assert pass_us(device) < 20.0
+    assert 0 < pass_us(device, 2000.0) < 20.0

@@ -6,7 +6,8 @@ are not there. The best of some tiles and splits is what a library would choose.
 measured the model is corrected by what it is wrong there. No product beats what large ones keep up, for power
 is bounded.
 A product for few rows reads its weights by all processors at once, for each 64 rows again, and attention's
-blocks fill the device or do not; both constants are measured ones.
+blocks fill the device or do not; both constants are measured ones. Plain torch's attention has blocks of 128
+queries, each as long as another, so they come in waves as tiles do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from vla_accel_ros.planning.device import Device, Shape
-from vla_accel_ros.planning.operations import Kind, Op, product
+from vla_accel_ros.planning.operations import PACKED, PLAIN, SDPA, Kind, Op, product
 
 TILE_ROWS = (64, 96, 128, 192, 256)
 TILE_COLUMNS = (64, 96, 128, 160, 192, 256)
@@ -27,6 +28,9 @@ SPLIT_US = 2.0
 LARGEST_TILE = 128 * 256
 NARROW_ROWS = 64
 ATTENTION_ROWS, ATTENTION_SPLITS = 64, 5
+SDPA_BLOCK, SDPA_HEAD = 128, 32
+"""Queries and keys of a block of plain torch's attention (FlashAttention 2), and to a multiple of how many
+columns it pads a head."""
 NEAR = math.log(2.0)
 """A measured shape corrects others whose m, n and k are each within this factor, the less the further."""
 
@@ -53,7 +57,7 @@ def price(op: Op, device: Device) -> Time:
     us = start + joined(op, memory, arithmetic)
     if op.kind is Kind.NARROW:
         us *= device.value("overlap_share") * max(1, math.ceil(op.rows / NARROW_ROWS))
-    elif op.kind is Kind.DENSE:
+    elif op.kind is Kind.DENSE or op.by in (SDPA, PACKED):
         us *= correction(op, device)
     elif op.kind is Kind.ATTENTION and op.rows <= 8 * NARROW_ROWS:
         us *= device.value("overlap_share")
@@ -84,7 +88,10 @@ def _parts(op: Op, device: Device) -> tuple[float, float, float]:
     """Start, memory and arithmetic of one launch, in microseconds."""
     bandwidth = 1e3 * device.value("bandwidth_gb_s")  # bytes a microsecond
     if op.kind is Kind.PASS:
-        return device.value("pass_start_us"), op.bytes / bandwidth, 0.0
+        start = device.value("plain_start_us" if op.by == PLAIN else "pass_start_us")
+        return start, op.bytes / bandwidth, 0.0
+    if op.by == SDPA:
+        return device.value("start_us"), op.bytes / bandwidth, _sdpa_us(op, device)
     if op.kind is Kind.ATTENTION:
         return device.value("start_us"), op.bytes / bandwidth, op.flops / _attention_rate(op, device) * 1e6
     if op.kind is Kind.NARROW:
@@ -114,6 +121,16 @@ def _attention_rate(op: Op, device: Device) -> float:
     return device.rate("bf16") * device.value("attention_share") * filled
 
 
+def _sdpa_us(op: Op, device: Device) -> float:
+    """Waves of blocks, one on a processor at once; a head's rows are those that look at their own keys."""
+    queries = min(op.inner, op.rows)
+    blocks = math.ceil(queries / SDPA_BLOCK) * math.ceil(op.rows / queries)
+    keys = math.ceil(op.inner / SDPA_BLOCK) * SDPA_BLOCK
+    head = math.ceil(op.columns / SDPA_HEAD) * SDPA_HEAD
+    rate = device.rate("bf16") * device.value("attention_share") / device.sms
+    return math.ceil(blocks / device.sms) * 4.0 * SDPA_BLOCK * keys * head / rate * 1e6
+
+
 @lru_cache(maxsize=4096)
 def waves_us(m: int, n: int, k: int, sms: int, rate: float) -> float:
     """Microseconds of the best tiles of an m x n product over k. rate: FLOP/s of all multiprocessors."""
@@ -131,19 +148,21 @@ def waves_us(m: int, n: int, k: int, sms: int, rate: float) -> float:
 
 
 def correction(op: Op, device: Device) -> float:
-    """What a dense product's time is multiplied with: measured over modelled at near shapes, weighted by how
-    near they are; 1 where none is near."""
-    weights = ratios = 0.0
-    for shape, ratio in _ratios(device):
-        if shape.dtype != op.compute:
+    """What an operation's time is multiplied with: measured over modelled at near shapes that were launched
+    alike, the nearer the more; that of the very shape where it was measured; 1 where none is near."""
+    weights = ratios = nearest = 0.0
+    for shape, ratio in _ratios(device.like or device):
+        if shape.dtype != (op.by or op.compute):
             continue
         far = max(abs(math.log(a / b)) for a, b in zip((op.rows, op.columns, op.inner), shape_of(shape)))
+        if far == 0.0:
+            return ratio
         if far < NEAR:
-            weight = (1 - far / NEAR) ** 2 + 1e-9
+            near = (1 - far / NEAR) ** 2
+            weight = near / far**2
+            nearest = max(nearest, near)
             weights, ratios = weights + weight, ratios + weight * math.log(ratio)
-    if not weights:
-        return 1.0
-    return math.exp(ratios / max(weights, 1.0))
+    return math.exp(nearest * ratios / weights) if weights else 1.0
 
 
 def shape_of(shape: Shape) -> tuple[int, int, int]:
@@ -162,7 +181,11 @@ def _ratios(device: Device) -> list[tuple[Shape, float]]:
     if key not in _RATIOS:
         made = []
         for shape in device.gemm:
-            op = product("measured", 1, shape.m, shape.n, shape.k, shape.dtype)
+            m, n, k = shape_of(shape)
+            if shape.dtype in (SDPA, PACKED):
+                op = Op("measured", Kind.ATTENTION, 1, m, n, k, by=shape.dtype)
+            else:
+                op = product("measured", 1, m, n, k, shape.dtype)
             start, memory, arithmetic = _parts(op, device)
             made.append((shape, shape.us / (start + joined(op, memory, arithmetic))))
         _RATIOS[key] = made
@@ -173,6 +196,7 @@ def _within(op: Op, device: Device, start: float, memory: float, arithmetic: flo
     """The share by which a time may be wrong, of the numbers that it is made of and their parts in it."""
     numbers, whole = device.numbers, start + max(memory, arithmetic)
     starts = {Kind.PASS: "pass_start_us", Kind.NARROW: "narrow_start_us"}.get(op.kind, "start_us")
+    starts = "plain_start_us" if op.by == PLAIN else starts
     rate = numbers[f"{op.compute}_tflops"].within if op.kind is not Kind.PASS else 0.0
     if op.kind is Kind.ATTENTION:
         rate = max(rate, numbers["attention_share"].within)

@@ -1,8 +1,9 @@
 """A GPU in numbers, each with its source and how wrong it may be; from a YAML file of devices/ or a path.
 
-A file has `name`, `kind` of memory, whole numbers, and `numbers`: each {value, source, from, within}. source
-is measured (here), published (by somebody else, who is named), datasheet, or derived (from another number,
-with the reason); `within` is the share by which it may be wrong. `modes` of a Jetson scale clock, memory and
+A file has `name`, whole numbers, and `numbers`: each {value, source, from, within}; and, if it has no `gemm`
+of its own, `like`: another file whose measured products say what the model is wrong by. source is measured
+(here), published (by somebody else, who is named), datasheet, or derived (from another number, with the
+reason); `within` is the share by which it may be wrong. `modes` of a Jetson scale clock, memory and
 multiprocessors. `vla plan --measure` writes such a file.
 """
 
@@ -33,6 +34,7 @@ NUMBERS = {
     "narrow_share": "of the bandwidth that it reads weights at",
     "attention_share": "of the bfloat16 rate, where its blocks fill the device",
     "pass_start_us": "a pass over rows in a graph, besides its bytes",
+    "plain_start_us": "an operation of plain torch on few rows in a graph, besides its bytes",
     "overlap_share": "of the sum of launches for few rows that a chain of them takes",
     "widen_int8_g_s": "int8 or fp8 weights that few-row products widen, 10^9 a second",
     "widen_int4_g_s": "int4 weights",
@@ -69,7 +71,8 @@ class Mode:
 
 @dataclass(frozen=True)
 class Shape:
-    """A product [m, k] x [k, n] that was measured: microseconds in a graph, weights not in cache."""
+    """A product [m, k] x [k, n] that was measured: microseconds in a graph, weights not in cache. dtype sdpa
+    or packed (planning.operations): an attention of m queries of all heads, n numbers in a head, k keys."""
 
     m: int
     n: int
@@ -81,7 +84,9 @@ class Shape:
 @dataclass(frozen=True)
 class Device:
     """numbers: by the names of NUMBERS. unified: memory is the host's. fast_memory: stacked memory, see
-    engine.stages.precision. gemm: products that were measured, which correct the model near their shapes."""
+    engine.stages.precision. gemm: products and attentions that were measured, which correct the model near
+    their shapes. like: a device of the same processors, whose own corrections are taken where this has no
+    gemm; None = none."""
 
     name: str
     title: str
@@ -95,6 +100,7 @@ class Device:
     modes: Mapping[str, Mode] = field(default_factory=dict)
     mode: str = ""
     gemm: tuple[Shape, ...] = ()
+    like: Device | None = None
 
     def value(self, name: str) -> float:
         """Of a number. Raises ValueError where the device has none."""
@@ -123,7 +129,7 @@ class Device:
                 factor = 1.0 / chosen.clock
             made[name] = number.scaled(factor)
         sms = max(1, round(self.sms * chosen.sms))
-        return replace(self, numbers=made, sms=sms, watts=chosen.watts, mode=mode, gemm=())
+        return replace(self, numbers=made, sms=sms, watts=chosen.watts, mode=mode, gemm=(), like=None)
 
 
 def names() -> list[str]:
@@ -169,6 +175,7 @@ def read(data: Any, where: str) -> Device:
             numbers=numbers,
             modes={str(name): Mode(**given) for name, given in (data.get("modes") or {}).items()},
             gemm=tuple(Shape(*given) for given in data.get("gemm") or ()),
+            like=load(str(data["like"])) if "like" in data else None,
         )
     except KeyError as error:
         raise ValueError(f"{where} is no device file: it lacks {error.args[0]!r}.") from error

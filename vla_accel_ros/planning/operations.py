@@ -14,6 +14,11 @@ BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 4 / 64
 """Of a number, with its share of a group's scale."""
 
 
+PLAIN, SDPA, PACKED, BATCHED = BY = ("plain", "sdpa", "packed", "batched")
+"""plain: an operation of plain torch. sdpa: its scaled_dot_product_attention. packed: attention of packed
+forwards (kernels.triton.packed_attention). batched: a product for each head, written out in plain torch."""
+
+
 class Kind(str, Enum):
     """Which launch computes it, for they do not cost the same.
 
@@ -33,7 +38,9 @@ class Op:
 
     A product: rows x inner times inner x columns, weights of dtype `weights` [inner, columns], multiplied in
     dtype `compute`. An attention: `rows` query rows of all heads together, `inner` keys for each, `columns`
-    numbers in a head; weight_bytes are keys and values. A pass: moved_bytes alone.
+    numbers in a head; weight_bytes are keys and values; heads: query heads of a token. A pass: moved_bytes
+    alone. by: which code launches it where that matters for its time, one of BY; "" = kernels of this
+    project.
     """
 
     name: str
@@ -46,6 +53,8 @@ class Op:
     compute: str = "bf16"
     weight_bytes: float = 0.0
     moved_bytes: float = 0.0
+    by: str = ""
+    heads: int = 0
 
     @property
     def flops(self) -> float:
@@ -72,26 +81,38 @@ def product(
     weights: str = "bf16",
     compute: str | None = None,
     kind: Kind = Kind.DENSE,
+    by: str = "",
 ) -> Op:
     """rows x inner times inner x columns. compute: None = in the dtype of the weights."""
     used = compute or weights
     moved = rows * inner * BYTES[used] + rows * columns * (4.0 if used == "fp32" else 2.0)
     read = BYTES[weights] * columns * inner
-    return Op(name, kind, count, rows, columns, inner, weights, used, read, moved)
+    return Op(name, kind, count, rows, columns, inner, weights, used, read, moved, by)
 
 
 def attention(
-    name: str, count: int, rows: int, keys: int, heads: int, kv_heads: int, head: int, batch: int = 1
+    name: str,
+    count: int,
+    rows: int,
+    keys: int,
+    heads: int,
+    kv_heads: int,
+    head: int,
+    batch: int = 1,
+    by: str = "",
 ) -> Op:
     """Each of batch * rows tokens has `heads` queries of `head` numbers that look at `keys` keys."""
     kv = 2.0 * 2.0 * batch * keys * kv_heads * head
     moved = 2.0 * 2.0 * batch * rows * heads * head
-    return Op(name, Kind.ATTENTION, count, batch * rows * heads, head, keys, "bf16", "bf16", kv, moved)
+    asked = batch * rows * heads
+    return Op(name, Kind.ATTENTION, count, asked, head, keys, "bf16", "bf16", kv, moved, by, heads)
 
 
-def one_pass(name: str, count: int, rows: int, read: int, written: int, itemsize: float = 2.0) -> Op:
+def one_pass(
+    name: str, count: int, rows: int, read: int, written: int, itemsize: float = 2.0, by: str = ""
+) -> Op:
     """read and written: numbers of a row."""
-    return Op(name, Kind.PASS, count, rows, moved_bytes=itemsize * rows * (read + written))
+    return Op(name, Kind.PASS, count, rows, moved_bytes=itemsize * rows * (read + written), by=by)
 
 
 def total_flops(ops: Iterable[Op]) -> float:

@@ -14,11 +14,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.reference.linear import NORM_EPS
 from vla_accel_ros.kernels.reference.quantized import Product, Rows
-from vla_accel_ros.models.layers.quantized import E4M3_MAX, Quantized
-
-SHORT = 4096
-"""Up to so many columns are summed within the matrix units, which keep 14 bits; longer sums are no slower if
-they are added up outside of them now and then."""
+from vla_accel_ros.models.layers.quantized import E4M3_MAX, SHORT, Quantized
 
 
 @triton.jit

@@ -26,6 +26,10 @@ GROUP = 64
 
 E4M3_MAX, INT8_MAX = 448.0, 127.0
 
+SHORT = 4096
+"""Up to so many columns a product of fp8 is summed within the matrix units, which keep 14 bits; longer sums
+are no slower if they are added up outside of them now and then."""
+
 BLOCK = 1 << 20
 """Numbers of a matrix that are quantised at once; what is computed of them in float32 is for a moment."""
 

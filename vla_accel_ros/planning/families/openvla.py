@@ -11,7 +11,7 @@ from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.planning.families.stacks import decoder_layers, decoder_parameters, patches, tower_layers
 from vla_accel_ros.planning.families.work import EXACT, Stages, Work
-from vla_accel_ros.planning.operations import Op, one_pass, product
+from vla_accel_ros.planning.operations import PACKED, PLAIN, Op, one_pass, product
 
 ACTION_TOKENS = 7
 ROUND = 16
@@ -27,15 +27,17 @@ def stages(config: OpenVLAConfig, work: Work) -> Stages:
     rows = -(-(config.dino.tokens + work.prompt + ACTION_TOKENS - 1) // ROUND) * ROUND
     features = config.features
     encode: list[Op] = []
-    for tower, extra, passes in ((config.dino, 1 + config.registers, 8), (config.siglip, 0, 6)):
+    for tower, extra, passes in ((config.dino, 1 + config.registers, 6), (config.siglip, 0, 4)):
         tokens = tower.tokens + extra
         encode += patches(tower, images, "bf16")
-        encode += tower_layers(tower, tower.depth - 1, images, tokens, d_towers, passes, 1)
-        encode.append(one_pass("gelu", tower.depth - 1, images * tokens, tower.mlp, tower.mlp))
+        layers = tower.depth - 1
+        encode += tower_layers(tower, layers, images, tokens, d_towers, passes, 1, plain=True)
+        encode.append(one_pass("gelu", layers, images * tokens, tower.mlp, tower.mlp, by=PLAIN))
     seen = images * config.dino.tokens
+    encode.append(one_pass("registers, joining", 3, seen, features, features, by=PLAIN))
     encode += [
         product("projector", 1, seen, 4 * features, features),
-        one_pass("gelu", 2, seen, 4 * features, 4 * features),
+        one_pass("gelu", 2, seen, 4 * features, 4 * features, by=PLAIN),
         product("projector", 1, seen, g.width, 4 * features),
         product("projector", 1, seen, g.width, g.width),
     ]
@@ -43,12 +45,12 @@ def stages(config: OpenVLAConfig, work: Work) -> Stages:
     return {
         "encode": tuple(encode),
         "prefill": (
-            *decoder_layers(g, g.depth, rows, rows, d, work.batch, everywhere),
+            *decoder_layers(g, g.depth, rows, rows, d, work.batch, everywhere, PACKED),
             product("head", 1, work.batch * ACTION_TOKENS, config.vocab, g.width),
         ),
         "denoise": (),
         "decode": (
-            *decoder_layers(g, g.depth, 1, rows, after, work.batch, everywhere=True),
+            *decoder_layers(g, g.depth, 1, rows, after, work.batch, everywhere=True, by=PACKED),
             product("head", 1, work.batch, config.vocab, g.width),
         ),
     }

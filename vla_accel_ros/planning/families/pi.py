@@ -18,7 +18,7 @@ from vla_accel_ros.planning.families.stacks import (
     vision_parameters,
 )
 from vla_accel_ros.planning.families.work import EXACT, Stages, Work
-from vla_accel_ros.planning.operations import Kind, Op, one_pass, product
+from vla_accel_ros.planning.operations import PACKED, Kind, Op, one_pass, product
 
 MOST_NARROW = 128
 """Rows from which on denoising goes by products with passes (engine.stages.denoise.wide)."""
@@ -98,7 +98,7 @@ def _decode(config: PiConfig, work: Work) -> list[Op]:
     if work.precision == "w8a8":
         layers = int8_layers(g, g.depth, 1, keys, placed=True, batch=work.batch)
     else:
-        layers = decoder_layers(g, g.depth, 1, keys, d, work.batch, everywhere=True)
+        layers = decoder_layers(g, g.depth, 1, keys, d, work.batch, everywhere=True, by=PACKED)
     return [
         *layers,
         one_pass("norm", 1, work.batch, g.width, g.width),

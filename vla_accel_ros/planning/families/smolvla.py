@@ -15,13 +15,18 @@ from vla_accel_ros.planning.families.stacks import (
     vision_parameters,
 )
 from vla_accel_ros.planning.families.work import Stages, Work
-from vla_accel_ros.planning.operations import Op, attention, one_pass, product
+from vla_accel_ros.planning.operations import BATCHED, PLAIN, Op, one_pass, product
 
 NORM, ROTATION = 8, 9
 """Passes of a norm and of a rotation as models.smolvla.stack writes them."""
 ATTENDING = 11
 """Passes around an attention that is written out, but for its two products."""
-VISION_PASSES = 6
+VISION_PASSES = 4
+"""Of a layer, beside its gelu: two norms, two sums."""
+JOINING = 5 + 19
+"""Of a prefix, outside of the layers: embedding and joining; masks, tables and the last norm."""
+ENDS = 53
+"""Of a step, outside of the layers: 45 of models.smolvla.model.velocity, 8 of the stage around it."""
 
 
 def stages(config: SmolVLAConfig, work: Work) -> Stages:
@@ -33,25 +38,26 @@ def stages(config: SmolVLAConfig, work: Work) -> Stages:
     seen = work.views * v.tokens
     encode = [
         *patches(v, work.views, "bf16"),
-        *tower_layers(v, v.depth, work.views, v.tokens, work.dtypes("encode"), VISION_PASSES, 3),
-        one_pass("gelu", v.depth, seen, v.mlp, v.mlp),
-        one_pass("shuffle", 3, seen, v.width, v.width),
+        *tower_layers(v, v.depth, work.views, v.tokens, work.dtypes("encode"), VISION_PASSES, 3, plain=True),
+        one_pass("gelu", v.depth, seen, v.mlp, v.mlp, by=PLAIN),
+        one_pass("last norm, shuffle", 5, seen, v.width, v.width, by=PLAIN),
         product("connector", 1, seen // config.shuffle**2, g.width, v.width * config.shuffle**2),
     ]
     prefill = [
         *_layers(g, g.depth, rows, rows, g.width, d.weights, d.compute),
-        one_pass("joining, masks, tables, norm", 4 + NORM, rows, g.width, g.width),
+        one_pass("joining, masks, tables, norm", JOINING, rows, g.width, g.width, by=PLAIN),
     ]
     within = sum(config.attends_itself(layer) for layer in range(e.depth))
-    d = work.dtypes("denoise")
+    d, kv = work.dtypes("denoise"), e.kv_heads * e.head_dim
     step = [
         *_layers(e, within, chunk, rows + chunk, e.width, d.weights, d.compute),
+        one_pass("joining keys, values", 2 * within, rows + chunk, kv, kv, by=PLAIN),
         *_crossing(e, e.depth - within, chunk, rows, d.weights, d.compute),
         product("action in", 1, chunk, e.width, config.action_dim, "fp32"),
         product("time", 1, chunk, e.width, 2 * e.width, "fp32"),
         product("time", 1, chunk, e.width, e.width, "fp32"),
         product("action out", 1, chunk, config.action_dim, e.width, "fp32"),
-        one_pass("time, masks, tables, norm", 30 + NORM, chunk, e.width, e.width),
+        one_pass("time, masks, tables, norm, solver", ENDS, chunk, e.width, e.width, by=PLAIN),
     ]
     made = {"encode": encode, "prefill": prefill, "denoise": [op.times(work.steps) for op in step]}
     return {
@@ -66,10 +72,10 @@ def _layers(
     heads, kv = g.heads * g.head_dim, g.kv_heads * g.head_dim
     turned = heads + kv
     return [
-        one_pass("norm", 2 * NORM * layers, rows, g.width, g.width, itemsize=3.0),
+        one_pass("norm", 2 * NORM * layers, rows, g.width, g.width, itemsize=3.0, by=PLAIN),
         product("q", layers, rows, heads, g.width, weights, compute),
         product("k, v", 2 * layers, rows, kv, kv_width, weights, compute),
-        one_pass("rotation", 2 * ROTATION * layers, rows, turned // 2, turned // 2, itemsize=4.0),
+        one_pass("rotation", 2 * ROTATION * layers, rows, turned // 2, turned // 2, itemsize=4.0, by=PLAIN),
         *_attended(g, layers, rows, keys),
         product("o", layers, rows, g.width, heads, weights, compute),
         *_mlp(g, layers, rows, weights, compute),
@@ -80,11 +86,11 @@ def _crossing(g: LlamaConfig, layers: int, rows: int, keys: int, weights: str, c
     """Layers whose keys and values are projections of the prefix's."""
     heads, kv = g.heads * g.head_dim, g.kv_heads * g.head_dim
     return [
-        one_pass("norm", 2 * NORM * layers, rows, g.width, g.width, itemsize=3.0),
+        one_pass("norm", 2 * NORM * layers, rows, g.width, g.width, itemsize=3.0, by=PLAIN),
         product("q", layers, rows, heads, g.width, weights, compute),
         product("k, v", 2 * layers, keys, kv, kv, weights, compute),
-        one_pass("past", 2 * layers, keys, kv, kv),
-        one_pass("rotation", ROTATION * layers, rows, heads, heads, itemsize=4.0),
+        one_pass("past", 2 * layers, keys, kv, kv, by=PLAIN),
+        one_pass("rotation", ROTATION * layers, rows, heads, heads, itemsize=4.0, by=PLAIN),
         *_attended(g, layers, rows, keys),
         product("o", layers, rows, g.width, heads, weights, compute),
         *_mlp(g, layers, rows, weights, compute),
@@ -92,17 +98,19 @@ def _crossing(g: LlamaConfig, layers: int, rows: int, keys: int, weights: str, c
 
 
 def _attended(g: LlamaConfig, layers: int, rows: int, keys: int) -> list[Op]:
-    """Scores and weighted values, written out: scores are float32 in memory."""
+    """Scores and weighted values, written out: scores are float32 in memory, their product exact."""
+    many, head = g.heads * rows, g.head_dim
     return [
-        attention("attention", layers, rows, keys, g.heads, g.heads, g.head_dim),
-        one_pass("scores", ATTENDING * layers, g.heads * rows, keys, keys, itemsize=4.0),
+        product("scores", layers, many, keys, head, "fp32", by=BATCHED),
+        product("weighted", layers, many, head, keys, by=BATCHED),
+        one_pass("scores", ATTENDING * layers, g.heads * rows, keys, keys, itemsize=4.0, by=PLAIN),
     ]
 
 
 def _mlp(g: LlamaConfig, layers: int, rows: int, weights: str, compute: str) -> list[Op]:
     return [
         product("gate, up", 2 * layers, rows, g.mlp, g.width, weights, compute),
-        one_pass("activation, sums", 4 * layers, rows, g.mlp, g.mlp),
+        one_pass("activation, sums", 4 * layers, rows, g.mlp, g.mlp, by=PLAIN),
         product("down", layers, rows, g.width, g.mlp, weights, compute),
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.planning.families.work import EXACT, Dtypes
-from vla_accel_ros.planning.operations import Kind, Op, attention, one_pass, product
+from vla_accel_ros.planning.operations import PACKED, PLAIN, SDPA, Kind, Op, attention, one_pass, product
 
 
 def decoder_layers(
@@ -19,19 +19,23 @@ def decoder_layers(
     d: Dtypes = EXACT,
     batch: int = 1,
     everywhere: bool = False,
+    by: str = "",
 ) -> list[Op]:
     """`layers` fused layers of batch * rows tokens, each of which looks at `keys` keys.
 
-    everywhere: attention's output product has fewer bits, too.
+    everywhere: attention's output product has fewer bits, too. by: of attention, see Op.
     """
     many, heads = batch * rows, g.heads * g.head_dim
     qkv = heads + 2 * g.kv_heads * g.head_dim
     o = d if everywhere else EXACT
+    # Keys of single rows are cut into pieces, whose results are joined by a launch of their own.
+    pieces = [one_pass("join", layers, many, 2 * heads, heads)] if rows == 1 and by == PACKED else []
     return [
+        *pieces,
         one_pass("norm", 2 * layers, many, g.width, g.width),
         product("qkv", layers, many, qkv, g.width, d.weights, d.compute),
         one_pass("place", layers, many, qkv, qkv),
-        attention("attention", layers, rows, keys, g.heads, g.kv_heads, g.head_dim, batch),
+        attention("attention", layers, rows, keys, g.heads, g.kv_heads, g.head_dim, batch, by),
         product("o", layers, many, g.width, heads, o.weights, o.compute),
         product("gate and up", layers, many, 2 * g.mlp, g.width, d.weights, d.compute),
         one_pass("activation", layers, many, 2 * g.mlp, g.mlp),
@@ -80,17 +84,20 @@ def tower_layers(
     passes: int,
     joined: int,
     everywhere: bool = False,
+    plain: bool = False,
 ) -> list[Op]:
     """Layers of an image encoder of `images` x `tokens` rows.
 
     passes: over the rows in a layer, of the tower's width. joined: matrices that query, key and value are: 1
-    or 3. everywhere: attention's output product has fewer bits, too.
+    or 3. everywhere: attention's output product has fewer bits, too. plain: in plain torch.
     """
     rows, o = images * tokens, d if everywhere else EXACT
+    by, attending = (PLAIN, SDPA) if plain else ("", "")
+    head = v.width // v.heads
     return [
-        one_pass("norms and sums", passes * layers, rows, v.width, v.width),
+        one_pass("norms and sums", passes * layers, rows, v.width, v.width, by=by),
         product("qkv", joined * layers, rows, 3 * v.width // joined, v.width, d.weights, d.compute),
-        attention("attention", layers, tokens, tokens, v.heads, v.heads, v.width // v.heads, images),
+        attention("attention", layers, tokens, tokens, v.heads, v.heads, head, images, attending),
         product("o", layers, rows, v.width, v.width, o.weights, o.compute),
         product("fc1", layers, rows, v.mlp, v.width, d.weights, d.compute),
         product("fc2", layers, rows, v.width, v.mlp, d.weights, d.compute),

@@ -11,7 +11,8 @@ from vla_accel_ros.planning.families.work import STAGES, Work
 from vla_accel_ros.planning.plan import Plan, make_plan
 
 AIM = 0.10
-UNKNOWN = "not looked into"
+UNKNOWN = "no cause known"
+DERIVED_FP8 = "the rate of fp8 products is the datasheet's ratio, not measured"
 
 
 def row(
@@ -59,7 +60,9 @@ def compared(sizes: Sizes, device: Device, case: dict[str, Any], prompt: int) ->
             whole = replace(plan, stages={"prefill": replace(plan.stages["prefill"], time=joined)})
             found.append({**row(whole, "prefill", ms, "here"), "stage": "frame"})
         else:
-            found.append(row(plan, stage, ms, "here"))
+            fp8 = case["precision"] == "fp8" and device.numbers["fp8_tflops"].source != "measured"
+            reason = DERIVED_FP8 if fp8 and stage in ("prefill", "whole") else ""
+            found.append(row(plan, stage, ms, "here", reason=reason))
     return found
 
 

@@ -102,14 +102,16 @@ def measured(base: Device, out: Path) -> Device:
     """The GPU of this machine, and its file written. Raises RuntimeError without one."""
     import torch
 
-    from vla_accel_ros.planning.measure import measure, shapes, to_yaml
+    from vla_accel_ros.planning.measure import attentions, measure, shapes, to_yaml
 
     if not torch.cuda.is_available():
         raise RuntimeError("--measure needs a GPU, and torch sees no CUDA device here.")
     name, where = torch.cuda.get_device_name(), torch.device("cuda")
     major, minor = torch.cuda.get_device_capability()
-    dtypes = ["bf16", "int8", *(["fp8"] if (major, minor) >= (8, 9) else [])]
-    found = measure(base, where, shapes(MODELS.values(), (1, 2, 3), dtypes), say=print)
+    dtypes = ["bf16", *(["fp8"] if (major, minor) >= (8, 9) else []), "int8"]
+    models, views = MODELS.values(), (1, 2, 3)
+    read = attentions(models, views)
+    found = measure(base, where, shapes(models, views, dtypes), say=print, read=read)
     memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
     device = replace(
         found, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor
