@@ -12,7 +12,7 @@ import pytest
 from test_scheduler import WAIT_S, System
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART
-from vla_accel_ros.engine.lanes.lane import Lane, Stream
+from vla_accel_ros.engine.lanes.lane import EARLY_S, Lane, Stream
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy
@@ -282,6 +282,26 @@ def test_a_lane_without_a_thread_waits_for_what_it_launched() -> None:
     for _ in range(2):
         turn(system)
     assert request.released and request.result and system.lanes["main"].ahead is None
+
+
+def test_a_lane_looks_out_for_what_it_can_launch_behind_what_runs_until_that_is_about_to_be_over() -> None:
+    system = Overlapping(ONE, StaggeredChunks(2), steps=1, ahead=True)
+    system.seen()
+    lane, step, clock = system.lanes["main"], system.scheduler.step, system.clock
+    first = system.submit(ACT)
+    assert step(lane) == (first,) and lane.ahead is not None
+    clock.now_s += 0.002
+    assert step(lane) == (first,) and first.released, "how long it takes was not known: it was waited for"
+    second = system.submit(ACT)
+    assert step(lane) == (second,)
+    over_s = clock.now_s + 0.002 - EARLY_S
+    assert step(lane) == () and not second.released and lane.again_s == pytest.approx(over_s)
+    third = system.submit(ACT)
+    clock.now_s += 0.0015
+    assert step(lane) == (second, third) and second.released and lane.ahead.batch.requests == (third,)
+    assert step(lane) == () and lane.again_s < float("inf")
+    clock.now_s = lane.again_s + 1e-6
+    assert step(lane) == (third,) and third.released and lane.ahead is None
 
 
 def test_what_a_device_fails_with_later_is_the_error_of_all_in_that_micro_batch() -> None:

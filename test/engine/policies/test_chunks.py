@@ -79,14 +79,28 @@ class TestStaggeredChunks:
         frames[0].begun, frames[0].stage = True, PREFILL
         group = MicroBatch(PREFILL, (frames[0],))
         for _ in range(3):
-            assert policy.next("main", (under_way, again, *frames), 0.0) == group
             step = policy.next("main", (under_way, again, *frames), 0.0)
             assert step == MicroBatch(DENOISE, (under_way, again))
+            assert policy.next("main", (under_way, again, *frames), 0.0) == group
         for _ in range(2):
             assert chosen(policy, *frames) == (frames[0],), "there is nothing else"
         assert chosen(policy, under_way, frames[1]) == (under_way,), "also before the next frame begins"
         fresh = make_act()
         assert chosen(policy, under_way, *frames, fresh) == (under_way, fresh)
+
+    def test_a_step_that_a_chunk_begins_in_does_not_wait_for_a_group_unless_that_follows_a_step(self) -> None:
+        policy, see, again = StaggeredChunks(3, groups=4), make_observe(), make_again()
+        under_way = make_act(begun=True)
+        policy.ran(MicroBatch(DENOISE, (under_way,)), 0.001)
+        assert policy.next("main", (under_way,), 1.0) == MicroBatch(DENOISE, (under_way,))
+        idle, at_once = 1.0015, 1.001
+        step = policy.next("main", (under_way, again, see), idle)
+        assert step == MicroBatch(DENOISE, (under_way, again))
+        policy = StaggeredChunks(3, groups=4)
+        policy.ran(MicroBatch(DENOISE, (under_way,)), 0.001)
+        assert policy.next("main", (under_way,), 1.0) is not None
+        group = policy.next("main", (under_way, again, see), at_once)
+        assert group is not None and group.requests == (see,)
 
     def test_newer_joints_join_a_step_when_there_is_nothing_else(self) -> None:
         under_way, see, again = make_act(begun=True), make_observe(), make_again()

@@ -137,3 +137,17 @@ class TestWaiting:
         soon, later = self.begun(1.0, "a"), self.begun(1.0004, "b")
         assert policy.next("main", (soon, later), 1.0015) is None
         assert policy.wake_s((soon, later), 1.0015) == pytest.approx(1.002)
+
+    def test_a_group_that_does_not_fit_waits_for_one_step_and_follows_it(self) -> None:
+        policy, old, see = StaggeredChunks(3, groups=4), self.begun(1.0), make_observe()
+        policy.ran(MicroBatch(DENOISE, (make_act(begun=True),)), 0.0015)
+        policy.ran(MicroBatch(see.stage, (see,)), 0.0015)
+        assert policy.next("main", (old, see), 1.001) is None, "it would be over long after the joints came"
+        again = make_again()
+        step = policy.next("main", (old, again, see), 1.002)
+        assert step is not None and step.requests == (old, again)
+        again.begun, again.begun_s, again.period_s = True, 1.002, 0.002
+        again.sense = old.sense
+        group = policy.next("main", (old, again, see), 1.0021)
+        assert group is not None and group.requests == (see,), "behind the step, though it does not fit"
+        assert policy.next("main", (old, again, see), 1.0022) is None, "the second is the next step's"
