@@ -43,8 +43,8 @@ class StaggeredStep(Denoise):
         # Each row begins at a multiple of 16 bytes.
         where = torch.int32, (4, -(-len(self.x) // 4) * 4)
         of_state, of_noise = ((torch.float32, tuple(part.shape)) for part in (self.state, self.x))
-        given = {"where": where, "state": of_state}
-        self._seats = Inputs(self.device, given, beside={"noise": of_noise})
+        fields = {"where": where, "state": of_state}
+        self._seats = Inputs(self.device, fields, beside={"noise": of_noise})
         self.state = self._seats.fields["state"]
         self._look_at(self._seats.fields["where"])
         self.lengths.fill_(1)
