@@ -57,6 +57,10 @@ class StaggeredChunks(WholeChunks):
                 self._busy.chose(batch, now_s)
         return batch
 
+    def beside(self, until_s: float) -> None:
+        """Something else was chosen for the lane, and is expected to be over then."""
+        self._busy.until(until_s)
+
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         """Steps and groups are expected to take as long as they did lately."""
         self._busy.ran(batch, took_s)

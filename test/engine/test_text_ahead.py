@@ -1,0 +1,230 @@
+"""Tokens of text that are launched behind what the GPU computes, and said when somebody waits for them.
+
+On a CPU, where tokens are there at once, an event stands in for a GPU's: who looks too early is seen by what
+is said before the event was waited for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from frame_stream import held_slots
+from test_text_groups import LAYERS, WORDS, alone, asking, make_engine
+
+from vla_accel_ros.engine.answers import TextDecoder
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import ASK, Request
+from vla_accel_ros.models.text.decoding import Sampling
+
+GROUPS = 3
+
+
+class Event:
+    """Of a stream that computes until it is waited for. during: called then, and may raise."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def synchronize(self) -> None:
+        self.device.waited += 1
+        self.device.during()
+
+
+class Device:
+    """recorded, waited: events."""
+
+    def __init__(self) -> None:
+        self.recorded = self.waited = 0
+        self.during: Callable[[], object] = lambda: None
+
+    def record_event(self) -> Event:
+        self.recorded += 1
+        return Event(self)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    device = Device()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: device)
+    return device
+
+
+def ahead(groups: int = GROUPS, **options: Any) -> Engine:
+    """An engine on a CPU whose lane runs ahead of the text that it launches."""
+    engine = make_engine(groups, **options)
+    runner = engine.runner
+    given = runner.policy, runner.config, runner.pool, runner.packed_forward
+    runner.text = TextDecoder(*given, ahead=True)
+    engine.scheduler.lanes[0].runs_ahead = True
+    return engine
+
+
+def launched(engine: Engine, request: Request) -> None:
+    """Step until a token of it was launched that nobody has waited for."""
+    while not request.awaited:
+        engine.scheduler.step()
+
+
+def assert_nothing_is_left(engine: Engine) -> None:
+    text, runner = engine.runner.text, engine.runner
+    assert text is not None and text.places == 3 and held_slots(engine) == 0
+    assert text._pages.unpromised == text._pages.pages and not engine.scheduler.requests
+    assert runner.prefixes.newest_version("") is not None
+
+
+def test_a_token_is_said_when_it_is_waited_for_and_groups_are_launched_behind_each_other(
+    device: Device,
+) -> None:
+    engine = ahead()
+    request = asking(engine, 0)
+    engine.scheduler.step()
+    assert len(request.tokens) == 1 and device.recorded == device.waited, "one that the prefix gave it"
+    for group in range(GROUPS):
+        first = device.recorded
+        engine.scheduler.step()
+        assert device.recorded == first + 1 and device.waited == device.recorded - 1
+        assert request.partial == (group < GROUPS - 1) and request.awaited == (group == GROUPS - 1)
+        assert len(request.tokens) == 1
+    ahead_of = engine.scheduler.lanes[0].ahead
+    assert ahead_of is not None and ahead_of.batch.requests == (request,) and request not in ahead_of.told
+    assert engine.scheduler.step() == (request,) and len(request.tokens) == 2, "there is nothing to launch"
+    assert not request.awaited and engine.scheduler.lanes[0].ahead is None
+    assert engine.scheduler.wait(request).tokens == alone(0, "cpu")
+    assert device.waited == device.recorded
+    assert_nothing_is_left(engine)
+
+
+def test_a_token_at_once_is_waited_for_at_once(device: Device) -> None:
+    engine = ahead(1)
+    request = asking(engine, 0)
+    for count in range(1, WORDS + 1):
+        engine.scheduler.step()
+        assert len(request.tokens) == count == device.waited and not request.awaited
+        assert engine.scheduler.lanes[0].ahead is None
+    assert request.tokens == alone(0, "cpu")
+
+
+def test_who_is_cancelled_between_launch_and_wait_leaves_nothing_behind(device: Device) -> None:
+    engine = ahead()
+    first, second = asking(engine, 0), asking(engine, 1)
+    launched(engine, first)
+    said = len(first.tokens)
+    engine.scheduler.cancel(first)
+    assert first.released and first.result is None and second.awaited
+    third = asking(engine, 2)  # is given the pages of the first
+    for request, seed in ((second, 1), (third, 2)):
+        assert engine.scheduler.wait(request).tokens == alone(seed, "cpu")
+    assert len(first.tokens) == said and first.result is None and not first.error
+    assert_nothing_is_left(engine)
+
+
+def test_all_may_be_cancelled_between_launch_and_wait(device: Device) -> None:
+    engine = ahead()
+    request = asking(engine, 0)
+    launched(engine, request)
+    engine.scheduler.cancel(request)
+    assert request.released
+    assert engine.scheduler.wait(asking(engine, 1)).tokens == alone(1, "cpu")
+    assert_nothing_is_left(engine)
+
+
+def test_who_is_cancelled_while_a_token_is_waited_for_is_taken_out_afterwards(device: Device) -> None:
+    """By another thread, or by the garbage collector in the middle of what says the token."""
+    engine = ahead()
+    first, second = asking(engine, 0), asking(engine, 1)
+    launched(engine, first)
+    found = list[bool]()
+
+    def cancel() -> None:
+        engine.scheduler.cancel(first)
+        found.append(first.released)
+
+    device.during = cancel
+    engine.scheduler.step()
+    device.during = lambda: None
+    assert found == [False] and first.released and first.cancelled and first.result is None
+    assert engine.scheduler.wait(second).tokens == alone(1, "cpu")
+    assert_nothing_is_left(engine)
+
+
+def test_a_question_that_begins_between_launch_and_wait_has_its_own_first_token(device: Device) -> None:
+    engine = ahead()
+    first = asking(engine, 0)
+    launched(engine, first)
+    second = engine.scheduler.submit(Request(ASK, prefix=first.prefix, max_tokens=WORDS))
+    engine.scheduler.step()
+    assert second.begun and not second.awaited and not second.tokens and not first.awaited
+    assert engine.scheduler.wait(second).tokens == alone(0, "cpu") == engine.scheduler.wait(first).tokens
+    assert_nothing_is_left(engine)
+
+
+def test_what_the_device_fails_with_is_the_error_of_all_that_waited(device: Device) -> None:
+    engine = ahead()
+    first, second = asking(engine, 0), asking(engine, 1)
+    launched(engine, first)
+
+    def fail() -> None:
+        raise RuntimeError("an illegal address")
+
+    device.during = fail
+    engine.scheduler.step()
+    device.during = lambda: None
+    for request in (first, second):
+        assert str(request.error) == "an illegal address" and request.released and not request.awaited
+    assert engine.scheduler.wait(asking(engine, 2)).tokens == alone(2, "cpu")
+    assert_nothing_is_left(engine)
+
+
+def test_what_ran_ahead_of_a_lane_that_stopped_is_said_by_nobody(device: Device) -> None:
+    engine = ahead()
+    request = asking(engine, 0)
+    launched(engine, request)
+    engine.scheduler.stop()
+    assert request.released and request.cancelled
+    assert engine.scheduler.wait(asking(engine, 1)).tokens == alone(1, "cpu")
+    assert_nothing_is_left(engine)
+
+
+def test_drawn_answers_are_drawn_from_what_came_with_the_token(device: Device) -> None:
+    """The next token reads the id that was drawn on the host, not the likeliest on the device."""
+    given: dict[str, Any] = {"max_tokens": WORDS, "seed": 7, "sampling": Sampling(1.5)}
+    engines = [ahead(), make_engine(1)]
+    told = list[list[int]]()
+    for engine in engines:
+        beside = asking(engine, 1)
+        request = engine.scheduler.submit(Request(ASK, prefix=beside.prefix, **given))
+        told.append(engine.scheduler.wait(request).tokens)
+        assert engine.scheduler.wait(beside).tokens == alone(1, "cpu")
+    assert told[0] == told[1] != alone(1, "cpu")
+
+
+@pytest.mark.parametrize("groups", [1, LAYERS])
+def test_any_order_of_answers_and_cancellations(groups: int, device: Device) -> None:
+    draw, engine = random.Random(groups), ahead(groups)
+    open_answers: dict[Request, int] = {}
+    said = 0
+    for number in range(400):
+        what = draw.random()
+        for request in [one for one in open_answers if one.released]:
+            seed = open_answers.pop(request)
+            assert request.cancelled or request.tokens == alone(seed, "cpu")
+            said += not request.cancelled
+        if what < 0.1 and len(open_answers) < 3:
+            open_answers[asking(engine, number % 5)] = number % 5
+        elif what < 0.14 and open_answers:
+            device.during = partial(engine.scheduler.cancel, draw.choice(list(open_answers)))
+            if draw.random() < 0.5:
+                device.during()
+                device.during = lambda: None
+        else:
+            engine.scheduler.step()
+            device.during = lambda: None
+    engine.scheduler.cancel(*open_answers)
+    engine.scheduler.step()
+    assert said > 5
+    assert_nothing_is_left(engine)
