@@ -197,7 +197,7 @@ class Answers:
     def _hear(self, answers: Sequence[Answer], likeliest: Tensor, scores: dict[Answer, Tensor]) -> list[Said]:
         """Say the tokens that were chosen, whose ids int64 [answers] are on the host, and of those that are
         drawn the scores [vocab] of all."""
-        tokens = {answer: token for answer, token in zip(answers, likeliest.tolist(), strict=True)}
+        tokens: dict[Answer, int] = dict(zip(answers, likeliest.tolist(), strict=True))
         there = [answer for answer in answers if answer in self.open]
         for answer in there:
             if answer in scores:
@@ -376,9 +376,7 @@ class TextDecoder:
             self._open.remove(request)
             self._answers.drop(request.progress)
 
-    def _say(
-        self, over: torch.cuda.Event, say: Callable[[], object], spoken: Sequence[Request]
-    ) -> None:
+    def _say(self, over: torch.cuda.Event, say: Callable[[], object], spoken: Sequence[Request]) -> None:
         """Say a token that was launched. over: after which it is computed."""
         try:
             over.synchronize()

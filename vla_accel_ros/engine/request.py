@@ -74,8 +74,8 @@ class Request:
     REWORD belongs; two micro-batches of a kind never run at once. number: in order of beginning.
     instruction: that of the frame. fresh: the frame was not acted on before. awaited: all of it, or its next
     token, was launched, and what that comes to is on its way. finished: nothing more is computed of it.
-    cancelled: before it was finished, its result is None. released: nothing is held for it any longer, but its
-    result. done: micro-batches so far. lane: where it ran last. partial: of its next token some groups of
+    cancelled: before it was finished, its result is None. released: nothing is held for it any longer, but
+    its result. done: micro-batches so far. lane: where it ran last. partial: of its next token some groups of
     layers are launched, and others are not. tokens: ids so far. pieces: text that nobody has read. result:
     Prefix, Chunk, or the whole text."""
 

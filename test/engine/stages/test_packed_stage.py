@@ -17,6 +17,7 @@ from vla_accel_ros.engine.answers import Answers
 from vla_accel_ros.engine.kv.pool import KVPool, PagePool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import Words
+from vla_accel_ros.engine.stages.prefill.layered import sizes as sizes_of
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Segment, Span, forward
@@ -73,12 +74,10 @@ def test_any_segments(model: Pi | OpenVLA, data: st.DataObject) -> None:
             torch.testing.assert_close(KV(segment.out.k, segment.out.v), want, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("layers", [(1, 1), (2,)])
+@pytest.mark.parametrize("groups", [1, 2])
 @torch.inference_mode()
-def test_groups_of_layers_make_the_bits_of_a_forward_at_once(
-    model: Pi | OpenVLA, layers: tuple[int, ...]
-) -> None:
-    """Tokens by their ids, which are of the device, as by their embeddings; three of them, in room for four."""
+def test_groups_of_layers_make_the_bits_of_a_forward_at_once(model: Pi | OpenVLA, groups: int) -> None:
+    """Tokens by ids that are on the device, as by their embeddings; three of them, in room for four."""
     sizes = model.config.prefix
     pool, made = KVPool(sizes, 4, 8, CPU, torch.float32), torch.Generator().manual_seed(5)
     pool.k.normal_(generator=made)
@@ -93,8 +92,8 @@ def test_groups_of_layers_make_the_bits_of_a_forward_at_once(
     written = pool.k.clone(), pool.v.clone()
     pool.k[:, :, :, 4:] = pool.v[:, :, :, 4:] = 0.0
     unread = [one._replace(x=torch.full_like(one.x, torch.nan)) for one in given]
-    *none, found = forward.next_words(ids, unread, layers)
-    assert none == [None] * (len(layers) - 1) and sizes.depth == sum(layers) and found is not None
+    *none, found = forward.next_words(ids, unread, sizes_of([1.0] * sizes.depth, groups))
+    assert none == [None] * (groups - 1) and found is not None
     for got, want in zip(found.hidden, whole, strict=True):
         assert torch.equal(got, want)
     scores = model.logits(torch.stack([rows[0, 0] for rows in whole]))

@@ -6,8 +6,8 @@ causal one does not notice, and single rows (riders, answers) padded to a power 
 nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
 Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
 launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision), and
-all forwards int8 rows. One may be computed in groups of layers, each a graph of its own, so that something
-else runs between two of them. Tokens of text come as ids and go as the likeliest next ids, both on the device.
+all forwards int8 rows. Tokens of text come as ids and go as the likeliest next ids, both on the device; their
+forwards may be computed in groups of layers, each a graph of its own, so that something else runs between two.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ PARTS = 4
 
 
 class NextWords(NamedTuple):
-    """What a forward of tokens came to, valid until the next one: of each token hidden [1, 1, W] after the
-    final norm, the likeliest next id int64 [], and the scores [vocab] of all."""
+    """What a forward of tokens came to, valid until the next one: hidden [1, 1, W] of each after the final
+    norm, the likeliest next ids int64 [tokens], and the scores of all ids [tokens, vocab]."""
 
     hidden: list[Tensor]
-    likeliest: Sequence[Tensor]
-    scores: Sequence[Tensor]
+    likeliest: Tensor
+    scores: Tensor
 
 
 class PackedForward:
@@ -147,9 +147,9 @@ class PackedForward:
     def next_words(
         self, ids: Sequence[Tensor], segments: Sequence[Segment], layers: Sequence[int]
     ) -> Iterator[NextWords | None]:
-        """Of single rows that are tokens, in groups of so many layers each, all of them together: computes one
-        group for each value that is taken, None for all but the last. Nothing else of this forward's shape may
-        be computed in between.
+        """Of single rows that are tokens, in groups of so many layers each, all of them together: computes
+        one group for each value that is taken, None for all but the last. Nothing else of this forward's
+        shape may be computed in between.
 
         ids: int64 [] of the device, which nobody waits for; what the segments have as x is not read. The
         embedding belongs to the first group, the language head to the last. Raises as a call, before the
