@@ -54,6 +54,7 @@ class Random(Overlapping):
         policy: Policy = StaggeredChunks(seats, groups) if seats else WholeChunks()
         super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds, ahead=ahead)
         self.runner.seats, self.seats, self.fresh, self.runner.groups = fresh, seats, fresh, groups
+        self.runner.text_groups = groups
         self.before: dict[str, str] = {}  # by lane: the kind of its last micro-batch
         self.degrading = Degrading(in_lanes(kinds, policy, TextInSlack(policy, self.profile)))
         self.scheduler.policy = self.degrading

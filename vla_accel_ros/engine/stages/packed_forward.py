@@ -6,8 +6,8 @@ causal one does not notice, and single rows (riders, answers) padded to a power 
 nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
 Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
 launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision), and
-all forwards int8 rows. Tokens of text come as ids and go as the likeliest next ids, both on the device; their
-forwards may be computed in groups of layers, each a graph of its own, so that something else runs between two.
+all forwards int8 rows. Tokens of text come as ids and go as the likeliest next ids, both on the device; such
+a forward may be in groups of layers, each a graph of its own, so that something else runs between two.
 """
 
 from __future__ import annotations
