@@ -67,9 +67,9 @@ class FakeRunner:
     ran: the stage of each micro-batch and what is in it. during: called in each, and may raise; after: where
     it is waited for what was launched. fails: those that cannot begin. held: those that have begun and were
     not dropped.
-    seats: whole chunks are of a kind of their own. ahead: what a step of chunks in seats, a group of a
-    frame, or a token or its group comes to is known later, as with a GPU. groups: micro-batches of a frame, which
-    holds its slot; text_groups: of a token.
+    seats: whole chunks are of a kind of their own. ahead: what a step of chunks in seats, or a group of a
+    frame or of a token, comes to is known later, as with a GPU. groups: micro-batches of a frame, which holds
+    its slot; text_groups: of a token.
     """
 
     def __init__(self, steps: int = 1, first: str = DENOISE) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
+from builders import make_observation
 from frame_stream import held_slots
-from test_text_groups import LAYERS, WORDS, alone, asking, make_engine
+from test_stream_with_threads import Running
+from test_text_groups import LAYERS, WORDS, alone, asking, make_engine, policy_of
 
 from vla_accel_ros.engine.answers import TextDecoder
 from vla_accel_ros.engine.engine import Engine
@@ -228,3 +230,88 @@ def test_any_order_of_answers_and_cancellations(groups: int, device: Device) -> 
     engine.scheduler.step()
     assert said > 5
     assert_nothing_is_left(engine)
+
+
+@cache
+def plain(seed: int, device: str) -> list[int]:
+    """An answer by the plain network."""
+    engine = Engine(policy_of(device), slots=4)
+    return engine.scheduler.wait(asking(engine, seed)).tokens
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("groups", [1, LAYERS])
+@pytest.mark.parametrize("lanes", ["one", "text"])
+def test_beside_frames_and_steps_answers_are_those_of_the_plain_network(
+    lanes: str, groups: int, device: str
+) -> None:
+    """With threads: questions about frames of their own, while a stream acts and narrates."""
+    expected = [plain(seed, device) for seed in range(6)]
+    engine = make_engine(groups, device, slots=16, staggered=3, lanes=lanes)
+    engine.prepare((2,), (5, 6, 7, 8))
+    running = Running(engine, 1_000_000)
+    running.stream.start()
+    try:
+        for first in range(0, 6, 2):
+            running.wait_for_chunks(3)
+            asked = list[Request]()
+            for seed in (first, first + 1):
+                with engine.observe(make_observation(seed)) as prefix:
+                    given: dict[str, Any] = {"prefix": prefix, "max_tokens": WORDS, "waits": True}
+                    asked.append(engine.scheduler.submit(Request(ASK, **given)))
+                    engine.scheduler.wait(asked[-1], lambda one: one.begun)
+            for seed, request in enumerate(asked, first):
+                assert engine.scheduler.wait(request).tokens == expected[seed]
+    finally:
+        running.stream.stop()
+    assert not running.errors and engine.runner.text.places == 3
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("groups", [1, LAYERS])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_on_a_gpu_whoever_launches_a_token_waits_for_nothing(groups: int, temperature: float) -> None:
+    """Nothing in the stream is over when all of it is launched, and torch finds nothing that waits."""
+    engine = make_engine(groups, "cuda")
+    engine.prepare((2,), (20,))
+    text = engine.runner.text
+    assert text is not None
+    with engine.observe(make_observation(0)) as prefix:
+        given: dict[str, Any] = {"prefix": prefix, "max_tokens": WORDS, "seed": 7}
+        request = engine.scheduler.submit(Request(ASK, sampling=Sampling(temperature), **given))
+    engine.scheduler.wait(request, lambda one: len(one.tokens) == 2)
+    for said in range(2, WORDS - 1):
+        torch.cuda.synchronize()
+        torch.cuda._sleep(400_000_000)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            waits = [text.advance() for _ in range(groups)]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert not torch.cuda.current_stream().query()
+        assert request.awaited and not request.partial and len(request.tokens) == said
+        for wait in waits:
+            assert wait is not None
+            wait()
+        assert len(request.tokens) == said + 1 and not request.awaited
+    tokens = engine.scheduler.wait(request).tokens
+    if not temperature:
+        assert tokens == plain(0, "cuda")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_who_is_cancelled_between_launch_and_wait_leaves_nothing_behind() -> None:
+    engine = make_engine(GROUPS, "cuda")
+    engine.prepare((2,), (20,))
+    engine.scheduler.lanes[0].runs_ahead = True
+    for seed in range(4):
+        first, second = asking(engine, seed), asking(engine, seed + 1)
+        torch.cuda._sleep(50_000_000)
+        launched(engine, first)
+        engine.scheduler.cancel(first)
+        assert first.released and first.result is None
+        third = asking(engine, seed + 2)  # is given the pages of the first, behind what is computed
+        assert engine.scheduler.wait(second).tokens == plain(seed + 1, "cuda")
+        assert engine.scheduler.wait(third).tokens == plain(seed + 2, "cuda")
+        assert_nothing_is_left(engine)
