@@ -280,7 +280,7 @@ def test_on_a_gpu_whoever_launches_a_token_waits_for_nothing(groups: int, temper
     with engine.observe(make_observation(0)) as prefix:
         given: dict[str, Any] = {"prefix": prefix, "max_tokens": WORDS, "seed": 7}
         request = engine.scheduler.submit(Request(ASK, sampling=Sampling(temperature), **given))
-    engine.scheduler.wait(request, lambda one: len(one.tokens) == 2)
+        engine.scheduler.wait(request, lambda one: len(one.tokens) == 2)
     for said in range(2, WORDS - 1):
         torch.cuda.synchronize()
         torch.cuda._sleep(400_000_000)
