@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from builders import make_observation
@@ -21,7 +22,7 @@ from test_text_groups import LAYERS, WORDS, alone, asking, make_engine, policy_o
 from vla_accel_ros.engine.answers import TextDecoder
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ASK, Request
-from vla_accel_ros.models.text.decoding import Sampling
+from vla_accel_ros.models.text.decoding import Sampling, decode
 
 GROUPS = 3
 
@@ -68,8 +69,10 @@ def ahead(groups: int = GROUPS, **options: Any) -> Engine:
 
 def launched(engine: Engine, request: Request) -> None:
     """Step until a token of it was launched that nobody has waited for."""
-    while not request.awaited:
-        engine.scheduler.step()
+    for _ in range(4 * LAYERS):
+        if not request.awaited:
+            engine.scheduler.step()
+    assert request.awaited
 
 
 def assert_nothing_is_left(engine: Engine) -> None:
@@ -192,17 +195,21 @@ def test_what_ran_ahead_of_a_lane_that_stopped_is_said_by_nobody(device: Device)
     assert_nothing_is_left(engine)
 
 
-def test_drawn_answers_are_drawn_from_what_came_with_the_token(device: Device) -> None:
-    """The next token reads the id that was drawn on the host, not the likeliest on the device."""
-    given: dict[str, Any] = {"max_tokens": WORDS, "seed": 7, "sampling": Sampling(1.5)}
-    engines = [ahead(), make_engine(1)]
-    told = list[list[int]]()
-    for engine in engines:
-        beside = asking(engine, 1)
-        request = engine.scheduler.submit(Request(ASK, prefix=beside.prefix, **given))
-        told.append(engine.scheduler.wait(request).tokens)
-        assert engine.scheduler.wait(beside).tokens == alone(1, "cpu")
-    assert told[0] == told[1] != alone(1, "cpu")
+@pytest.mark.parametrize("groups", [1, GROUPS])
+def test_drawn_answers_read_what_was_drawn_and_not_the_likeliest(groups: int, device: Device) -> None:
+    engine = ahead(groups)
+    beside, temperature = asking(engine, 1), 1.5
+    prefix, model = beside.frame, engine.policy.model
+    with torch.inference_mode():
+        past = engine.runner.pool.view(prefix.slot, prefix.n_tokens)
+        hidden = engine.runner.prefill.last_hidden(prefix.slot, prefix.n_tokens)[None]
+        rng = np.random.default_rng(7)
+        steps = decode(model, past, hidden, WORDS, temperature=temperature, rng=rng)
+        expected = [int(step.tokens) for step in steps]
+    given: dict[str, Any] = {"prefix": prefix, "max_tokens": WORDS, "seed": 7}
+    request = engine.scheduler.submit(Request(ASK, sampling=Sampling(temperature), **given))
+    assert engine.scheduler.wait(request).tokens == expected != alone(1, "cpu")
+    assert engine.scheduler.wait(beside).tokens == alone(1, "cpu")
 
 
 @pytest.mark.parametrize("groups", [1, LAYERS])
