@@ -72,7 +72,7 @@ def launched(engine: Engine, request: Request) -> None:
     for _ in range(4 * LAYERS):
         if not request.awaited:
             engine.scheduler.step()
-    assert request.awaited
+    assert request.awaited is True
 
 
 def assert_nothing_is_left(engine: Engine) -> None:
