@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,11 @@ class FakeRunner:
     """Computes nothing: an answer has three tokens, a chunk under a policy that says so `steps` steps.
 
     ran: the stage of each micro-batch and what is in it. during: called in each, and may raise; after: where
-    it is waited for what was launched. fails: those
-    that cannot begin. held: those that have begun and were not dropped.
-    seats: whole chunks are of a kind of their own. ahead: what a step of chunks in seats comes to is known
-    later, as with a GPU. groups: micro-batches of a frame, which holds its slot; text_groups: of a token.
+    it is waited for what was launched. fails: those that cannot begin. held: those that have begun and were
+    not dropped.
+    seats: whole chunks are of a kind of their own. ahead: what a step of chunks in seats, or a group of a
+    frame or of a token, comes to is known later, as with a GPU. groups: micro-batches of a frame, which holds
+    its slot; text_groups: of a token.
     """
 
     def __init__(self, steps: int = 1, first: str = DENOISE) -> None:
@@ -123,11 +125,18 @@ class FakeRunner:
                 self._text = (self._text + 1) % self.text_groups
                 for request in batch.requests:
                     request.partial = self._text > 0
+                if self.ahead:
+                    return self.write(batch)
                 if self._text:
                     return None
             for request in batch.requests:
                 self.advance(request, batch)
-            return None
+            frames = [request for request in batch.requests if request.want == OBSERVE]
+            if not (self.ahead and frames and self.groups > 1):
+                return None
+            for request in frames:
+                request.awaited = request.finished
+            return partial(self.after, batch)
         finally:
             self.running[kind] -= 1
 
@@ -145,6 +154,24 @@ class FakeRunner:
                     request.result, request.finished = f"{request.want} {request.number}", True
 
         return wait
+
+    def write(self, batch: MicroBatch) -> Callable[[], None]:
+        """A group of a token, which is said later."""
+        last = self._text == 0
+        for request in batch.requests:
+            request.awaited = last
+
+        def wait() -> None:
+            try:
+                self.after(batch)
+                for request in batch.requests:
+                    if last and not request.released:
+                        self.advance(request, batch)
+            finally:
+                for request in batch.requests:
+                    request.awaited = False
+
+        return wait if last else partial(self.after, batch)
 
     def advance(self, request: Request, batch: MicroBatch) -> None:
         if request.want == OBSERVE:
@@ -170,6 +197,8 @@ class FakeRunner:
 
     def drop(self, request: Request) -> None:
         self.held.discard(request)
+        if request.partial:
+            self._text = 0
         if request.want == OBSERVE and request.progress is not None:
             self.pool.release(request.progress[0])
             request.progress = None

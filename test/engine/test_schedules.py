@@ -54,6 +54,7 @@ class Random(Overlapping):
         policy: Policy = StaggeredChunks(seats, groups) if seats else WholeChunks()
         super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds, ahead=ahead)
         self.runner.seats, self.seats, self.fresh, self.runner.groups = fresh, seats, fresh, groups
+        self.runner.text_groups = groups
         self.before: dict[str, str] = {}  # by lane: the kind of its last micro-batch
         self.degrading = Degrading(in_lanes(kinds, policy, TextInSlack(policy, self.profile)))
         self.scheduler.policy = self.degrading
@@ -174,7 +175,9 @@ class Random(Overlapping):
         self.before[lane] = kind
         rung = self.degrading.rung
         if kind == ASK:
-            assert LADDER.index(rung) == 0 or now_s >= self.wrote_s + PATIENCE_S - 1e-9, "language is first"
+            goes_on = any(request.partial for request in batch.requests)
+            rested = now_s >= self.wrote_s + PATIENCE_S - 1e-9
+            assert LADDER.index(rung) == 0 or goes_on or rested, "language is first"
             self.wrote_s = now_s
         for request in batch.requests:
             if request.want == ACT and request.done == 0 and not request.finished:

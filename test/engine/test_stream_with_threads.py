@@ -61,6 +61,12 @@ class Running:
         with self._told:
             assert self._told.wait_for(done, WAIT_S)
 
+    def wait_for_chunks(self, more: int) -> None:
+        """Until there are so many more than now."""
+        count = len(self.chunks) + more
+        with self._told:
+            assert self._told.wait_for(lambda: bool(self.errors) or len(self.chunks) >= count, WAIT_S)
+
     def assert_made_again(self, least: int) -> None:
         assert not self.errors
         stamps = [chunk.stamp_ns for chunk in self.chunks]

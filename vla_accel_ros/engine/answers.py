@@ -9,6 +9,10 @@ Between forwards an answer is its tokens and two references: to its prefix's slo
 keys and values, all of which are promised to it when it begins (OxyGen, section 3.2). A forward reads both
 where they lie (models.layers.packed), so nothing is copied, stacked or padded.
 
+On a GPU nothing that is launched waits for it: the id that was chosen is read by the next token's embedding
+where it was written, and comes to the host in page-locked memory, for who waits for it. Only ids that are
+drawn come from the host.
+
 `TextDecoder` answers requests: they are given text, not tokens (models.text.tokenizer), whose pieces wait in
 the request until they are read.
 """
@@ -19,7 +23,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,8 +32,10 @@ from torch import Tensor
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool, PagePool, PoolExhausted, Tail
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.memory.host_buffers import to_host
+from vla_accel_ros.engine.stages.packed_forward import NextWords, PackedForward
 from vla_accel_ros.engine.stages.prefill.layered import sizes
+from vla_accel_ros.engine.stages.stage import put
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment, Span
 from vla_accel_ros.models.openvla.model import OpenVLA
@@ -45,7 +51,7 @@ PAGE_TOKENS = 16
 """Of one page at least."""
 
 
-InGroups = Callable[[Sequence[Segment]], Iterator["list[Tensor] | None"]]
+InGroups = Callable[[Sequence[Tensor], Sequence[Segment]], Iterator[NextWords | None]]
 """See Answers."""
 
 
@@ -61,7 +67,7 @@ class Said(NamedTuple):
 class Answer:
     """A text that continues a prefix. number: in order of beginning; slot, n_tokens: of its prefix; tail:
     keys and values of all of its tokens but the last; hidden [W]: what the next token is read from; tokens:
-    ids so far."""
+    ids so far; chosen int64 []: the last of them on the device, None where it was drawn on the host."""
 
     number: int
     slot: int
@@ -73,6 +79,14 @@ class Answer:
     rng: np.random.Generator
     on_token: Callable[[Said], None] | None
     tokens: list[int] = field(default_factory=list)
+    chosen: Tensor | None = None
+
+
+class _Choice(NamedTuple):
+    """The likeliest id int64 [] and the scores [vocab], on the device."""
+
+    likeliest: Tensor
+    scores: Tensor
 
 
 class Answers:
@@ -82,8 +96,8 @@ class Answers:
     together: False computes every answer's token by itself, to the bit what it is alone
         (models.layers.packed).
     forward: how segments are computed, None = in plain torch.
-    in_groups: the same in groups of layers, one for each value that is taken, the last of which is the
-        results; None = at once.
+    in_groups: a token's ids and its segments, whose x it does not read, to what the forward came to, one
+        group of layers for each value that is taken, the last of which is that; None = by `forward`, at once.
 
     Attribute `open`: answers that are not finished, oldest first.
     """
@@ -102,8 +116,10 @@ class Answers:
         self._prefixes, self._pages = prefixes, pages
         torch_forward = partial(packed.forward, model.stack, together=together)
         self._forward: Forward = torch_forward if forward is None else forward
-        self._in_groups: InGroups = in_groups or (lambda segments: iter([self._forward(segments)]))
-        self._reading: Generator[None] | None = None  # the token in progress
+        self._in_groups = in_groups
+        self._reading: Generator[None, None, dict[Answer, _Choice]] | None = None  # the token in progress
+        self._device = prefixes.k.device
+        self._blank = prefixes.k.new_zeros(1, 1, model.config.prefix.width)
         self._numbers = itertools.count()
         self.open: list[Answer] = []
 
@@ -143,20 +159,54 @@ class Answers:
         self.open.append(answer)
         return answer
 
-    @torch.inference_mode()
     def advance(self) -> list[Said]:
         """One more token for every open answer, oldest first; in groups of layers the next group of it, and
-        no token before the last.
+        no token before the last. Waits for it.
 
         A forward that fails adds no token, and the next call tries again. Every on_token is called; then the
         first exception that one of them raised is raised.
         """
+        say = self.launch()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return say()
+
+    @torch.inference_mode()
+    def launch(self) -> Callable[[], list[Said]]:
+        """As advance, without waiting. What it returns is to be called before the next token is launched,
+        when all is computed that is in the current stream now; who was dropped meanwhile is left out."""
         reading, self._reading = self._reading or self._read(), None
-        for _ in reading:
+        try:
+            next(reading)
+        except StopIteration as over:
+            read = cast("dict[Answer, _Choice]", over.value)
+        else:
             self._reading = reading
-            return []
-        said = [self._say(answer, token) for answer, token in zip(self.open, self._chosen(), strict=True)]
-        self.open = [one.answer for one in said if not one.finished]
+            return list
+        if not self.open:
+            return list
+        answers = tuple(self.open)
+        read |= self._scored([answer for answer in answers if answer not in read])
+        ids = torch.stack([read[answer].likeliest for answer in answers])
+        for answer, chosen in zip(answers, ids, strict=True):
+            answer.chosen = chosen
+        drawn = [answer for answer in answers if answer.sampling.temperature]
+        scores = {answer: to_host(read[answer].scores) for answer in drawn}
+        return partial(self._hear, answers, to_host(ids), scores)
+
+    def _hear(self, answers: Sequence[Answer], likeliest: Tensor, scores: dict[Answer, Tensor]) -> list[Said]:
+        """Say the tokens that were chosen, whose ids int64 [answers] are on the host, and of those that are
+        drawn the scores [vocab] of all."""
+        tokens: dict[Answer, int] = dict(zip(answers, likeliest.tolist(), strict=True))
+        there = [answer for answer in answers if answer in self.open]
+        for answer in there:
+            if answer in scores:
+                tokens[answer] = int(answer.sampling.choose(scores[answer].float()[None], answer.rng))
+                answer.chosen = None
+        said = [self._say(answer, tokens[answer]) for answer in there]
+        for one in said:
+            if one.finished:
+                self.open.remove(one.answer)
         errors: list[Exception] = []
         for one in said:
             try:
@@ -178,49 +228,64 @@ class Answers:
         answer.tail.close()
         self._prefixes.release(answer.slot)
 
-    def _read(self) -> Generator[None]:
-        """Compute the last token of each answer, in one forward, unless that was done. Stops behind each
-        group of layers but the last."""
+    def _read(self) -> Generator[None, None, dict[Answer, _Choice]]:
+        """Compute the last token of each answer, in one forward, unless that was done; returns what the
+        forward has chosen, if it does. Stops behind each group of layers but the last."""
         speaking = [answer for answer in self.open if answer.tail.length < len(answer.tokens)]
         if not speaking:
-            return
-        ids = torch.tensor([[answer.tokens[-1] for answer in speaking]], device=speaking[0].hidden.device)
-        words = self._model.embed_tokens(ids).split(1, dim=1)
+            return {}
+        ids = [self._last(answer) for answer in speaking]
+        words = self._embedded(ids) if self._in_groups is None else [self._blank] * len(ids)
+        found = None
         try:
             segments = [
                 Segment(x, self._past(answer), out=answer.tail.grow())
                 for answer, x in zip(speaking, words, strict=True)
             ]
-            for read in self._in_groups(segments):
-                if read is None:
-                    yield
+            if self._in_groups is None:
+                rows = self._forward(segments)
+            else:
+                for found in self._in_groups(ids, segments):
+                    if found is None:
+                        yield
+                assert found is not None
+                rows = found.hidden
         except BaseException:
             for answer in speaking:
                 answer.tail.cut(len(answer.tokens) - 1)
             raise
-        assert read is not None
-        for answer, rows in zip(speaking, read, strict=True):
-            answer.hidden = rows[0, -1]
+        for answer, hidden in zip(speaking, rows, strict=True):
+            answer.hidden = hidden[0, -1]
+        if found is None:
+            return {}
+        choices = map(_Choice, found.likeliest, found.scores)
+        return dict(zip(speaking, choices, strict=True))
+
+    def _last(self, answer: Answer) -> Tensor:
+        """The id int64 [] of its last token, on the device."""
+        if answer.chosen is None:
+            answer.chosen = torch.empty((), dtype=torch.int64, device=self._device)
+            put(answer.chosen, torch.tensor(answer.tokens[-1]))
+        return answer.chosen
+
+    def _embedded(self, ids: Sequence[Tensor]) -> Sequence[Tensor]:
+        """[1, 1, W] each."""
+        return self._model.embed_tokens(torch.stack([*ids])[None]).split(1, dim=1)
 
     def _past(self, answer: Answer) -> tuple[Span, ...]:
         """What its next token looks at: its prefix and its tail, where they lie."""
         return (self._prefixes.span(answer.slot, 0, answer.n_tokens), *answer.tail.parts)
 
-    def _chosen(self) -> list[int]:
-        """The next id of each, read from the device once for all that are greedy."""
-        if not self.open:
-            return []
+    def _scored(self, answers: Sequence[Answer]) -> dict[Answer, _Choice]:
+        """By their hidden states, in one product."""
+        if not answers:
+            return {}
         if self._together:
-            logits = self._model.logits(torch.stack([answer.hidden for answer in self.open]))
+            scores = self._model.logits(torch.stack([answer.hidden for answer in answers]))
         else:
-            logits = torch.stack([self._model.logits(answer.hidden) for answer in self.open])
-        likeliest = logits.argmax(dim=-1).tolist()
-        return [
-            int(answer.sampling.choose(row.float()[None], answer.rng))
-            if answer.sampling.temperature
-            else first
-            for answer, row, first in zip(self.open, logits, likeliest, strict=True)
-        ]
+            scores = torch.stack([self._model.logits(answer.hidden) for answer in answers])
+        choices = map(_Choice, scores.argmax(dim=-1), scores)
+        return dict(zip(answers, choices, strict=True))
 
     def _say(self, answer: Answer, token: int) -> Said:
         if token == self._stop:
@@ -231,20 +296,27 @@ class Answers:
 
 class TextDecoder:
     """The open answers. pool: of the prefixes. forward: computes tokens, in EngineConfig.text_groups groups
-    of layers; None = plain torch, at once."""
+    of layers; None = plain torch, at once. ahead: whether tokens are waited for by who is given what does it;
+    None = on a GPU."""
 
     def __init__(
-        self, policy: AnyPolicy, config: EngineConfig, pool: KVPool, forward: PackedForward | None = None
+        self,
+        policy: AnyPolicy,
+        config: EngineConfig,
+        pool: KVPool,
+        forward: PackedForward | None = None,
+        ahead: bool | None = None,
     ) -> None:
         page_tokens = max(PAGE_TOKENS, -(-config.answer_tokens // PAGES))
         pages = config.answers * -(-config.answer_tokens // page_tokens)
         self._pages = PagePool(policy.config.prefix, pages, page_tokens, pool.k.device, pool.k.dtype)
         eos = policy.tokenizer.eos
         in_groups: InGroups | None = None
-        if forward is not None and config.text_groups > 1:
-            in_groups = partial(forward.in_groups, layers=layers_of_groups(policy, config.text_groups))
+        if forward is not None:
+            in_groups = partial(forward.next_words, layers=layers_of_groups(policy, config.text_groups))
         self._answers = Answers(policy.model, pool, self._pages, eos, forward=forward, in_groups=in_groups)
         self._tokenizer, self._config, self._device = policy.tokenizer, config, pool.k.device
+        self._ahead = pool.k.device.type == "cuda" if ahead is None else ahead
         self._open: list[Request] = []
 
     @property
@@ -280,15 +352,23 @@ class TextDecoder:
         self._open.append(request)
 
     def advance(self) -> Callable[[], None] | None:
-        """One more token for every open answer, in one forward, or the next group of it; returns what waits
-        for one that is not the last."""
-        with torch.inference_mode():
-            self._answers.advance()
-        for request in self._open:
+        """One more token for every open answer, in one forward, or the next group of it.
+
+        On a GPU it is launched, and what waits for it is returned, which says the token after the last group:
+        until then all requests are awaited.
+        """
+        say, spoken = self._answers.launch(), tuple(self._open)
+        for request in spoken:
             request.partial = self._answers.in_progress
-        if not self._answers.in_progress or self._device.type != "cuda":
+        if not self._ahead:
+            say()
             return None
-        return torch.cuda.current_stream(self._device).record_event().synchronize
+        over = torch.cuda.current_stream(self._device).record_event()
+        if self._answers.in_progress:
+            return over.synchronize
+        for request in spoken:
+            request.awaited = True
+        return partial(self._say, over, say, spoken)
 
     def drop(self, request: Request) -> None:
         """Give back what an answer holds."""
@@ -296,21 +376,28 @@ class TextDecoder:
             self._open.remove(request)
             self._answers.drop(request.progress)
 
+    def _say(self, over: torch.cuda.Event, say: Callable[[], object], spoken: Sequence[Request]) -> None:
+        """Say a token that was launched. over: after which it is computed."""
+        try:
+            over.synchronize()
+            say()
+        finally:
+            for request in spoken:
+                request.awaited = False
+
     def prepare(self, slot: int, n_tokens: int, hidden: Tensor) -> None:
         """Have the forwards of every number of answers made, on a held prefix."""
         most, tokens = self._config.answers, min(2, self._config.answer_tokens)
         counts = [1 << power for power in range(most.bit_length()) if 1 << power < most]
         any_word = Sampling(temperature=100.0)  # hardly the end of the text
-        with torch.inference_mode():
-            for count in (*counts, most):
-                begun = [
-                    self._answers.begin(slot, n_tokens, hidden, tokens, sampling=any_word)
-                    for _ in range(count)
-                ]
-                while self._answers.open:
-                    self._answers.advance()
-                for answer in begun:
-                    self._answers.drop(answer)
+        for count in (*counts, most):
+            begun = [
+                self._answers.begin(slot, n_tokens, hidden, tokens, sampling=any_word) for _ in range(count)
+            ]
+            while self._answers.open:
+                self._answers.advance()
+            for answer in begun:
+                self._answers.drop(answer)
 
 
 def layers_of_groups(policy: AnyPolicy, count: int) -> list[int]:

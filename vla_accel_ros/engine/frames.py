@@ -255,8 +255,8 @@ class Frames:
     def run(self, request: Request) -> Callable[[], None] | None:
         """Compute and publish a frame, or its next group. Raises as Prefill.observe.
 
-        Returns what waits for the group, None for the last or a whole frame: what is launched next waits for
-        those on the device.
+        Returns what waits for the group, None for a whole frame: what is launched next waits for that on the
+        device. The last group publishes the frame at once, for the same reason.
 
         Apart, a frame is published by what is returned, once it is computed: an action that began on it
         earlier would hold up all actions in its stream until then.
@@ -362,4 +362,5 @@ class Frames:
             return prefill.groups.launched()
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
-        return None
+        request.awaited = True
+        return prefill.groups.launched()

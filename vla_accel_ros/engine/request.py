@@ -72,12 +72,12 @@ class Request:
 
     stage: what is next. kind: what of the runner computes it, one of OBSERVE, ACT, WHOLE and ASK, to which
     REWORD belongs; two micro-batches of a kind never run at once. number: in order of beginning.
-    instruction: that of the frame. fresh: the frame was not acted on before. awaited: all of it was
-    launched, its result is on its way. finished: nothing more is computed of it. cancelled: before it was
-    finished, its result is None. released: nothing is held for it any longer, but its result. done:
-    micro-batches so far. lane: where it ran last. partial: of its next token some groups of layers are
-    computed, and others are not. tokens: ids so far. pieces: text that nobody has read. result: Prefix,
-    Chunk, or the whole text."""
+    instruction: that of the frame. fresh: the frame was not acted on before. awaited: all of it, or its next
+    token, was launched, and what that comes to is on its way. finished: nothing more is computed of it.
+    cancelled: before it was finished, its result is None. released: nothing is held for it any longer, but
+    its result. done: micro-batches so far. lane: where it ran last. partial: of its next token some groups of
+    layers are launched, and others are not. tokens: ids so far. pieces: text that nobody has read. result:
+    Prefix, Chunk, or the whole text."""
 
     want: str
     robot: str = ""
@@ -141,6 +141,11 @@ class Request:
         """The prefix that it reads, held since it began."""
         assert self.prefix is not None
         return self.prefix
+
+    @property
+    def writing(self) -> bool:
+        """Whether its next token was begun, and is not there."""
+        return self.partial or self.awaited
 
     @property
     def whole(self) -> bool:

@@ -65,6 +65,7 @@ from vla_accel_ros.engine.stages.dropping import drop, few_bits_in_prefix
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.packed_stage import Words
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.precision import INT8_ROWS, W8A8_INT4
 from vla_accel_ros.engine.stages.prefill.towers import Towers
@@ -170,7 +171,7 @@ class ModelRunner:
             times = self.actor.measure() if config.token_mode == AUTO else None
         make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
-        with_text = first if self.text is None else TextInSlack(first, profile)
+        with_text = first if self.text is None else TextInSlack(first, profile, config.text_groups)
         return Degrading(self.partitioned.policy(in_lanes(lanes_of(config), first, with_text)))
 
     def _make_lanes(self) -> tuple[Lane, ...]:
@@ -331,7 +332,11 @@ def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | 
     positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
     weights = {INT8: INT8, INT4: INT4, W8A8_INT4: INT4}.get(config.precision)
     rows = int8 if config.precision == W8A8 else None
-    return PackedForward(policy.model.stack, policy.config.prefix, positions, weights=weights, int8=rows)
+    model = policy.model
+    words = Words(model.embed_tokens, model.logits)
+    return PackedForward(
+        model.stack, policy.config.prefix, positions, weights=weights, int8=rows, words=words
+    )
 
 
 def _int8(policy: AnyPolicy, config: EngineConfig) -> Int8 | None:

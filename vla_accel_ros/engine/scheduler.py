@@ -15,8 +15,8 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -64,8 +64,8 @@ class Runner(Protocol):
         failed. What it raises is the error of all of them.
 
         Where that is not known before the device has computed it, it returns what waits for it and then sets
-        it, and has set `awaited` of the requests that are finished then. The lane may launch the next one
-        before it calls that. What it raises is the error of all of them, too.
+        it, and has set `awaited` of the requests of which nothing more can be launched until then. The lane
+        may launch the next one before it calls that. What it raises is the error of all of them, too.
         """
         ...
 
@@ -244,10 +244,8 @@ class Scheduler:
     def _run(self, lane: Lane, batch: MicroBatch | None) -> Launched | None:
         """Launch it behind what ran ahead, which is postprocessed; None if it may run ahead itself."""
         before, lane.ahead = lane.ahead, None
-        if batch is None or batch.requests[-1].kind == ASK:  # text is waited for as it is computed
-            self._postprocess(lane, before)
-            before = None
         if batch is None:
+            self._postprocess(lane, before)
             return None
         try:
             launched = lane.launch(batch, self._runner.run)
@@ -265,7 +263,8 @@ class Scheduler:
         """Wait for its results; the finished leave, give back what they hold, and are told."""
         if launched is None:
             return
-        launched.complete()
+        with self._taking_in(lane, launched.batch):
+            launched.complete()
         batch, began_s, lane.ended_s = launched.batch, max(launched.began_s, lane.ended_s), self._clock()
         took_s, there = lane.ended_s - began_s, list[Request]()
         note(lane.name, batch, began_s, lane.ended_s)
@@ -287,6 +286,20 @@ class Scheduler:
             for request in there:
                 if request.released or request not in launched.told:
                     tell(request)
+
+    @contextmanager
+    def _taking_in(self, lane: Lane, batch: MicroBatch) -> Iterator[None]:
+        """While answers are told their tokens, text runs: no answer is taken out then."""
+        words = tuple(request for request in batch.requests if request.kind == ASK)
+        if not words:
+            yield
+            return
+        with self._queue.choosing:
+            running, lane.batch = lane.batch, (*lane.batch, *words)
+        try:
+            yield
+        finally:
+            lane.batch = running
 
     def _end(self, lane: Lane) -> None:
         """The lane runs nothing any more; who was cancelled meanwhile is taken out."""

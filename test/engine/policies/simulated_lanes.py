@@ -2,6 +2,7 @@
 
 Lanes share one GPU: a micro-batch takes as many times longer as lanes run when it begins. A robot's stream is
 what engine.streaming makes of it: one frame at a time, one action request that waits (or two), one answer.
+`RunningAhead` is one lane that launches micro-batches behind what its GPU computes.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import numpy as np
 from builders import JOINTS
 from test_lanes import Overlapping
 
-from vla_accel_ros.engine.config import ALL_APART
+from vla_accel_ros.engine.config import ALL_APART, ONE
 from vla_accel_ros.engine.policies.lanes import FIRST_APART, LANES, in_lanes
 from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.request import ACT, ASK, Request
+from vla_accel_ros.engine.request import ACT, ASK, DECODE, MicroBatch, Request
 
 FRAME_S, CHUNK_S, JOINTS_S = 1 / 30, 1 / 120, 0.002
 
@@ -41,13 +42,14 @@ class Streams(Overlapping):
         steps: int = 1,
         fresh: bool = False,
         chunk_s: float = CHUNK_S,
+        text_groups: int = 1,
     ) -> None:
         kinds = FIRST_APART if fresh and word == ALL_APART else LANES[word]
         super().__init__(word, policy, steps=steps, lanes=kinds)
         self.takes_s, self.fresh, self.robots, self.chunk_s = dict(takes_s), fresh, robots, chunk_s
         self.steps_run = 0
-        self.runner.seats = fresh
-        chosen = in_lanes(kinds, policy, TextInSlack(policy, self.profile))
+        self.runner.seats, self.runner.text_groups = fresh, text_groups
+        chosen = in_lanes(kinds, policy, TextInSlack(policy, self.profile, text_groups))
         self.scheduler.policy = self.degrading = Degrading(chosen)
         self.made: dict[str, list[tuple[float, int, Request]]] = {robot: [] for robot in robots}
         self.frames_seen: dict[str, list[tuple[float, int]]] = {robot: [] for robot in robots}
@@ -133,3 +135,57 @@ class Streams(Overlapping):
         level = self.degrading.degradation.level
         if not self.levels or self.levels[-1][1] != level:
             self.levels.append((self.clock.now_s, level))
+
+
+class RunningAhead(Streams):
+    """One lane whose GPU computes what is launched, one micro-batch after another, while the host goes on.
+
+    takes_s: of the GPU. host_s: what the host takes for each micro-batch. waits_for_text: text is
+    launched behind nothing, and nothing behind text.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        takes_s: Mapping[str, float],
+        steps: int,
+        chunk_s: float,
+        host_s: float,
+        waits_for_text: bool = False,
+        text_groups: int = 1,
+    ) -> None:
+        super().__init__(ONE, policy, takes_s, steps=steps, chunk_s=chunk_s, text_groups=text_groups)
+        self.host_s, self._waits_for_text, self._free_s = host_s, waits_for_text, 0.0
+        self._over_s: dict[int, float] = {}  # by micro-batch
+        self.runner.ahead = self.lanes["main"].runs_ahead = True
+        self.runner.during, self.runner.after = self._launched, self._waited
+
+    def run_for(self, seconds: float, asking: bool = True) -> None:
+        end_s, lane = self.clock.now_s + seconds, self.lanes["main"]
+        while self.clock.now_s < end_s:
+            self._arrive(asking)
+            batch = self.scheduler._schedule(lane)
+            if batch is not None:
+                self.running["main"] = batch, self.clock.now_s
+                self._took("main")
+                self.end("main")
+            elif lane.ahead is None or lane.looks_out(self.clock.now_s):
+                later = [t for t in (lane.again_s, *self._due_s.values()) if t > self.clock.now_s]
+                self.clock.now_s = min(end_s, *later, self.clock.now_s + 0.05)
+            else:
+                self._advance("main", None)
+            self._note_level()
+
+    def _launched(self, batch: MicroBatch) -> None:
+        self.clock.now_s += self.host_s
+        kind = batch.requests[-1].kind
+        text = kind == ASK and batch.stage == DECODE
+        if text and self._waits_for_text:
+            self.clock.now_s = max(self.clock.now_s, self._free_s) + self.host_s
+        self._free_s = max(self.clock.now_s, self._free_s) + self.takes_s[kind]
+        self._over_s[id(batch)] = self._free_s
+        if text and self._waits_for_text:
+            self.clock.now_s = self._free_s
+
+    def _waited(self, batch: MicroBatch) -> None:
+        self.clock.now_s = max(self.clock.now_s, self._over_s.pop(id(batch)))

@@ -7,9 +7,9 @@ from planned import make_act, make_ask
 
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.overload import Degrading
-from vla_accel_ros.engine.policies.text import PATIENCE_S, SHARE, TextInSlack
+from vla_accel_ros.engine.policies.text import MARGIN_S, PATIENCE_S, SHARE, TextInSlack
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import DECODE, MicroBatch
+from vla_accel_ros.engine.request import DECODE, DENOISE, MicroBatch
 
 
 def test_its_groups_alternate_with_steps_until_it_is_there() -> None:
@@ -31,6 +31,37 @@ def test_its_groups_alternate_with_steps_until_it_is_there() -> None:
     batch = policy.next("main", (step, answer), now_s + PATIENCE_S / 2)
     assert batch is not None and batch.requests == (step,)
     assert policy._patience_s == pytest.approx(max(PATIENCE_S, 0.04 / SHARE)), "of all groups together"
+
+
+def test_of_groups_that_run_ahead_the_last_ends_the_token() -> None:
+    """The last is launched before it is known what the one before took."""
+    for policy in (TextInSlack(StaggeredChunks(2), Profile()), Degrading(StaggeredChunks(2))):
+        answer = make_ask(begun=True)
+        answer.stage = DECODE
+        batch = MicroBatch(DECODE, (answer,))
+        answer.partial = True
+        policy.ran(batch, 0.01)
+        answer.partial, answer.awaited = False, True
+        policy.ran(batch, 0.01)
+        policy.ran(batch, 0.01)
+        answer.awaited = False
+        policy.ran(batch, 0.01)
+        took_s = policy._patience_s if isinstance(policy, TextInSlack) else policy._pause_s
+        assert took_s == pytest.approx(0.04 / SHARE)
+
+
+def test_a_group_counts_with_the_step_that_was_chosen_while_its_token_was_awaited() -> None:
+    """It is chosen behind what runs, if it is over in time then."""
+    first = StaggeredChunks(2)
+    policy = TextInSlack(first, Profile({("ask.decode", 1): 0.4}))
+    step, answer = make_act(begun=True), make_ask(begun=True)
+    step.fresh, answer.stage, answer.begun_s = False, DECODE, 10.0
+    policy.ran(MicroBatch(DENOISE, (step,)), 1.0)
+    ran = policy.next("main", (step,), 10.0)  # text is awaited, and not there to be chosen
+    assert ran is not None and ran.requests == (step,)
+    for due_s, fits in ((11.4, False), (11.4 + 2 * MARGIN_S, True)):
+        assert (policy.next("main", (answer,), 10.1, due_s) is not None) == fits
+    assert first._busy.free_s(10.1) == pytest.approx(11.0), "the step ends then; no group was measured yet"
 
 
 def test_under_overload_a_token_that_has_begun_is_not_held_back() -> None:

@@ -23,6 +23,7 @@ from vla_accel_ros.engine.answers import Answers
 from vla_accel_ros.engine.kv.pool import KVPool, PagePool
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.packed_stage import Words
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import GemmaConfig, LlamaConfig
@@ -116,6 +117,39 @@ def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
     while answers.open:
         said += answers.advance()
     assert {answer: [one.token for one in said if one.answer is answer] for answer in wanted} == wanted
+
+
+@pytest.mark.parametrize("kind", ["gemma", "llama"])
+@pytest.mark.parametrize("layers", [(4,), (1, 2, 1)])
+@torch.inference_mode()
+def test_the_head_of_captured_tokens_has_the_bits_of_the_plain_one(kind: str, layers: tuple[int]) -> None:
+    """Of the same hidden states, and the ids come from where another forward has put them."""
+    dtype = torch.bfloat16
+    model = gemma(dtype) if kind == "gemma" else llama(64, dtype)
+    sizes, made = model.config.prefix, torch.Generator().manual_seed(4)
+    pool = KVPool(sizes, 4, 48, CUDA, dtype)
+    pool.k.copy_(drawn(made, *pool.k.shape))
+    pool.v.copy_(drawn(made, *pool.v.shape))
+    fused = PackedForward(model.stack, sizes, 64, words=Words(model.embed_tokens, model.logits))
+    blank = pool.k.new_zeros(1, 1, sizes.width)
+    for count in (1, 2, 4):
+        ids = list(torch.arange(3, 3 + count, device=CUDA))
+        for step in range(3):
+            places = [20 + 3 * slot + step for slot in range(count)]
+            given = [
+                Segment(blank, (pool.span(slot, 0, at),), out=pool.span(slot, at, at + 1))
+                for slot, at in enumerate(places)
+            ]
+            embedded = [one._replace(x=model.embed_tokens(id[None, None])) for one, id in zip(given, ids)]
+            want = [rows.clone() for rows in fused(embedded)]
+            *_, found = fused.next_words(ids, given, layers)
+            assert found is not None
+            for got, row in zip(found.hidden, want, strict=True):
+                assert torch.equal(got, row)
+            scores = model.logits(torch.stack([rows[0, -1] for rows in found.hidden]))
+            assert torch.equal(found.scores, scores)
+            assert torch.equal(found.likeliest, scores.argmax(dim=-1))
+            ids = list(found.likeliest.clone())
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])

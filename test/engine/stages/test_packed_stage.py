@@ -16,6 +16,8 @@ from torch import Tensor
 from vla_accel_ros.engine.answers import Answers
 from vla_accel_ros.engine.kv.pool import KVPool, PagePool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.packed_stage import Words
+from vla_accel_ros.engine.stages.prefill.layered import sizes as sizes_of
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Segment, Span, forward
@@ -72,25 +74,33 @@ def test_any_segments(model: Pi | OpenVLA, data: st.DataObject) -> None:
             torch.testing.assert_close(KV(segment.out.k, segment.out.v), want, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("layers", [(1, 1), (2,)])
-def test_groups_of_layers_make_the_bits_of_a_forward_at_once(layers: tuple[int, ...]) -> None:
-    model = make_model(make_config("pi05"))
+@pytest.mark.parametrize("groups", [1, 2])
+@torch.inference_mode()
+def test_groups_of_layers_make_the_bits_of_a_forward_at_once(model: Pi | OpenVLA, groups: int) -> None:
+    """Tokens by ids that are on the device, as by their embeddings; three of them, in room for four."""
     sizes = model.config.prefix
-    pool, made = KVPool(sizes, 3, 8, CPU, torch.float32), torch.Generator().manual_seed(5)
+    pool, made = KVPool(sizes, 4, 8, CPU, torch.float32), torch.Generator().manual_seed(5)
     pool.k.normal_(generator=made)
     pool.v.normal_(generator=made)
-    x = [drawn(made, 1, 1, sizes.width) for _ in range(2)]
-    given = [Segment(one, (pool.span(slot, 0, 4),), out=pool.span(slot, 4, 5)) for slot, one in enumerate(x)]
-    forward = PackedForward(model.language_model, sizes)
+    ids = list(torch.tensor([7, 3, 11]))
+    given = [
+        Segment(model.embed_tokens(one[None, None]), (pool.span(slot, 0, 4),), out=pool.span(slot, 4, 5))
+        for slot, one in enumerate(ids)
+    ]
+    forward = PackedForward(stack(model), sizes, words=Words(model.embed_tokens, model.logits))
     whole = [rows.clone() for rows in forward(given)]
     written = pool.k.clone(), pool.v.clone()
     pool.k[:, :, :, 4:] = pool.v[:, :, :, 4:] = 0.0
-    found = list(forward.in_groups(given, layers))
-    assert found[:-1] == [None] * (len(layers) - 1) and sizes.depth == sum(layers)
-    for got, want in zip(found[-1], whole, strict=True):
+    unread = [one._replace(x=torch.full_like(one.x, torch.nan)) for one in given]
+    *none, found = forward.next_words(ids, unread, sizes_of([1.0] * sizes.depth, groups))
+    assert none == [None] * (groups - 1) and found is not None
+    for got, want in zip(found.hidden, whole, strict=True):
         assert torch.equal(got, want)
-    assert torch.equal(pool.k[:2, ..., :5, :], written[0][:2, ..., :5, :])
-    assert torch.equal(pool.v[:2, ..., :5, :], written[1][:2, ..., :5, :])
+    scores = model.logits(torch.stack([rows[0, 0] for rows in whole]))
+    torch.testing.assert_close(found.scores, scores)
+    assert torch.equal(found.likeliest, scores.argmax(dim=-1))
+    assert torch.equal(pool.k[:3, ..., :5, :], written[0][:3, ..., :5, :])
+    assert torch.equal(pool.v[:3, ..., :5, :], written[1][:3, ..., :5, :])
 
 
 def test_frames_in_a_pipeline_say_what_they_say_alone(tmp_path: Path) -> None:

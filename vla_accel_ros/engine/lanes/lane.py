@@ -32,24 +32,26 @@ RISES = 0.05
 @dataclass
 class Launched:
     """A micro-batch that was launched. began_s: when; computed: whether there was anything to
-    compute; wait: returns when its results are there, None: they are. told: requests of it that know that
-    they were advanced. over_s: about when its results are expected."""
+    compute; wait: returns when its results are there, None: they are. of_token: whether it is one of several
+    groups of a token of text. told: requests of it that know that they were advanced."""
 
     batch: MicroBatch
     began_s: float
     computed: bool = False
     wait: Callable[[], None] | None = None
+    of_token: bool = False
     told: tuple[Request, ...] = ()
 
     @property
     def is_short(self) -> bool:
-        """Whether the next may be launched behind it: a step, or a group of a frame that is not the last.
-        What comes meanwhile then waits for two of them at most."""
+        """Whether the next may be launched behind it: a step, or a group of a token or a frame. What comes
+        meanwhile then waits for two of them at most. A whole frame that is published only once it is computed
+        is none."""
         if self.wait is None:
             return False
         requests = self.batch.requests
-        group = requests[-1].want == OBSERVE and not any(one.awaited or one.finished for one in requests)
-        return group or (self.batch.stage == DENOISE and self.batch.steps == 1)
+        group = requests[-1].want == OBSERVE and all(one.finished or not one.awaited for one in requests)
+        return group or self.of_token or (self.batch.stage == DENOISE and self.batch.steps == 1)
 
     def complete(self) -> None:
         """Return when its results are there. What is raised meanwhile is the error of all that have none."""
@@ -104,8 +106,9 @@ class Lane:
         try:
             if alive:
                 with self.timing(batch):
-                    all_alive = len(alive) == len(batch.requests)
+                    all_alive, begun = len(alive) == len(batch.requests), any(r.partial for r in alive)
                     launched.wait = run(batch if all_alive else replace(batch, requests=alive))
+                    launched.of_token = begun or any(request.partial for request in alive)
         except Exception as error:
             _fail(alive, error)
         return launched

@@ -46,7 +46,8 @@ class StaggeredChunks(WholeChunks):
     """Up to `seats` chunks at once. groups: in which a frame is computed. joins: chunks begun in a step."""
 
     def __init__(self, seats: int, groups: int = 1, joins: int = 1) -> None:
-        self._seats, self._groups, self._joins, self._after_group = seats, groups, joins, False
+        self._seats, self._groups, self._joins = seats, groups, joins
+        self._after_group = self._after_step = False  # what was chosen last
         self._busy = Busy()
         # When joints are expected that the next step waits for, and until when it waits.
         self._expected_s = self._wait_s = -math.inf
@@ -58,7 +59,7 @@ class StaggeredChunks(WholeChunks):
         batch = self._chosen(ready, now_s)
         if batch is not None:
             frame = batch.requests[-1].want in (OBSERVE, REWORD)
-            self._after_group = frame and self._groups > 1
+            self._after_group, self._after_step = frame and self._groups > 1, not frame
             if frame:
                 self._deferred = None
             elif self._deferred is not None:
@@ -66,6 +67,11 @@ class StaggeredChunks(WholeChunks):
             if self._after_group or not frame:
                 self._busy.chose(batch, now_s)
         return batch
+
+    def beside(self, until_s: float) -> None:
+        """Something else was chosen for the lane, and is expected to be over then."""
+        self._busy.until(until_s)
+        self._after_step = False
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         """Steps and groups are expected to take as long as they did lately."""
@@ -99,7 +105,7 @@ class StaggeredChunks(WholeChunks):
         group = see(ready)
         if step is None or group is None:
             return step or group
-        at_once = self._groups == 1 or not joins or self._busy.idle_s(now_s) <= AT_ONCE_S
+        at_once = self._groups == 1 or not joins or self._follows_step(now_s)
         return group if at_once and not self._after_group else step
 
     def _fits(self, group: MicroBatch, now_s: float) -> bool:
@@ -109,10 +115,14 @@ class StaggeredChunks(WholeChunks):
             return True
         if self._after_group:
             return False
-        if self._groups == 1 or self._deferred or self._busy.idle_s(now_s) <= AT_ONCE_S:
+        if self._groups == 1 or self._deferred or self._follows_step(now_s):
             return True
         self._deferred = 0
         return False
+
+    def _follows_step(self, now_s: float) -> bool:
+        """Whether what is chosen now begins as a step ends."""
+        return self._after_step and self._busy.idle_s(now_s) <= AT_ONCE_S
 
     def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float]:
         """When the next chunk of a stream is expected that a step waits for, and until when it does; -inf if

@@ -128,7 +128,7 @@ class Degrading(Policy):
         ended_s = self._began_s.get(last.lane, 0.0) + took_s
         if last.want == ASK and batch.stage == DECODE:
             self._token_s += took_s
-            if not last.partial:
+            if not last.writing:
                 self._pause_s, self._token_s = max(PATIENCE_S, self._token_s / SHARE), 0.0
         if last.want == ACT:
             self._took_s = took_s

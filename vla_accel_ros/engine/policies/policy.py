@@ -74,6 +74,10 @@ class Busy:
         """It begins when the one before is over."""
         self._over_s = self.ends_s(batch.requests[-1].kind, batch.stage, now_s)
 
+    def until(self, until_s: float) -> None:
+        """The next begins no earlier."""
+        self._over_s = max(self._over_s, until_s)
+
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         """A longer time counts at once, a shorter one by a half."""
         what = batch.requests[-1].kind, batch.stage

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.policy import Busy, Policy, in_progress, see
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ASK, DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DECODE, PREFILL, MicroBatch, Request
 
 PATIENCE_S = 0.2
 """Longest that text waits for its first token or its next, where nothing is left over."""
@@ -30,22 +31,22 @@ TOKEN_S = 0.001
 
 
 class TextInSlack(Policy):
-    """What `first` chooses, and text when it chooses nothing. profile: what a token is expected to take."""
+    """What `first` chooses, and text when it chooses nothing. profile: what a token is expected to take.
+    groups: of a token; one takes as long as lately, as little waits for it if it takes longer."""
 
-    def __init__(self, first: Policy, profile: Profile) -> None:
-        self._first, self._profile = first, profile
+    def __init__(self, first: Policy, profile: Profile, groups: int = 1) -> None:
+        self._first, self._profile, self._groups = first, profile, groups
         self._wrote_s: float | None = None
         self._patience_s = PATIENCE_S
         self._token_s = 0.0  # what the groups of a token took
         self._busy = Busy()
         self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
+        self._acts = False  # actions run in this lane
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         asks = [request for request in ready if request.want == ASK]
-        if not asks:
-            return self._first.next(lane, ready, now_s, due_s)
         text = _text(asks)
         partial = text is not None and any(request.partial for request in text.requests)
         overdue = text is not None and (now_s >= self._overdue_s(asks) or (partial and self._hurries))
@@ -56,11 +57,15 @@ class TextInSlack(Policy):
             if urgent is not None:
                 self._after_text = False
                 self._busy.chose(urgent, now_s)
+                self._acts |= urgent.requests[-1].want == ACT
                 return urgent
         until_s = min(due_s - MARGIN_S, self._first.wake_s(ready, now_s))
         if text is None or not (overdue or text.stage == PREFILL or self._fits(text, until_s, now_s)):
             return None
         self._after_text = True
+        self._busy.chose(text, now_s)
+        if self._acts and isinstance(self._first, StaggeredChunks):
+            self._first.beside(self._busy.free_s(now_s))
         if text.stage == DECODE:
             self._hurries = overdue
             if not partial:
@@ -73,7 +78,7 @@ class TextInSlack(Policy):
             self._first.ran(batch, took_s)
             return
         self._token_s += took_s
-        if not any(request.partial for request in batch.requests):
+        if not any(request.writing for request in batch.requests):
             self._patience_s, self._token_s = max(PATIENCE_S, self._token_s / SHARE), 0.0
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
@@ -82,6 +87,8 @@ class TextInSlack(Policy):
         return min(text_s, self._first.wake_s(ready, now_s))
 
     def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:
+        if self._groups > 1:
+            return self._busy.ends_s(batch.requests[-1].kind, batch.stage, now_s) <= until_s
         expected_s = self._profile.expected_s(batch.kind, len(batch.requests), TOKEN_S)
         return until_s - self._busy.free_s(now_s) >= expected_s
 

@@ -6,8 +6,8 @@ causal one does not notice, and single rows (riders, answers) padded to a power 
 nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
 Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
 launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision), and
-all forwards int8 rows. One may be computed in groups of layers, each a graph of its own, so that something
-else runs between two of them.
+all forwards int8 rows. Tokens of text come as ids and go as the likeliest next ids, both on the device; such
+a forward may be in groups of layers, each a graph of its own, so that something else runs between two.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from vla_accel_ros.engine.stages.packed_stage import (
     Kernels,
     PackedInt8,
     PackedStage,
+    Words,
     fuse_stack,
     kernels_for,
 )
@@ -52,6 +53,15 @@ PARTS = 4
 """Parts of a past for which there is room without asking: longer tails are another graph."""
 
 
+class NextWords(NamedTuple):
+    """What a forward of tokens came to, valid until the next one: hidden [1, 1, W] of each after the final
+    norm, the likeliest next ids int64 [tokens], and the scores of all ids [tokens, vocab]."""
+
+    hidden: list[Tensor]
+    likeliest: Tensor
+    scores: Tensor
+
+
 class PackedForward:
     """A `models.layers.packed.Forward` of one stack. Not for several threads at once.
 
@@ -59,6 +69,7 @@ class PackedForward:
     weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones; of
     a stack that has no exact ones (models.layers.few_bits) all forwards have it.
     int8: whose weights of the stack all forwards have, with int8 rows; None = see weights.
+    words: what is before and behind the stack for tokens of text; None = there is no text.
     A stage is made and captured when a shape comes for the first time: call once with each before it counts.
     last: the stage of the last call. partition: tells at each call for which partition and on which stream
     its stage is captured, see Stage; any unless set.
@@ -74,6 +85,7 @@ class PackedForward:
         block_m: int = 32,
         weights: str | None = None,
         int8: Int8 | None = None,
+        words: Words | None = None,
     ) -> None:
         self.stack = self.few = fuse_stack(stack, sizes)
         if weights is not None:
@@ -95,7 +107,7 @@ class PackedForward:
         half = sizes.head_dim // 2
         self._tables = cos[0, 0, :, :half].contiguous(), sin[0, 0, :, :half].contiguous()
         self._kernels = kernels_for(device) if kernels is None else kernels
-        self._capture, self._block_m, self._positions = capture, block_m, positions
+        self._capture, self._block_m, self._positions, self._words = capture, block_m, positions, words
         self._stages: dict[Hashable, PackedStage] = {}
         self._recording = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.partition: Callable[[], tuple[Hashable, torch.cuda.Stream | None]] = lambda: (None, None)
@@ -132,14 +144,25 @@ class PackedForward:
         return results
 
     @torch.inference_mode()
-    def in_groups(self, segments: Sequence[Segment], layers: Sequence[int]) -> Iterator[list[Tensor] | None]:
-        """The same in groups of so many layers each, all of them together: computes one group for each value
-        that is taken, None for all but the last. Nothing else of this forward's shape may be computed in
-        between.
+    def next_words(
+        self, ids: Sequence[Tensor], segments: Sequence[Segment], layers: Sequence[int]
+    ) -> Iterator[NextWords | None]:
+        """Of single rows that are tokens, in groups of so many layers each, all of them together: computes
+        one group for each value that is taken, None for all but the last. Nothing else of this forward's
+        shape may be computed in between.
 
-        Raises as a call, before the first group.
+        ids: int64 [] of the device, which nobody waits for; what the segments have as x is not read. The
+        embedding belongs to the first group, the language head to the last. Raises as a call, before the
+        first group.
         """
-        stage, results = self._begin(segments)
+        assert self._words is not None, "this forward was made without words"
+        stage, hidden = self._begin(segments, ids)
+        for over in self._by_group(stage, layers):
+            count = len(ids)
+            yield NextWords(hidden, stage.likeliest[:count], stage.scores[:count]) if over else None
+
+    def _by_group(self, stage: PackedStage, layers: Sequence[int]) -> Iterator[bool]:
+        """Compute one group for each value that is taken: whether it is the last."""
         ends = list(accumulate(layers))
         groups = list(zip([0, *ends[:-1]], ends, strict=True))
         stream = self._stream(stage) if self._capture else None
@@ -152,21 +175,28 @@ class PackedForward:
             with stage.only(group):
                 stage.run()
             self.last = stage
-            yield results if group == groups[-1] else None
+            yield group == groups[-1]
 
     def _stream(self, stage: PackedStage) -> torch.cuda.Stream | None:
         """On which its graphs are recorded for the partition of now, which it is given."""
         stage.partition, stream = self.partition()
         return stream or self._recording
 
-    def _begin(self, segments: Sequence[Segment]) -> tuple[PackedStage, list[Tensor]]:
-        """The stage of such segments, whose inputs are set, and where each one's results will be."""
+    def _begin(
+        self, segments: Sequence[Segment], ids: Sequence[Tensor] | None = None
+    ) -> tuple[PackedStage, list[Tensor]]:
+        """The stage of such segments, whose inputs are set, and where each one's results will be. ids: of
+        tokens, instead of what the segments have as x."""
         order = sorted(range(len(segments)), key=lambda index: segments[index].x.shape[1] == 1)
         long = [segment for segment in segments if segment.x.shape[1] > 1]
         single = [segment for segment in segments if segment.x.shape[1] == 1]
         now = [self._rows(segment) for segment in (*long, *single)]
-        stage = self._stage(long, len(single), sum(len(one.past) for one in now))
-        self._fill(stage, long, single)
+        words = None if ids is None else self._words
+        stage = self._stage(long, len(single), sum(len(one.past) for one in now), words)
+        if ids is None:
+            self._fill(stage, long, single)
+        else:
+            torch.stack([*ids], out=stage.ids[: len(ids)])
         stage.work.point(now)
         starts = dict(zip(order, stage.work.starts, strict=False))
         ends = [starts[index] + segment.x.shape[1] for index, segment in enumerate(segments)]
@@ -191,11 +221,13 @@ class PackedForward:
             )
         return aligned(found) if memory.is_cuda else found
 
-    def _stage(self, long: Sequence[Segment], single: int, parts: int) -> PackedStage:
+    def _stage(
+        self, long: Sequence[Segment], single: int, parts: int, words: Words | None = None
+    ) -> PackedStage:
         padded = [(_padded(segment), segment.causal, segment.alone) for segment in long]
         padded += [(1, False, 0)] * _power_of_two(single)
         room = max(parts, PARTS * len(padded))
-        key = (tuple(padded), _power_of_two(room))
+        key = (tuple(padded), _power_of_two(room), words is None)
         if key not in self._stages:
             sizes, device = self.stack.sizes, self.stack.factors.device
             groups = sizes.heads // sizes.kv_heads
@@ -205,7 +237,7 @@ class PackedForward:
             splits = _splits(tiles * sizes.kv_heads, device)
             work = Work(made, key[1], groups, device, block_m, splits)
             stack = self.few if work.rows <= FEW_ROWS else self.stack
-            self._stages[key] = self._kind(stack, self._tables, self._kernels, work)
+            self._stages[key] = self._kind(stack, self._tables, self._kernels, work, words)
         return self._stages[key]
 
     def _fill(self, stage: PackedStage, long: Sequence[Segment], single: Sequence[Segment]) -> None:

@@ -2,11 +2,13 @@
 
 What stands between products is one pass over the rows, and attention one launch. With quantised weights few
 rows are multiplied by weights that are widened as they are read; with int8 rows (precision w8a8) the passes
-before the products leave them.
+before the products leave them. Where the rows are tokens of text, what comes before the first layer (the
+embedding of ids) and behind the last (the language head, and which id is the likeliest) belongs to the stage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,11 +83,28 @@ def kernels_for(device: torch.device) -> Kernels:
     return Kernels(gpu_attention, gpu_rows, small_weights, gpu_int8)
 
 
+class Words(NamedTuple):
+    """What is before and behind a stack whose rows are tokens of text. embed: ids int64 [rows] -> [rows, W];
+    logits: hidden [rows, W] -> scores of the next ids [rows, vocab]."""
+
+    embed: Callable[[Tensor], Tensor]
+    logits: Callable[[Tensor], Tensor]
+
+
 class PackedStage(Layered):
-    """A packed forward of one shape. x [rows, W]: what goes in; hidden [rows, W]: after the final norm."""
+    """A packed forward of one shape. x [rows, W]: what goes in; hidden [rows, W]: after the final norm.
+
+    With words, ids int64 [rows] go in instead, and likeliest int64 [rows] and scores [rows, vocab] come out,
+    too.
+    """
 
     def __init__(
-        self, stack: FusedStack, tables: tuple[Tensor, Tensor], kernels: Kernels, work: Work
+        self,
+        stack: FusedStack,
+        tables: tuple[Tensor, Tensor],
+        kernels: Kernels,
+        work: Work,
+        words: Words | None = None,
     ) -> None:
         device, sizes = stack.factors.device, stack.sizes
         super().__init__(device, [1.0] * len(stack.layers))
@@ -98,9 +117,14 @@ class PackedStage(Layered):
         self.x, self.hidden, self._residual = (place(sizes.width) for _ in range(3))
         self._qkv, self._attended = place(heads * sizes.head_dim), place(sizes.heads * sizes.head_dim)
         self._gate_up, self._fed = place(2 * sizes.mlp), place(sizes.mlp)
+        self._words = words
+        if words is not None:
+            self.ids = torch.zeros(work.rows, device=device, dtype=torch.int64)
+            self.likeliest = torch.zeros_like(self.ids)
+            self.scores = torch.zeros_like(words.logits(self.hidden))
 
     def _enter(self) -> None:
-        self._residual.copy_(self.x)
+        self._residual.copy_(self.x if self._words is None else self._words.embed(self.ids))
 
     def _layer(self, index: int, left: None) -> None:
         sizes, attention = self.stack.sizes, self._kernels.attention
@@ -113,6 +137,9 @@ class PackedStage(Layered):
     def _leave(self, left: None) -> None:
         stack = self.stack
         self._kernels.rows.rms_norm(self._residual, stack.factors[-1], stack.eps, self.hidden)
+        if self._words is not None:
+            self.scores.copy_(self._words.logits(self.hidden))
+            torch.argmax(self.scores, dim=-1, out=self.likeliest)
 
     def _qkv_of(self, index: int) -> None:
         """Queries, keys and values of the residual's rows, normed."""
@@ -145,9 +172,14 @@ class PackedInt8(PackedStage):
     """As PackedStage, of a stack whose layers are Int8Layer."""
 
     def __init__(
-        self, stack: FusedStack, tables: tuple[Tensor, Tensor], kernels: Kernels, work: Work
+        self,
+        stack: FusedStack,
+        tables: tuple[Tensor, Tensor],
+        kernels: Kernels,
+        work: Work,
+        words: Words | None = None,
     ) -> None:
-        super().__init__(stack, tables, kernels, work)
+        super().__init__(stack, tables, kernels, work, words)
         self._normed, self._read, self._fed_rows = map(
             Places.beside, (self.hidden, self._attended, self._fed)
         )

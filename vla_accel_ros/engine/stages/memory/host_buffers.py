@@ -125,6 +125,15 @@ def write(host: Tensor, value: Value) -> None:
         host.numpy()[...] = value
 
 
+def to_host(values: Tensor) -> Tensor:
+    """A copy in page-locked memory, which is there when all is done that is in the current stream now. The
+    memory is used again once nobody refers to it and the copy has ended."""
+    if not values.is_cuda:
+        return values.clone()
+    there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return there.copy_(values, non_blocking=True)
+
+
 class Samples(NamedTuple):
     """Sampled chunks on the host: actions float32 [B, H, A], normalised; update float32 [B, H, A]: what the
     last step added to them; magnitudes float32 [S, B, H]: how far each step moved each action, see
