@@ -148,7 +148,7 @@ class Chain:
         system[:, 0] = takes.ravel()
         solved = np.linalg.solve(system, cost.ravel())
         mean, solved[0] = float(solved[0]), 0.0
-        values: Floats = solved.reshape(2, count)
+        values: Floats = np.asarray(solved, dtype=np.float64).reshape(2, count)
         return mean, values
 
     def _improved(self, mean: float, values: Floats, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
