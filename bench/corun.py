@@ -1,16 +1,18 @@
 """Requests of agents on one GPU: encode, prefill, decode at Poisson rates, under several schedulers.
 
-    python bench/corun.py [--policies prefill_first chunked two_streams static adaptive fifo]
-        [--loads 0.4 0.6 0.8] [--seconds S] [--splits SMS ...] [--chunk TOKENS] [--seed N] [--robot]
-    python bench/corun.py --simulate [bench/results/corun.json] [--requests 10000]
+    python bench/corun.py [--policies prefill_first chunked two_streams static adaptive planned fifo]
+        [--loads 0.4 0.6 0.8] [--seconds S] [--at-once N] [--splits SMS ...] [--slots N] [--chunk TOKENS]
+        [--seed N] [--robot]
+    python bench/corun.py --simulate [bench/results/corun.json] [--requests 10000] [--at-once N]
 
 A CogAgent-sized model of random weights (agents/model.py): 4.5 billion in the encoder at 1120 px, 9.4 billion
 in the language model; answers of 30 to 80 tokens. Arrivals are open-loop, and the same for every scheduler. A
-load is the rate of arrivals over the most that encode and prefill alone could serve. First every stage is
-timed alone and beside decoding, for each split of the GPU; the static and the adaptive split are those that
-are best on these durations in simulated time (agents/tuning.py). Prints a table and writes
-bench/results/corun.json.
+load is the rate of arrivals over the most that encode and prefill alone could serve; of fifo, over the most
+whole requests that there could be. First every stage is timed alone and beside decoding, for each split of
+the GPU; each scheduler's settings are those that are best on these durations at the load that it is compared
+at (agents/tuning.py). Prints a table and writes bench/results/corun.json.
 
+--at-once N: then N requests come all at once to each scheduler: its most requests a second.
 --robot: a robot's pi0 acts on 30 frames a second meanwhile; its latency is in the file.
 --simulate runs the same schedulers in simulated time on the durations of such a file; its figures are
 labelled simulated. --small runs a tiny model on a CPU to try the command; its figures mean nothing. Both
@@ -31,21 +33,20 @@ from typing import Any
 
 import torch
 
-from agents.captured import CHUNK, Captured
+from agents.captured import CHUNK, SLOTS, Captured
 from agents.durations import Durations, read
 from agents.measured import measure
 from agents.model import TINY, AgentConfig, AgentModel
 from agents.robot import Robot
 from agents.runner import AgentRunner
-from agents.schedulers import ADAPTIVE, COMPARED, FIFO, LANES, STATIC, make
+from agents.schedulers import COMPARED, FIFO, LANES, OURS, make
 from agents.simulation import Simulation
-from agents.tuning import tuned
-from agents.workload import TOKENS, Agents, Arrival, figures, poisson, within
+from agents.tuning import Settings, tuned
+from agents.workload import TOKENS, Agents, Arrival, at_once, figures, poisson, within
 from full_size.command import RESULTS, measuring, place
 from full_size.figures import write
 from full_size.gpu import alone, gpu_id
 from vla_accel_ros.engine.lanes.lane import Lane
-from vla_accel_ros.engine.policies.agents import Share
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.tools.cli import finish
@@ -54,6 +55,8 @@ from vla_accel_ros.tools.provenance import provenance
 SPLITS = (8, 16, 24, 32, 48)
 MOST = 4096
 """Arrivals that are drawn for a run; those in its seconds are taken."""
+AT_ONCE = 256
+"""Requests that an engine takes before any is finished."""
 ROBOT_S = 3.0
 """Of the robot alone."""
 PATIENCE_S = 20.0
@@ -69,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--policies", nargs="+", choices=tuple(LANES), default=COMPARED)
     add("--loads", nargs="+", type=float, default=(0.4, 0.6, 0.8))
     add("--seconds", type=float, default=10.0, help="of arrivals in each case (default: %(default)s)")
+    add("--at-once", type=int, default=0, help="requests that come all at once, after the loads")
+    add("--slots", type=int, default=SLOTS, help="requests that have begun, at most (default: %(default)s)")
     add("--splits", nargs="+", type=int, default=SPLITS, help="multiprocessors of decoding to choose from")
     add("--chunk", type=int, default=CHUNK, help="tokens of a chunked prefill (default: %(default)s)")
     add("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
@@ -83,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     seconds that cannot be."""
     if not all(load > 0 for load in arguments.loads) or not arguments.seconds > 0:
         raise ValueError(f"loads are {arguments.loads} in {arguments.seconds} s; give numbers above 0.")
+    if not 0 <= arguments.at_once <= AT_ONCE:
+        raise ValueError(f"{arguments.at_once} requests at once: give 0 to {AT_ONCE}, which a queue takes.")
     if arguments.simulate is not None:
         return simulate(arguments)
     device, dtype, out = place(arguments)
@@ -92,27 +99,51 @@ def run(arguments: argparse.Namespace) -> int:
     with alone(gpu_id(device)):
         began_s = time.monotonic()
         model = AgentModel(config, device, dtype)
-        captured = Captured(model, splits=splits, chunk=chunk)
+        # A robot's lanes are to be more urgent than all of the agents' work.
+        slots, urgent = arguments.slots, not arguments.robot
+        captured = Captured(model, slots, splits, chunk, urgent=urgent)
         durations = measure(captured)
-        document = _document(arguments, durations, tokens, chunk, config.prompt) | {
+        document = _document(arguments, durations, tokens, chunk, config.prompt, slots) | {
             "weights": dict(zip(("encoder", "language"), model.weights, strict=True)),
             "dtype": str(dtype).removeprefix("torch."),
             "set_up_s": round(time.monotonic() - began_s, 1),
         }
-        print(json.dumps(document["durations"]), json.dumps(document["shares"]), HEAD, sep="\n", flush=True)
+        print(json.dumps(document["durations"]), HEAD, sep="\n", flush=True)
         robot = Robot(device, dtype, arguments.small) if arguments.robot else None
         if robot is not None:
             with robot.acting() as acted:
                 time.sleep(min(arguments.seconds, ROBOT_S))
             document["robot_alone"] = acted.figures()
-        for load in arguments.loads:
-            rate_hz = load / (SMALL_FRONT_S if arguments.small else durations.front_s())
-            arrivals = within(poisson(rate_hz, MOST, arguments.seed, tokens), arguments.seconds)
+        for load in _loads(arguments):
+            settings = tuned(durations, load, tokens, slots)
+            _note(document, load, settings)
             for name in arguments.policies:
-                policy = make(name, shares_of(document), chunk, durations.sms)
+                rate_hz = _rate_hz(name, load, durations, tokens)
+                if arguments.small:
+                    rate_hz = (load or 1.0) / SMALL_FRONT_S
+                arrivals = within(poisson(rate_hz, MOST, arguments.seed, tokens), arguments.seconds)
+                if load is None:
+                    arrivals = at_once(arguments.at_once, arguments.seed, tokens)
+                policy = make(name, settings, chunk, durations.sms)
                 found = case_of(captured, name, policy, arrivals, rate_hz, robot)
                 _add(document, name, load, rate_hz, found, out)
     return 0
+
+
+def _loads(arguments: argparse.Namespace) -> tuple[float | None, ...]:
+    """None: all requests come at once."""
+    return (*arguments.loads, *((None,) if arguments.at_once else ()))
+
+
+def _rate_hz(name: str, load: float | None, durations: Durations, tokens: tuple[int, int]) -> float:
+    """Of arrivals; where all come at once, as many as encode and prefill alone could serve."""
+    one_s = durations.whole_s(sum(tokens) / 2) if name == FIFO else durations.front_s()
+    return (1.0 if load is None else load) / one_s
+
+
+def _note(document: dict[str, Any], load: float | None, settings: Settings) -> None:
+    document["settings"].append({"load": load, **settings.document()})
+    print("expected by the chain, s:", json.dumps(document["settings"][-1]["expected_s"]), flush=True)
 
 
 def case_of(
@@ -163,56 +194,61 @@ def simulate(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.simulate} is not there; measure first, or name a file of durations.")
     measured = json.loads(arguments.simulate.read_text())
     durations, chunk, prompt = read(measured["durations"]), measured["chunk"], measured["prompt"]
-    tokens = tuple(measured["answers"])
-    document = _document(arguments, durations, (tokens[0], tokens[1]), chunk, prompt) | {
+    tokens = measured["answers"][0], measured["answers"][1]
+    document = _document(arguments, durations, tokens, chunk, prompt, max(durations.decode_s)) | {
         "simulated": True,
         "durations_of": measured["machine"],
         "requests": arguments.requests,
     }
-    shares = shares_of(document)
+    slots = max(durations.decode_s)
     print("simulated, on the durations of", arguments.simulate)
     print(HEAD)
-    for load in arguments.loads:
-        rate_hz = load / durations.front_s()
-        arrivals = poisson(rate_hz, arguments.requests, arguments.seed, (tokens[0], tokens[1]))
+    for load in _loads(arguments):
+        settings = tuned(durations, load, tokens, slots)
+        _note(document, load, settings)
         for name in arguments.policies:
-            simulation = Simulation(make(name, shares, chunk, durations.sms), LANES[name], durations, prompt)
+            rate_hz = _rate_hz(name, load, durations, tokens)
+            arrivals = poisson(rate_hz, arguments.requests, arguments.seed, tokens)
+            if load is None:
+                arrivals = at_once(arguments.at_once, arguments.seed, tokens)
+            policy = make(name, settings, chunk, durations.sms)
+            simulation = Simulation(policy, LANES[name], durations, prompt, slots)
             found = figures(simulation.run(arrivals), rate_hz, whole=name == FIFO)
             _add(document, name, load, rate_hz, found | {"open": _open(simulation.runner)}, arguments.out)
     return 0
 
 
 def _document(
-    arguments: argparse.Namespace, durations: Durations, tokens: tuple[int, int], chunk: int, prompt: int
+    arguments: argparse.Namespace,
+    durations: Durations,
+    tokens: tuple[int, int],
+    chunk: int,
+    prompt: int,
+    slots: int,
 ) -> dict[str, Any]:
-    shares = dict(zip((STATIC, ADAPTIVE), tuned(durations, tokens, prompt), strict=True))
     return {
         "seconds": arguments.seconds,
         "chunk": chunk,
         "prompt": prompt,
+        "slots": slots,
         "answers": list(tokens),
         "seeds": f"weights 0, screen 0, arrivals {arguments.seed}",
         **provenance(),
         "durations": durations.document(),
-        "shares": {
-            name: {stage: vars(share) for stage, share in each.items()} for name, each in shares.items()
-        },
+        "settings": [],
         "equation_3": durations.best(sum(tokens) / 2),
         "cases": [],
         "against_best": [],
     }
 
 
-def shares_of(document: Mapping[str, Any]) -> dict[str, dict[str, Share]]:
-    """By scheduler and stage, as the document has them."""
-    return {
-        name: {stage: Share(**share) for stage, share in each.items()}
-        for name, each in document["shares"].items()
-    }
-
-
 def _add(
-    document: dict[str, Any], name: str, load: float, rate_hz: float, found: dict[str, Any], out: Path | None
+    document: dict[str, Any],
+    name: str,
+    load: float | None,
+    rate_hz: float,
+    found: dict[str, Any],
+    out: Path | None,
 ) -> None:
     """A case, to the document, its file and the table."""
     case = {"policy": name, "load": load, "rate_hz": round(rate_hz, 4), **found}
@@ -224,22 +260,22 @@ def _add(
         write(out / file, document)  # a run that is cut off leaves what it has
 
 
-def against_best(cases: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """At each load, how far the adaptive split is below the best of the others, as shares of the best's
-    latency, and its requests a second over the most of theirs."""
+def against_best(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At each load, how far ours are below the best of the others, as shares of the best's latency, and their
+    requests a second over the most of the others'. fifo has another rate, and is not compared."""
     found = []
     for load in dict.fromkeys(case["load"] for case in cases):
-        done = [case for case in cases if case["load"] == load and "max_s" in case]
-        ours = [case for case in done if case["policy"] == ADAPTIVE]
-        others = [case for case in done if case["policy"] != ADAPTIVE]
-        if not ours or not others:
-            continue
-        row = {"load": load}
-        for what in ("max", "average"):
-            best = min(case[f"{what}_s"] for case in others)
-            row[f"{what}_below"] = round(1 - ours[0][f"{what}_s"] / best, 4)
-        row["requests_over"] = round(ours[0]["requests_s"] / max(one["requests_s"] for one in others), 4)
-        found.append(row)
+        done = [case for case in cases if case["load"] == load and "max_s" in case and case["policy"] != FIFO]
+        others = [case for case in done if case["policy"] not in OURS]
+        for ours in done if others else ():
+            if ours["policy"] not in OURS:
+                continue
+            row = {"policy": ours["policy"], "load": load}
+            for what in ("max", "average"):
+                best = min(case[f"{what}_s"] for case in others)
+                row[f"{what}_below"] = round(1 - ours[f"{what}_s"] / best, 4)
+            row["requests_over"] = round(ours["requests_s"] / max(one["requests_s"] for one in others), 4)
+            found.append(row)
     return found
 
 
@@ -257,7 +293,8 @@ HEAD = (
 
 def line(case: dict[str, Any]) -> str:
     """Of the table."""
-    head = f"{case['policy']:20}{case['load']:6.2f}{case['lost']:5d}/{case['requests']:<4d}"
+    load = "all" if case["load"] is None else f"{case['load']:.2f}"
+    head = f"{case['policy']:20}{load:>6}{case['lost']:5d}/{case['requests']:<4d}"
     if "max_s" not in case:
         return f"{head}  nothing was finished: {case['why']}"
     queues = [case["queue_s"], case["queue_mg1_s"], case["queue_same_s"]]

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
 FLEET_SIM, FLEET_DEMO = "docs/fleet_sim.md", "docs/fleet_demo.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
-SOLVERS = "docs/solvers.md"
+SOLVERS, CORUN = "docs/solvers.md", "docs/corun.md"
 PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
 STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
 OFFLOADED = {"pi0": ((27, 3), (14, 3), (4, 1), (2, 1)), "cogagent": ((63, 3), (53, 3), (32, 3))}
@@ -566,7 +566,44 @@ def eight_bits() -> Iterator[Claim]:
             yield PRECISION, f"| {boards[row['device']]}, {row['precision']} |", figures
 
 
+def corun() -> Iterator[Claim]:
+    measured, simulated = result("corun"), result("corun_simulated")
+    durations = measured["durations"]
+    alone = [durations["encode_ms"], durations["prefill_ms"], 4, durations["decode_ms"]["4"]]
+    yield CORUN, "Measured on an H200 (`bench/results/corun.json`):", alone
+    for both in durations["beside"]:
+        named = f"{both['split']} multiprocessors" if both["split"] else "two streams"
+        figures = []
+        for stage in ("encode", "prefill"):
+            front_ms, step_ms = both[f"{stage}_ms"], both[f"decode_in_{stage}_ms"]
+            lost_ms = front_ms - durations[f"{stage}_ms"]
+            figures += [front_ms, step_ms, lost_ms * step_ms / front_ms]
+        yield CORUN, f"| {named} |", figures
+    names = ("average_s", "p99_s", "max_s", "requests_s", "lost", "utilisation", "queue_s")
+    for case in simulated["cases"]:
+        load, policy = case["load"], f"`{case['policy']}`"
+        figures = [case[name] for name in names]
+        if case["utilisation"] < 1:
+            figures.append(case["queue_mg1_s"])
+        if load is None:
+            figures = [case[name] for name in ("requests_s", "average_s", "max_s")]
+            yield CORUN, f"| all at once: {policy} |", figures
+        elif policy == "`fifo`":
+            if load <= 0.8:
+                yield CORUN, f"| whole requests, {load} |", figures
+        else:
+            yield CORUN, f"| {load}: {policy} |", figures
+    for row in simulated["against_best"]:
+        if row["load"] is not None:
+            figures = [abs(100 * row["average_below"]), abs(100 * row["max_below"]), row["requests_over"]]
+            yield CORUN, f"| {row['load']}: `{row['policy']}` below |", figures
+    for case in measured["cases"]:
+        figures = [case["average_s"], case["max_s"], case["requests_s"], 1e3 * case["service_s"]]
+        yield CORUN, f"| measured: `{case['policy']}` |", figures
+
+
 PARTS = (
+    corun,
     counted_memory,
     plans,
     plans_of_gpus,

@@ -1,7 +1,8 @@
 """Stages of an agent's model as CUDA graphs: one for each split of the GPU and each batch; plain on a CPU.
 
 A graph that is captured on a stream of a set of multiprocessors keeps them wherever it is replayed from
-(engine.lanes.partitions), so a lane replays whichever fits on its own stream. The answers of a decode step
+(engine.lanes.partitions), and its kernels the urgency of that stream, so a lane replays whichever fits on its
+own. The answers of a decode step
 are the slots of the pool from 0 on: a batch is the smallest captured one that reaches the last open slot, and
 its slots without an answer write their row to a place that nobody reads.
 """
@@ -15,13 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.durations import nearest
+from agents.durations import mode_of
 from agents.model import AgentModel, attend_chunk, attend_rows, attend_whole
+from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.lanes.partitions import divide
+from vla_accel_ros.engine.policies.agents import SCREENS_FIRST, SHARED
 from vla_accel_ros.engine.stages.stage import no_collection
 
-BATCHES = (1, 2, 4, 8, 16)
+BATCHES = (1, 2, 4, 8, 16, 32)
+SLOTS = 16
 CHUNK = 256
 """Tokens of a prompt in a forward of chunked prefill."""
 SCREENS = 3
@@ -39,7 +43,8 @@ def room(prompt: int, answer: int, chunk: int) -> int:
 
 class Captured:
     """An agents.runner.Computing. splits: multiprocessors that decoding has, each of which is a division of
-    the GPU (rounded up to what it can be divided by). Two lanes may call it at once, one of them to decode.
+    the GPU (rounded up to what it can be divided by). urgent: whether encode and prefill are captured once
+    more, on a stream that is more urgent than others. Two lanes may call it at once, one of them to decode.
 
     screens: uint8 [SCREENS, image, image, 3] on the host; each encode copies the next to the device first.
     encoded: how many were.
@@ -49,10 +54,11 @@ class Captured:
     def __init__(
         self,
         model: AgentModel,
-        slots: int = BATCHES[-1],
+        slots: int = SLOTS,
         splits: Sequence[int] = (),
         chunk: int = CHUNK,
         seed: int = 0,
+        urgent: bool = True,
     ) -> None:
         if slots > BATCHES[-1]:
             raise ValueError(f"a pool of {slots} slots was asked for; give at most {BATCHES[-1]}.")
@@ -65,7 +71,12 @@ class Captured:
         self._decode: dict[int, dict[int, Stage]] = {}
         self._mixed: dict[int, Stage] = {}
         with torch.inference_mode():
-            self._capture(splits)
+            self._capture(splits, urgent)
+
+    @property
+    def modes(self) -> tuple[int, ...]:
+        """SHARED, SCREENS_FIRST where there is that, and the splits."""
+        return tuple(self._front)
 
     @property
     def splits(self) -> tuple[int, ...]:
@@ -77,19 +88,21 @@ class Captured:
         """Slots with an answer that is not whole."""
         return int(self._active.sum())
 
-    def encode(self, slot: int, split: int) -> None:
+    def encode(self, slot: int, split: Split | None) -> None:
         with torch.inference_mode():
             self._slot.fill_(slot)
             self._pixels.copy_(self.screens[self.encoded % SCREENS], non_blocking=True)
             self.encoded += 1
-            self._front[self._split(split)][0]()
+            self._front[self._mode(split)][0]()
             self._wait()
 
-    def prefill(self, slot: int, begin: int, tokens: int, beside: Sequence[int], split: int) -> list[int]:
+    def prefill(
+        self, slot: int, begin: int, tokens: int, beside: Sequence[int], split: Split | None
+    ) -> list[int]:
         with torch.inference_mode():
             self._slot.fill_(slot)
             if not tokens:
-                self._front[self._split(split)][1]()
+                self._front[self._mode(split)][1]()
                 self._wait()
                 return []
             if tokens != self.chunk:
@@ -98,9 +111,9 @@ class Captured:
             self._mixed[self._batch(beside)]()
             return self._said(beside)
 
-    def decode(self, slots: Sequence[int], split: int) -> list[int]:
+    def decode(self, slots: Sequence[int], split: Split | None) -> list[int]:
         with torch.inference_mode():
-            self._decode[self._split(split)][self._batch(slots)]()
+            self._decoding(self._mode(split))[self._batch(slots)]()
             return self._said(slots)
 
     def open(self, slot: int, ready: torch.cuda.Event | None) -> int:
@@ -116,17 +129,21 @@ class Captured:
         with torch.inference_mode():
             self._active[slot].fill_(False)
 
-    def runs(self, split: int, batch: int) -> tuple[Stage, Stage, Stage, Stage]:
+    def runs(self, mode: int, batch: int) -> tuple[Stage, Stage, Stage, Stage]:
         """Encode, prefill, a decode step and a chunk with a decode step, launched and not waited for."""
-        return (*self._front[split], self._decode[split][batch], self._mixed[batch])
+        return (*self._front[mode], self._decoding(mode)[batch], self._mixed[batch])
 
     @property
     def chunk_alone(self) -> Stage:
         """A chunk with no answer beside it."""
         return self._mixed[0]
 
-    def _split(self, split: int) -> int:
-        return nearest(split, self.splits) if split and self.splits else 0
+    def _mode(self, split: Split | None) -> int:
+        mode = mode_of(split, self.splits) if self.splits else SHARED
+        return mode if mode in self._front else SHARED
+
+    def _decoding(self, mode: int) -> dict[int, Stage]:
+        return self._decode[mode if mode in self._decode else SHARED]
 
     def _batch(self, slots: Sequence[int]) -> int:
         return min(batch for batch in (0, *self.batches) if batch > max(slots, default=-1))
@@ -205,11 +222,11 @@ class Captured:
             last = (self.config.prompt - 1) % self.chunk
             self._first.index_copy_(0, self._slot, self.model.next_token(hidden[last : last + 1]))
 
-    def _capture(self, splits: Sequence[int]) -> None:
+    def _capture(self, splits: Sequence[int], urgent: bool) -> None:
         device = self.model.device
         if device.type != "cuda":
-            self._front[0] = self._encode, self._prefill
-            self._decode[0] = {batch: partial(self._step, False, batch) for batch in self.batches}
+            self._front[SHARED] = self._encode, self._prefill
+            self._decode[SHARED] = {batch: partial(self._step, False, batch) for batch in self.batches}
             self._mixed = {batch: partial(self._step, True, batch) for batch in (0, *self.batches)}
             return
         front, beside = (torch.cuda.graph_pool_handle() for _ in range(2))
@@ -227,6 +244,12 @@ class Captured:
             self._decode[split] = {
                 batch: _captured(partial(self._step, False, batch), mine, beside) for batch in self.batches
             }
+        if urgent:
+            stream = torch.cuda.Stream(device, priority=-1)
+            self._front[SCREENS_FIRST] = (
+                _captured(self._encode, stream, front),
+                _captured(self._prefill, stream, front),
+            )
         self._mixed = {
             batch: _captured(partial(self._step, True, batch), streams[0][1], front)
             for batch in (0, *self.batches)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vla_accel_ros.engine.policies.agents import Beside, best_splits
+from vla_accel_ros.engine.config import Split
+from vla_accel_ros.engine.policies.agents import SCREENS_FIRST, SHARED, Beside, best_splits
 from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, MicroBatch
 
 BESIDE_BATCH = 4
@@ -16,8 +17,8 @@ BESIDE_BATCH = 4
 @dataclass(frozen=True)
 class Durations:
     """Seconds of a stage. decode_s: by open answers. chunk_s: a chunk of a prompt with so many answers beside
-    it. beside: by the multiprocessors that decoding has, with BESIDE_BATCH answers; 0: two streams of a GPU
-    that is not divided. sms: of the GPU."""
+    it. beside: by the multiprocessors that decoding has, with BESIDE_BATCH answers; SHARED: two streams of a
+    GPU that is not divided; SCREENS_FIRST: the same, where screens are more urgent. sms: of the GPU."""
 
     encode_s: float
     prefill_s: float
@@ -45,18 +46,27 @@ class Durations:
 
     def _both(self, batch: MicroBatch, other: MicroBatch | None) -> Beside | None:
         """What is known of it beside others. A split holds whether or not something runs beside."""
-        if batch.split is not None:
-            return self.beside[nearest(batch.split.actions, self.splits)]
-        return None if other is None else self.beside[0]
+        mode = self.mode(batch.split)
+        if mode in self.splits:
+            return self.beside[mode]
+        return None if other is None else self.beside[mode if mode in self.beside else SHARED]
+
+    def mode(self, split: Split | None) -> int:
+        """Of `beside`, that which a micro-batch runs in."""
+        return mode_of(split, self.splits)
 
     @property
     def splits(self) -> tuple[int, ...]:
         """Multiprocessors that decoding may have of a GPU that is divided."""
-        return tuple(sorted(split for split in self.beside if split))
+        return tuple(sorted(split for split in self.beside if split > 0))
 
     def front_s(self) -> float:
         """Encode and prefill alone: one over it is the most requests a second that there can be."""
         return self.encode_s + self.prefill_s
+
+    def whole_s(self, tokens: float) -> float:
+        """A request with nobody beside it; its first token is the prefill's."""
+        return self.front_s() + (tokens - 1) * self.decode_s[min(self.decode_s)]
 
     def best(self, tokens: float) -> dict[str, int]:
         """The splits of Nova's equation 3, by the stage beside which decoding is; none of a GPU that is not
@@ -98,6 +108,13 @@ def read(document: Mapping[str, Any]) -> Durations:
         return Durations(encode_s, prefill_s, decode_s, chunk_s, beside, int(document["sms"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"durations are not as bench/corun.py writes them: {error!r}; measure.") from error
+
+
+def mode_of(split: Split | None, splits: tuple[int, ...]) -> int:
+    """SHARED, SCREENS_FIRST, or the nearest of `splits`."""
+    if split is None:
+        return SHARED
+    return nearest(split.actions, splits) if split.actions else SCREENS_FIRST
 
 
 def nearest(split: int, there: tuple[int, ...]) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
+from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
@@ -22,19 +23,21 @@ from vla_accel_ros.types import Observation
 
 
 class Computing(Protocol):
-    """Computes stages of requests by their slots, to their end. split: multiprocessors of
-    decoding, 0 = all are everybody's."""
+    """Computes stages of requests by their slots, to their end. split: of the GPU,
+    None = all are everybody's."""
 
-    def encode(self, slot: int, split: int) -> None:
+    def encode(self, slot: int, split: Split | None) -> None:
         """The screen of a slot."""
         ...
 
-    def prefill(self, slot: int, begin: int, tokens: int, beside: Sequence[int], split: int) -> list[int]:
+    def prefill(
+        self, slot: int, begin: int, tokens: int, beside: Sequence[int], split: Split | None
+    ) -> list[int]:
         """Tokens of its prompt from `begin` on, 0 = all, and the next token of the slots beside, which it
         returns."""
         ...
 
-    def decode(self, slots: Sequence[int], split: int) -> list[int]:
+    def decode(self, slots: Sequence[int], split: Split | None) -> list[int]:
         """The next token of each slot."""
         ...
 
@@ -87,7 +90,7 @@ class AgentRunner:
         self._end_if_whole(request)
 
     def run(self, batch: MicroBatch) -> None:
-        split = 0 if batch.split is None else batch.split.actions
+        split = batch.split
         asks = [request for request in batch.requests if request.want == ASK]
         slots = [cast(Prefix, request.prefix).slot for request in asks]
         if batch.stage == ENCODE:
@@ -111,7 +114,7 @@ class AgentRunner:
         elif request.progress is not None and request.result is None:
             self._pool.release(request.progress.slot)
 
-    def _prefill(self, request: Request, tokens: int, slots: Sequence[int], split: int) -> list[int]:
+    def _prefill(self, request: Request, tokens: int, slots: Sequence[int], split: Split | None) -> list[int]:
         screen = cast(_Screen, request.progress)
         made = self._computing.prefill(screen.slot, screen.done, tokens, slots, split)
         screen.done += tokens or self._prompt

@@ -14,6 +14,7 @@ import torch
 from agents.durations import Durations
 from agents.runner import AgentRunner
 from agents.workload import Agents, Arrival, Served
+from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.policies.policy import Policy
@@ -28,13 +29,15 @@ _DONE = 1e-9
 class Nothing:
     """Computes nothing."""
 
-    def encode(self, slot: int, split: int) -> None:
+    def encode(self, slot: int, split: Split | None) -> None:
         pass
 
-    def prefill(self, slot: int, begin: int, tokens: int, beside: Sequence[int], split: int) -> list[int]:
+    def prefill(
+        self, slot: int, begin: int, tokens: int, beside: Sequence[int], split: Split | None
+    ) -> list[int]:
         return [0] * len(beside)
 
-    def decode(self, slots: Sequence[int], split: int) -> list[int]:
+    def decode(self, slots: Sequence[int], split: Split | None) -> list[int]:
         return [0] * len(slots)
 
     def open(self, slot: int, ready: torch.cuda.Event | None) -> int:

@@ -68,6 +68,12 @@ def poisson(
     return tuple(Arrival(float(at_s), int(length)) for at_s, length in zip(times, lengths, strict=True))
 
 
+def at_once(count: int, seed: int = 0, tokens: tuple[int, int] = TOKENS) -> tuple[Arrival, ...]:
+    """So many requests that come together."""
+    lengths = np.random.default_rng(seed).integers(tokens[0], tokens[1] + 1, count)
+    return tuple(Arrival(0.0, int(length)) for length in lengths)
+
+
 def within(arrivals: Sequence[Arrival], seconds: float) -> tuple[Arrival, ...]:
     """Those that come in the first seconds, and at least the first."""
     return tuple(one for one in arrivals if one.at_s < seconds) or tuple(arrivals[:1])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_corun_agents import DURATIONS
 
-from agents.schedulers import LANES
+from agents.schedulers import LANES, OURS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -18,22 +18,24 @@ NAMES = tuple(LANES)
 
 
 def test_every_scheduler_has_a_row_at_every_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--small", "--seconds", "1.0", "--loads", "0.3", "0.8", "--policies", *NAMES]
+    given = ["--small", "--seconds", "1.0", "--loads", "0.3", "0.8", "--at-once", "4", "--policies", *NAMES]
     assert corun.main([*given, "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "corun.json").read_text())
     assert {"machine", "versions", "date", "seeds", "durations", "chunk", "dtype"} <= document.keys()
     assert [(case["load"], case["policy"]) for case in document["cases"]] == [
-        (load, name) for load in (0.3, 0.8) for name in NAMES
+        (load, name) for load in (0.3, 0.8, None) for name in NAMES
     ]
     for case in document["cases"]:
         assert case["lost"] == 0 < case["requests"]
         assert case["max_s"] >= case["p99_s"] >= case["p50_s"] > 0 and case["average_s"] > 0
         assert case["requests_s"] > 0 and case["queue_s"] >= 0 and "queue_mg1_s" in case
     counts = {(case["load"], case["requests"]) for case in document["cases"]}
-    assert len(counts) == 2, "the same arrivals for every scheduler"
-    assert [row["load"] for row in document["against_best"]] == [0.3, 0.8]
+    assert len(counts) == 3 and (None, 4) in counts, "the same arrivals for every scheduler"
+    compared = [(row["load"], row["policy"]) for row in document["against_best"]]
+    assert compared == [(load, name) for load in (0.3, 0.8, None) for name in OURS]
+    assert [settings["load"] for settings in document["settings"]] == [0.3, 0.8, None]
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 + len(document["cases"]) and lines[3].startswith("fifo ")
+    assert len(lines) == 2 + 3 + len(document["cases"]) and lines[3].startswith("fifo ")
 
 
 def test_a_robot_acts_beside_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +57,8 @@ def test_simulated_figures_say_that_they_are(tmp_path: Path, capsys: pytest.Capt
     document = json.loads((tmp_path / "corun_simulated.json").read_text())
     assert document["simulated"] is True and document["durations_of"] == {"gpu": "some"}
     assert [case["requests"] for case in document["cases"]] == [100] * len(NAMES)
-    assert document["shares"]["adaptive"]["encode"]["most"] in DURATIONS.splits
+    (settings,) = document["settings"]
+    assert settings["shares"]["adaptive"]["encode"]["most"] in DURATIONS.splits
     assert not (tmp_path / "corun.json").exists()
     assert capsys.readouterr().out.startswith("simulated, on the durations of ")
 
@@ -73,7 +76,7 @@ def test_the_adaptive_split_is_compared_with_the_best_of_the_others() -> None:
     ours = case("adaptive", 0.8, 1.5, 4.0)
     others = [case("chunked", 1.0, 3.0, 3.0), case("static", 1.2, 2.0, 5.0)]
     assert corun.against_best([*others, ours]) == [
-        {"load": 0.8, "max_below": 0.25, "average_below": 0.2, "requests_over": 0.8}
+        {"policy": "adaptive", "load": 0.8, "max_below": 0.25, "average_below": 0.2, "requests_over": 0.8}
     ]
     assert corun.against_best(others) == corun.against_best([ours]) == []
 
@@ -83,6 +86,7 @@ def test_the_adaptive_split_is_compared_with_the_best_of_the_others() -> None:
     [
         (["--loads", "0"], "give numbers above 0"),
         (["--seconds", "-1"], "give numbers above 0"),
+        (["--at-once", "300"], "300 requests at once: give 0 to 256"),
         (["--simulate", "nowhere.json"], "nowhere.json is not there; measure first"),
     ],
 )

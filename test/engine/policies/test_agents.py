@@ -9,12 +9,16 @@ import pytest
 from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.policies.agents import (
     LANGUAGE,
+    PAUSED,
+    SCREENS_FIRST,
+    SHARED,
     VISION,
     Beside,
     ChunkedPrefill,
     PrefillFirst,
     Share,
     SideBySide,
+    Table,
     best_splits,
     expected_s,
 )
@@ -154,6 +158,12 @@ class TestSideBySide:
             batch = policy.next(VISION, [make_screen() for _ in range(pending)], 0.0)
             assert batch is not None and batch.split == split
 
+    def test_a_share_of_none_never_divides(self) -> None:
+        policy = SideBySide({ENCODE: Share(16), PREFILL: Share(0, 0)}, 132)
+        for encoded, split in ((False, Split(16, 116)), (True, None)):
+            batch = policy.next(VISION, [make_screen(encoded)], 0.0)
+            assert batch is not None and batch.split == split
+
     def test_a_share_of_everything_is_refused(self) -> None:
         with pytest.raises(ValueError, match="a share is 30 of 24 multiprocessors; leave some"):
             SideBySide(NOVA, 24)
@@ -161,6 +171,78 @@ class TestSideBySide:
     def test_a_share_of_one_stage_alone_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"of \['encode'\]; give one of encode and one of prefill"):
             SideBySide({ENCODE: Share(8)})
+
+
+def by_table(encode: tuple[tuple[int, ...], ...], prefill: tuple[tuple[int, ...], ...]) -> SideBySide:
+    return SideBySide({ENCODE: Table(encode), PREFILL: Table(prefill)}, 132)
+
+
+class TestTable:
+    def test_it_is_by_screens_and_answers_and_its_last_holds_for_more(self) -> None:
+        table = Table(((PAUSED, 16, 32), (PAUSED, SHARED, 16)))
+        found = [[table.sms(screens, answers) for answers in (0, 1, 2, 9)] for screens in (1, 2, 7)]
+        assert found == [[PAUSED, 16, 32, 32], [PAUSED, SHARED, 16, 16], [PAUSED, SHARED, 16, 16]]
+        assert table.largest == 32
+
+    def test_answers_are_counted_though_they_run_in_the_other_lane(self) -> None:
+        """The scheduler shows a lane no requests of a kind that the other runs."""
+        policy, screen, answers = by_table(((8, 16, 24, 32),), ((SHARED,),)), make_screen(), make_answers(3)
+        for ended, sms in ((0, 32), (1, 24), (2, 8)):
+            for answer in answers[:ended]:
+                answer.finished = True
+            batch = policy.next(LANGUAGE, answers, 0.0)
+            assert batch is not None
+            policy.ran(batch, 0.01)
+            answers = answers[ended:]
+            chosen = policy.next(VISION, [screen], 0.0)
+            assert chosen is not None and chosen.split == Split(sms, 132 - sms)
+
+    def test_a_screen_that_is_prefilled_is_one_more_answer(self) -> None:
+        policy = by_table(((SHARED, 16),), ((SHARED,),))
+        begun = policy.next(VISION, [make_screen(encoded=True)], 0.0)
+        assert begun is not None
+        policy.ran(begun, 0.05)
+        batch = policy.next(VISION, [make_screen()], 0.0)
+        assert batch is not None and batch.split == Split(16, 116)
+
+    def test_answers_pause_until_the_stage_ends(self) -> None:
+        policy, screen, answers = by_table(((PAUSED,),), ((16,),)), make_screen(), make_answers(2)
+        encode = policy.next(VISION, [screen, *answers], 0.0)
+        assert encode is not None and encode.split is None
+        assert policy.next(LANGUAGE, answers, 0.0) is None
+        assert policy.wake_s(answers, 0.0) == math.inf, "the end of the stage wakes the lane"
+        policy.ran(encode, 0.1)
+        encoded = make_screen(encoded=True)
+        assert policy.next(LANGUAGE, [encoded, *answers], 0.1) is None, "prefill may pause them, too"
+        assert 0.1 < policy.wake_s(answers, 0.1) < 0.11, "nobody else tells when it has begun"
+        prefill = policy.next(VISION, [encoded, *answers], 0.1)
+        assert prefill is not None and prefill.split == Split(16, 116)
+        assert policy.next(LANGUAGE, answers, 0.1) == MicroBatch(
+            "decode", tuple(answers), split=Split(16, 116)
+        )
+        assert policy.wake_s(answers, 0.1) == math.inf
+
+    def test_answers_that_paused_go_on_when_no_screen_is_left(self) -> None:
+        policy, answers = by_table(((PAUSED,),), ((PAUSED,),)), make_answers(2)
+        prefill = policy.next(VISION, [make_screen(encoded=True)], 0.0)
+        assert prefill is not None
+        policy.ran(prefill, 0.05)
+        assert policy.next(LANGUAGE, answers, 0.05) == MicroBatch(DECODE, tuple(answers))
+
+    def test_a_screen_may_be_more_urgent_on_the_whole_gpu(self) -> None:
+        policy, answers = by_table(((SCREENS_FIRST,),), ((SHARED,),)), make_answers(1)
+        for lane, ready in ((VISION, [make_screen()]), (LANGUAGE, answers)):
+            batch = policy.next(lane, ready, 0.0)
+            assert batch is not None and batch.split == Split(0, 132)
+
+    @pytest.mark.parametrize("rows", [(), ((),), ((PAUSED - 1,),)])
+    def test_what_cannot_be_is_refused(self, rows: tuple[tuple[int, ...], ...]) -> None:
+        with pytest.raises(ValueError, match="give a row for each number of screens"):
+            Table(rows)
+
+    def test_all_of_the_gpu_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="a share is 132 of 132 multiprocessors"):
+            by_table(((132,),), ((SHARED,),))
 
 
 def test_the_expected_latency_is_equation_1() -> None:

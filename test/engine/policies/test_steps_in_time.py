@@ -184,7 +184,7 @@ class TestWaiting:
 
 @pytest.mark.parametrize("groups", [8, 9, 12])
 def test_the_last_group_of_a_frame_counts_as_long_as_the_others(groups: int) -> None:
-    """Where it seemed short, because nobody waits for it, two groups ran before a step that then came late."""
+    """Where it seemed short, as nobody waited for it, two groups ran before a step, which came late."""
     takes_s = {OBSERVE: 0.0054 / groups, ACT: 0.0013, WHOLE: 0.013, ASK: 0.0013 / 4}
     policy = StaggeredChunks(STEPS, groups=groups)
     made = RunningAhead(policy, takes_s, STEPS, JOINTS_S, host_s=2e-4, text_groups=4)
