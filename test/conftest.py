@@ -8,6 +8,7 @@ once where all tests are to run.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -87,9 +88,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gpu]
 
 
+def pytest_collection_finish() -> None:
+    """No garbage is looked for in what was collected, which stays: half a second each time that a test or a
+    bench has garbage collected."""
+    gc.collect()
+    gc.freeze()
+
+
 AGAIN = 1
-"""How often a test of the groups STARTING is tried again that failed: its processes share a machine whose load is
-not ours. The closing lines count it and show why it failed the first time; twice is a failure."""
+"""How often a test of the groups STARTING is tried again that failed: its processes share a machine whose
+load is not ours. The closing lines count it and show why it failed the first time; twice is a failure."""
 
 _EASY = 10
 

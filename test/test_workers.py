@@ -1,4 +1,4 @@
-"""Tests that start nodes are run one after another by two workers: each file of them is in a group of theirs."""
+"""Tests that start nodes are run by two workers: each file of them is in one of their groups."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which tests one worker runs one after another, and in which order the workers take them.
 
-What starts nodes must keep up with a clock: it is two groups, each with a worker of its own, and the rest runs
-beside them at a lower priority. An arm that moves takes half a core; three of them at once would be too many
-for two.
+What starts nodes must keep up with a clock: it is two groups, each with a worker of its own, and the rest
+runs beside them at a lower priority. An arm that moves takes half a core; three of them at once would be too
+many for two.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ STARTING = {
     NODES: {
         "nodes": "added_controller clock_watch closed_loop faults names sim_robot sim_time trace",
         "nodes/adapters": "forward_command servo",
-        "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs instruction"
-        " lost_ports odd_images openvla_node questions staggered_node transports",
+        "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
+        " instruction lost_ports odd_images openvla_node questions staggered_node transports",
         "nodes/recorder": "recorder",
         "nodes/trajectory": "chunk_slot far_setpoint force force_sources home joint_move odd_joints release"
         " restart slot_beside_force slow_delivery stop_and_resume trajectory_faults trajectory_node",
