@@ -38,7 +38,7 @@ lint: venv-test  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Tests that start nodes are two groups, of a worker each; a third runs the rest at a lower priority.
+# What drives a robot is one group, what else starts nodes another (test/workers.py); the rest has a lower priority.
 test: export OMP_NUM_THREADS := 1
 test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
 	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)

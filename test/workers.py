@@ -1,8 +1,8 @@
 """Which tests one worker runs one after another, and in which order the workers take them.
 
-What starts nodes must keep up with a clock: it is two groups, each with a worker of its own, and the rest
-runs beside them at a lower priority. An arm that moves takes half a core; three of them at once would be too
-many for two.
+What starts nodes must keep up with a clock, and two robots at once are too many for two cores: what drives
+one is one group, with a worker of its own. What mostly waits for nodes, or has one of them, is another group
+beside it, and the rest runs at a lower priority.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from pathlib import Path
 NODES, PROCESSES = "nodes", "processes"
 STARTING = {
     NODES: {
-        "nodes": "added_controller clock_watch closed_loop faults names sim_robot sim_time trace",
+        "bench": "processes stream",
+        "launch": "ros2_launch",
+        "nodes": "added_controller clock_watch closed_loop faults names readme_robot say sim_robot sim_time trace",
         "nodes/adapters": "forward_command servo",
+        "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
         " instruction lost_ports odd_images openvla_node questions staggered_node transports",
         "nodes/recorder": "recorder",
         "nodes/trajectory": "chunk_slot far_setpoint force force_sources home joint_move odd_joints release"
         " restart slot_beside_force slow_delivery stop_and_resume trajectory_faults trajectory_node",
-    },
-    PROCESSES: {
-        "bench": "fleet_validation processes stream",
-        "fleet": "replica_ray",
-        "launch": "ros2_launch",
-        "nodes": "doctor fork_server graph launcher lifecycle_nodes params process readme_robot say"
-        " security_policies service_calls",
-        "nodes/camera": "camera_node",
-        "nodes/fleet": "fleet_bag fleet_chaos fleet_up hybrid_placement robot_in_a_fleet scheduler_node",
-        "nodes/recorder": "player",
         "tools": "demo fleet_demo",
     },
+    PROCESSES: {
+        "bench": "fleet_validation",
+        "fleet": "replica_ray",
+        "nodes": "doctor fork_server graph launcher lifecycle_nodes params process security_policies"
+        " service_calls",
+        "nodes/camera": "camera_node",
+        "nodes/fleet": "fleet_up hybrid_placement",
+        "nodes/recorder": "player",
+    },
 }
-"""Group -> folder -> files of tests in it that start nodes. Both groups take about as long."""
+"""Group -> folder -> files of tests in it that start nodes."""
 FIRST = ("bench/test_corun_agents.py", "kernels/test_stages_on_kernels.py", "fuzz/test_fuzz.py")
 """Of the others, what takes longest, and asks no clock."""
 
