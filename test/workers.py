@@ -14,7 +14,8 @@ STARTING = {
     NODES: {
         "bench": "processes stream",
         "launch": "ros2_launch",
-        "nodes": "added_controller clock_watch closed_loop faults names readme_robot say sim_robot sim_time trace",
+        "nodes": "added_controller clock_watch closed_loop faults names readme_robot say sim_robot sim_time"
+        " trace",
         "nodes/adapters": "forward_command servo",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
