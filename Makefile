@@ -13,6 +13,8 @@ endif
 unexport AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport ROS_DISTRO ROS_PYTHON_VERSION ROS_VERSION RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 unexport MAKEFLAGS MAKELEVEL MFLAGS
+# Hundreds of processes import the package: each would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv venv-test demo fleet-demo lint test test-gpu test-launch sanitize mutations fuzz clean distclean
 
@@ -36,10 +38,10 @@ lint: venv-test  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Tests that start nodes are one group, which one of two workers runs, the rest beside it at a lower priority.
+# What drives a robot is one group, what else starts nodes another (test/workers.py); the rest has a lower priority.
 test: export OMP_NUM_THREADS := 1
 test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"
@@ -59,9 +61,10 @@ sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; a
 mutations: venv-test  ## lines that are broken on purpose, each of which a test must notice; two minutes
 	$(BIN)/python test/mutations.py $(ARGS)
 
-fuzz: venv-test  ## a million damaged inputs, as many of rings, ten million events that must not break a limit
+fuzz: venv-test  ## a million damaged inputs, as many of rings and schedules, ten million events that must not break a limit
 	$(BIN)/python test/fuzz $(ARGS)
 	FUZZ_CASES=1000000 $(BIN)/pytest -q test/sensing/cameras/test_ring_fuzz.py
+	SCHEDULES=1000000 $(BIN)/pytest -q test/engine/test_schedules.py
 	$(BIN)/python test/control/adversary.py --events 10000000 --processes $$(nproc)
 
 clean:  ## remove what builds and runs left

@@ -47,15 +47,19 @@ UNDESCRIBED = {"tools"}
 """Packages, with those in them, whose face does not say yet what their modules are."""
 
 
-@cache
-def modules() -> Mapping[str, ast.Module]:
-    """Every module, by its name without the package's."""
+def paths() -> dict[str, Path]:
+    """Every module's file, by its name without the package's."""
     found = {}
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
         parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(), str(path))
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
+
+
+@cache
+def modules() -> Mapping[str, ast.Module]:
+    """Every module, by its name without the package's."""
+    return {name: ast.parse(path.read_text(), str(path)) for name, path in paths().items()}
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
@@ -210,7 +214,7 @@ def test_what_a_robot_without_a_gpu_needs_imports_without_torch_and_ros() -> Non
     assert failed.keys() == NEEDS_TORCH, failed
 
 
-@pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in modules()} - {""}))
+@pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in paths()} - {""}))
 def test_the_face_of_a_package_says_what_its_modules_are(package: str) -> None:
     said = ast.get_docstring(modules()[package]) or ""
     assert said, f"{package}/__init__.py has no docstring"

@@ -112,6 +112,20 @@ def test_every_message_is_generated_and_every_field_is_commented() -> None:
             above = line
 
 
+TOGETHER = r"""
+function(_together)
+  get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target ${targets})
+    if(target MATCHES "typesupport_(fastrtps_c|fastrtps_cpp|introspection_cpp|c|cpp)$")
+      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    endif()
+  endforeach()
+endfunction()
+cmake_language(DEFER CALL _together)
+"""
+"""For CMake: what is generated in C++ of all messages is compiled at once, in half the time."""
+
+
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both packages, built and installed by colcon the way a user's workspace is."""
@@ -129,6 +143,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--cmake-args",
     ]
     command += ["-DBUILD_TESTING=OFF", f"-DPython3_EXECUTABLE={sys.executable}"]
+    (folder / "together.cmake").write_text(TOGETHER)
+    command += [f"-DCMAKE_PROJECT_INCLUDE={folder / 'together.cmake'}"]
     environment = {
         **os.environ,
         "PATH": path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterator
@@ -17,10 +18,20 @@ from agents.measured import measure
 from agents.model import TINY, AgentModel
 from agents.planning import Chain, of_shares, prefill_first
 from agents.runner import AgentRunner
-from agents.schedulers import ADAPTIVE, FIFO, LANES, PLANNED, PREFILL_FIRST, STATIC, TWO_STREAMS, make
+from agents.schedulers import (
+    ADAPTIVE,
+    CHUNKED,
+    FIFO,
+    LANES,
+    PLANNED,
+    PREFILL_FIRST,
+    STATIC,
+    TWO_STREAMS,
+    make,
+)
 from agents.simulation import Simulation
 from agents.tuning import Settings, adaptive, tuned
-from agents.workload import Agents, Arrival, at_once, figures, mg1_s, poisson, same_s, within
+from agents.workload import Agents, Arrival, Served, at_once, figures, mg1_s, poisson, same_s, within
 from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.policies.agents import PAUSED, SCREENS_FIRST, SHARED, Beside, Share, Table
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
@@ -51,11 +62,25 @@ SETTINGS = Settings(
     },
     expected_s={},
 )
-COUNT = 10_000
+COUNT, SLOTS = 10_000, 16
 
 
-def simulated(name: str, slots: int = 16) -> Simulation:
+def simulated(name: str, slots: int = SLOTS) -> Simulation:
     return Simulation(make(name, SETTINGS, CHUNK, DURATIONS.sms), LANES[name], DURATIONS, PROMPT, slots)
+
+
+@functools.cache
+def served_by(name: str, rate_hz: float, count: int) -> tuple[list[Served], dict[int, int]]:
+    """Requests that came at random, and steps by their rows: what is looked at twice is simulated once."""
+    simulation = simulated(name)
+    served = simulation.run(poisson(rate_hz, count, seed=1, tokens=TOKENS))
+    assert simulation.pool.free == simulation.pool.slots
+    return served, dict(simulation.runner.steps)
+
+
+def whole_hz(load: float) -> float:
+    """The rate at which requests one after another take that share of the time."""
+    return load / (DURATIONS.front_s() + (sum(TOKENS) / 2 - 1) * DURATIONS.decode_s[1])
 
 
 def requests_of(simulation: Simulation, want: str) -> Iterator[tuple[float, MicroBatch]]:
@@ -65,19 +90,24 @@ def requests_of(simulation: Simulation, want: str) -> Iterator[tuple[float, Micr
 
 
 class TestSimulated:
-    @pytest.mark.parametrize("name", LANES)
-    def test_ten_thousand_requests_are_answered_in_order_within_their_room(self, name: str) -> None:
-        simulation = simulated(name)
-        arrivals = poisson(3.0, COUNT, seed=1, tokens=TOKENS)
-        served = simulation.run(arrivals)
+    @pytest.mark.parametrize(
+        ("name", "rate_hz", "count"),
+        [(FIFO, whole_hz(0.7), COUNT), *((name, 4.0, COUNT) for name in (TWO_STREAMS, STATIC))]
+        + [(name, 3.0, 3000) for name in (PREFILL_FIRST, CHUNKED, ADAPTIVE, PLANNED)],
+    )
+    def test_thousands_of_requests_are_answered_in_order_within_their_room(
+        self, name: str, rate_hz: float, count: int
+    ) -> None:
+        served, steps = served_by(name, rate_hz, count)
+        arrivals = poisson(rate_hz, count, seed=1, tokens=TOKENS)
         assert [one.came_s for one in served] == [one.at_s for one in arrivals]
-        assert not any(one.lost for one in served) and simulation.pool.free == simulation.pool.slots
+        assert not any(one.lost for one in served)
         begun = [one.began_s for one in served]
         assert begun == sorted(begun), "screens are taken in the order in which they came"
         assert all(one.came_s <= one.began_s < one.prefilled_s < one.ended_s for one in served)
-        steps = sum(rows * count for rows, count in simulation.runner.steps.items())
-        assert steps == sum(one.tokens - 1 for one in served), "the first token is the prefill's"
-        assert max(simulation.runner.steps) <= simulation.pool.slots
+        rows = sum(rows * times for rows, times in steps.items())
+        assert rows == sum(one.tokens - 1 for one in served), "the first token is the prefill's"
+        assert max(steps) <= SLOTS
 
     @pytest.mark.parametrize("name", LANES)
     def test_a_screen_is_prefilled_before_the_next_is_encoded(self, name: str) -> None:
@@ -119,16 +149,15 @@ class TestSimulated:
 
     @pytest.mark.parametrize("load", [0.3, 0.5, 0.7, 0.85])
     def test_whole_requests_one_after_another_wait_as_an_mg1_queue_says(self, load: float) -> None:
-        mean_s = DURATIONS.front_s() + (sum(TOKENS) / 2 - 1) * DURATIONS.decode_s[1]
-        rate_hz = load / mean_s
-        found = figures(simulated(FIFO).run(poisson(rate_hz, COUNT, 6, TOKENS)), rate_hz, whole=True)
+        rate_hz = whole_hz(load)
+        found = figures(served_by(FIFO, rate_hz, COUNT)[0], rate_hz, whole=True)
         assert found["queue_s"] == pytest.approx(found["queue_mg1_s"], rel=0.15)
         assert found["queue_s"] == pytest.approx(found["queue_same_s"], rel=1e-3)
 
     @pytest.mark.parametrize("name", [TWO_STREAMS, STATIC])
     @pytest.mark.parametrize("rate_hz", [2.0, 4.0])
     def test_screens_beside_answers_wait_as_an_mg1_queue_says(self, name: str, rate_hz: float) -> None:
-        found = figures(simulated(name).run(poisson(rate_hz, COUNT, 7, TOKENS)), rate_hz)
+        found = figures(served_by(name, rate_hz, COUNT)[0], rate_hz)
         assert (found["utilisation"] or 1.0) < 0.9
         assert found["queue_s"] == pytest.approx(found["queue_mg1_s"], rel=0.15)
 

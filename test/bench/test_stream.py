@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_every_case_has_its_rates_and_what_it_does_at_its_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--small", "--seconds", "1.0", "--warm-up", "0.3", "--saturated", "0.5", "--staggered", "4"]
+    given = ["--small", "--seconds", "0.5", "--warm-up", "0.2", "--saturated", "0.3", "--staggered", "4"]
     assert (
         stream.main([*given, "--size", "30", "40", "--settings", "one", "three", "--out", str(tmp_path)]) == 0
     )

@@ -1,13 +1,15 @@
-"""10^5 random schedules: whatever comes, and whenever micro-batches begin and end, streams keep their word.
+"""Random schedules: whatever comes, and whenever micro-batches begin and end, streams keep their word.
 
 A schedule is a few random events (frames, action requests, questions, newer joints, cancellations, other
 words, pauses, the beginning or the end of a lane's micro-batch of a random length) on lanes without threads,
 under a clock that the test moves, after which all ends. The scheduler, its policies, readiness and overload
-are real; what computes is not. For a few of them the plain network of a tiny policy computes.
+are real; what computes is not. For a few of them the plain network of a tiny policy computes. SCHEDULES sets
+how many there are, 30,000 unless told otherwise; `make fuzz` runs a million.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from dataclasses import replace
@@ -30,7 +32,7 @@ from vla_accel_ros.engine.policies.text import PATIENCE_S, TextInSlack
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Request
 from vla_accel_ros.types import Observation
 
-SCHEDULES = 100_000
+SCHEDULES = int(os.environ.get("SCHEDULES", 30_000))
 EVENTS, TOGETHER = 5, 4
 SEATS, STEPS = 2, 3
 WITHIN_S = 0.03

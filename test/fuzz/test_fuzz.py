@@ -1,7 +1,7 @@
 """Whatever bytes and texts come from outside: one sentence of refusal, or the right result, and nothing else.
 
-FUZZ_CASES sets how many cases there are over all targets, 100,000 unless told otherwise; `make fuzz` runs ten
-times as many. The shared-memory ring has its own (test/sensing/cameras/test_ring_fuzz.py).
+FUZZ_CASES sets how many cases there are over all targets, 10,000 unless told otherwise; `make fuzz` runs a
+hundred times as many. The shared-memory ring has its own (test/sensing/cameras/test_ring_fuzz.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from campaign import run
 from fuzz_targets import SHARES, TARGETS
 
-CASES = int(os.environ.get("FUZZ_CASES", 100_000))
+CASES = int(os.environ.get("FUZZ_CASES", 10_000))
 SEED = int(os.environ.get("FUZZ_SEED", 0))
 
 

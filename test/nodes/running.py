@@ -126,7 +126,7 @@ class NodeProcess:
 
     def kill(self) -> None:
         """kill -9. What it leaves in shared memory is deleted by `sweep`."""
-        self.left |= _shared_memory(self.process.pid)
+        self.left |= shared_memory(self.process.pid)
         NodeProcess.any_killed = True
         self.process.kill()
         self.process.wait()
@@ -182,13 +182,14 @@ def sweep(left: set[Path]) -> None:
     """Delete the Fast DDS shared memory that killed processes left and nobody has mapped."""
     if not left:
         return
-    used = set().union(*(_shared_memory(int(p.name)) for p in Path("/proc").glob("[0-9]*")))
+    used = set().union(*(shared_memory(int(p.name)) for p in Path("/proc").glob("[0-9]*")))
     for path in left - used:
         for name in (path.name, f"{path.name}_el", f"sem.{path.name}_mutex"):
             path.with_name(name).unlink(missing_ok=True)
 
 
-def _shared_memory(pid: int) -> set[Path]:
+def shared_memory(pid: int) -> set[Path]:
+    """Files of Fast DDS that a process has mapped."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:

@@ -10,7 +10,8 @@ import sys
 import weakref
 
 import pytest
-from running import node_environment
+from fork_server import ForkServer
+from running import NodeProcess, node_environment, shared_memory
 
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 
@@ -119,6 +120,19 @@ def test_an_end_that_has_begun_is_left_more_time_than_a_node_that_is_busy(
         env=node_environment(tmp_path), stdout=subprocess.PIPE, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout.strip()) == (status, said)
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_configured_node_that_ends_leaves_nothing_in_shared_memory(tmp_path, fork_server, forked):
+    server: ForkServer | None = fork_server if forked else None
+    process = NodeProcess("trajectory", tmp_path, server=server, autostart=True)
+    try:
+        process.wait_for_log("nobody publishes")
+        mapped = shared_memory(process.process.pid)
+        own = {path for path in mapped if "port" not in path.name}  # others have its ports, too
+    finally:
+        status = process.end()
+    assert status == 0 and own and not [path for path in own if path.exists()]
 
 
 def test_garbage_of_before_is_collected_and_what_is_kept_can_be_kept_again():

@@ -63,6 +63,7 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         rclpy.shutdown()
     except BaseException as error:
         end.fail("the end failed", error)
+    gc.unfreeze()  # what keep_loaded set aside holds the middleware, whose shared memory must not stay behind
     end.finish()
     _leave_terminal()
     return end.status
