@@ -282,7 +282,8 @@ def offload() -> Iterator[Claim]:
 
 
 def streams() -> Iterator[Claim]:
-    for name, skipped in (("stream", 0), ("stream_text_groups", 1), ("stream_groups", 1), ("stream_fresh", 0)):
+    after = (("stream_text_groups", 1), ("stream_groups", 1), ("stream_fresh", 0))
+    for name, skipped in (("stream", 0), *after):
         for case in result(name)["cases"][skipped:]:
             named = f"| pi0, `{case['way']}`, `{case['setting']}` |"
             first, chunks = case["first_chunk"], case["chunks"]
