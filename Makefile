@@ -41,7 +41,7 @@ lint: venv-test  ## ruff and mypy
 # What drives a robot is one group, what else starts nodes another (test/workers.py); the rest has a lower priority.
 test: export OMP_NUM_THREADS := 1
 test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"

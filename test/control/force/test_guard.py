@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from vla_accel_ros.control.following.watchdog import OPERATOR
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Phase, Why
+from vla_accel_ros.control.force.sensor import SensorWatch
 
 GOAL = np.array([1.5, -1.2, 0.9])
 
@@ -209,6 +210,19 @@ def test_a_driver_that_begins_anew_with_the_numbers_it_ended_with_is_not_frozen(
     arm.sample = again
     arm.until(lambda: arm.running)
     assert arm.broken() == []
+
+
+def test_the_same_numbers_before_and_after_a_gap_are_not_frozen_and_told_on_they_are():
+    """A sensor at rest tells the same again; one gap that is longer than `frozen_s` says nothing of it."""
+    watch = SensorWatch(make_sensor(max_age_s=1.0, frozen_s=0.5))
+    now = 0
+    for gap_ms in (1, 700, 700, 990):
+        now += gap_ms * MS
+        assert watch.take(FREE, now, now) and not watch.wrong
+    for _ in range(3):
+        now += 200 * MS
+        watch.take(FREE, now, now)
+    assert "has told the same numbers for 0.5 s" in watch.wrong
 
 
 def test_it_does_not_start_before_the_sensor_tells_and_is_tared(arm):

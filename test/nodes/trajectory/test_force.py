@@ -103,7 +103,10 @@ def sensor(slot):
 
 def moving(operator, policy, arm, by: float = 0.25) -> None:
     begin = arm.array(ARM)
-    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > by), 120.0, "motion")
+    try:
+        operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > by), 120.0, "motion")
+    except TimeoutError as error:
+        raise AssertionError(f"{error}; {motion_of(operator)!r}; goal {policy.goal}, at {begin}") from None
 
 
 def wait_until_still(operator, policy, arm, seconds: float = 0.4) -> None:

@@ -139,8 +139,10 @@ class SensorWatch:
         if self.note:
             return False
         before_ns, self.stamp_ns, self._came_ns = self.stamp_ns, stamp_ns, now_ns
-        if before_ns is None or stamp_ns - before_ns > self.sensor.max_age_s * 1e9:
-            # A pause is told as one. A driver that begins anew with the number it ended with is not frozen.
+        pause_s = min(self.sensor.max_age_s, self.sensor.frozen_s)
+        if before_ns is None or stamp_ns - before_ns > pause_s * 1e9:
+            # A pause is told as one. A driver that goes on, or begins anew, with the numbers before it is not
+            # frozen: one that is tells them again and again.
             self._same_since_ns = stamp_ns
         self.count += 1
         raw = [value - bias for value, bias in zip(sample, self.bias)]
