@@ -38,7 +38,7 @@ lint: venv-test  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What drives a robot is one group, what else starts nodes another (test/workers.py); the rest has a lower priority.
+# What starts nodes is run by one worker (test/workers.py), the rest at a lower priority.
 test: export OMP_NUM_THREADS := 1
 test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
 	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from installed import install
 from lacking import sentence
-from workers import STARTING, group, order
+from workers import NODES, group, order
 
 try:
     import hypothesis
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     again = config.pluginmanager.hasplugin("rerunfailures")
     for item, name in groups.items():
         item.add_marker(pytest.mark.xdist_group(name))
-        if again and name in STARTING:
+        if again and name == NODES:
             item.add_marker(pytest.mark.flaky(reruns=AGAIN))
     items.sort(key=lambda item: order(groups[item]))
     launch = [item for item in items if item.get_closest_marker("launch")]
@@ -96,7 +96,7 @@ def pytest_collection_finish() -> None:
 
 
 AGAIN = 1
-"""How often a test of the groups STARTING is tried again that failed: its processes share a machine whose
+"""How often a test of the group NODES is tried again that failed: its processes share a machine whose
 load is not ours. The closing lines count it and show why it failed the first time; twice is a failure."""
 
 _EASY = 10
@@ -104,7 +104,7 @@ _EASY = 10
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A worker that starts no nodes leaves the processor to those whose nodes must keep up with a clock."""
-    starts = group(item.path.relative_to(Path(__file__).parent)) in STARTING
+    starts = group(item.path.relative_to(Path(__file__).parent)) == NODES
     if "PYTEST_XDIST_WORKER" in os.environ and not starts and os.getpriority(os.PRIO_PROCESS, 0) < _EASY:
         os.setpriority(os.PRIO_PROCESS, 0, _EASY)
 

@@ -96,6 +96,9 @@ class TestStaggeredChunks:
         idle, at_once = 1.0015, 1.001
         step = policy.next("main", (under_way, again, see), idle)
         assert step == MicroBatch(DENOISE, (under_way, again))
+        newer, late = make_again(), idle + 0.0015
+        after = policy.next("main", (under_way, newer, see), late)
+        assert after is not None and after.requests == (see,), "once, however late the host is"
         policy = StaggeredChunks(3, groups=4)
         policy.ran(MicroBatch(DENOISE, (under_way,)), 0.001)
         assert policy.next("main", (under_way,), 1.0) is not None

@@ -10,10 +10,10 @@ other; so where a stream is about to bring newer joints, the step waits for them
 it would itself be over. Chunks then leave as evenly as joints come, and the processor is free in between.
 
 A frame goes before steps, but where it is computed in groups of layers its groups fill the time in which a
-step waits, as many as fit. Where none fits, the two alternate: a group follows a step at once, the next step
-waits for one group at most, and a frame for the steps between its groups. Whole chunks and groups do not
-alternate: a whole chunk takes as long as several groups. What goes before a frame goes before its next group,
-too; the rest waits for all of it.
+step waits, as many as fit. Where none fits, the two alternate: a group follows a step at once, or waits for
+one more where that step ended a while ago; the next step waits for one group at most, and a frame for the
+steps between its groups. Whole chunks and groups do not alternate: a whole chunk takes as long as several
+groups. What goes before a frame goes before its next group, too; the rest waits for all of it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StaggeredChunks(WholeChunks):
         self._busy = Busy()
         # When joints are expected that the next step waits for, and until when it waits.
         self._expected_s = self._wait_s = -math.inf
-        self._deferred: int | None = None  # steps since a group did not fit before one
+        self._deferred: int | None = None  # steps that a group has waited for that did not fit before them
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -105,8 +105,10 @@ class StaggeredChunks(WholeChunks):
         group = see(ready)
         if step is None or group is None:
             return step or group
+        if self._after_group:
+            return step
         at_once = self._groups == 1 or not joins or self._follows_step(now_s)
-        return group if at_once and not self._after_group else step
+        return group if at_once or self._was_deferred() else step
 
     def _fits(self, group: MicroBatch, now_s: float) -> bool:
         """Whether a group may run while a step waits: it ends in time, or follows the step before at once and
@@ -115,10 +117,13 @@ class StaggeredChunks(WholeChunks):
             return True
         if self._after_group:
             return False
-        if self._groups == 1 or self._deferred or self._follows_step(now_s):
-            return True
-        self._deferred = 0
-        return False
+        return self._groups == 1 or self._follows_step(now_s) or self._was_deferred()
+
+    def _was_deferred(self) -> bool:
+        """Whether a group has waited for a step already; if not, it waits for the next one."""
+        if self._deferred is None:
+            self._deferred = 0
+        return self._deferred > 0
 
     def _follows_step(self, now_s: float) -> bool:
         """Whether what is chosen now begins as a step ends."""
