@@ -14,7 +14,8 @@ STARTING = {
     "fleet": "replica_ray",
     "launch": "ros2_launch",
     "nodes": "added_controller clock_watch closed_loop doctor faults fork_server graph launcher"
-    " lifecycle_nodes names params process readme_robot say security_policies service_calls sim_robot sim_time trace",
+    " lifecycle_nodes names params process readme_robot say security_policies service_calls"
+    " sim_robot sim_time trace",
     "nodes/adapters": "forward_command servo",
     "nodes/camera": "camera_node",
     "nodes/fleet": "fleet_bag fleet_chaos fleet_up hybrid_placement robot_in_a_fleet scheduler_node",
