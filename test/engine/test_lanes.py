@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -57,7 +57,7 @@ class Overlapping(System):
         batch = self.scheduler._schedule(self.lanes[lane])
         if batch is not None:
             self.running[lane] = batch, self.clock.now_s
-        elif self.lanes[lane].ahead is not None:
+        elif self.lanes[lane].ahead:
             self._advance(lane, None)
         return [] if batch is None else [request.want for request in batch.requests]
 
@@ -281,7 +281,7 @@ def test_a_lane_without_a_thread_waits_for_what_it_launched() -> None:
     request = system.submit(ACT)
     for _ in range(2):
         turn(system)
-    assert request.released and request.result and system.lanes["main"].ahead is None
+    assert request.released and request.result and not system.lanes["main"].ahead
 
 
 def test_a_lane_looks_out_for_what_it_can_launch_behind_what_runs_until_that_is_about_to_be_over() -> None:
@@ -289,7 +289,7 @@ def test_a_lane_looks_out_for_what_it_can_launch_behind_what_runs_until_that_is_
     system.seen()
     lane, step, clock = system.lanes["main"], system.scheduler.step, system.clock
     first = system.submit(ACT)
-    assert step(lane) == (first,) and lane.ahead is not None
+    assert step(lane) == (first,) and lane.ahead
     clock.now_s += 0.002
     assert step(lane) == (first,) and first.released, "how long it takes was not known: it was waited for"
     second = system.submit(ACT)
@@ -298,10 +298,49 @@ def test_a_lane_looks_out_for_what_it_can_launch_behind_what_runs_until_that_is_
     assert step(lane) == () and not second.released and lane.again_s == pytest.approx(over_s)
     third = system.submit(ACT)
     clock.now_s += 0.0015
-    assert step(lane) == (second, third) and second.released and lane.ahead.batch.requests == (third,)
+    assert step(lane) == (second, third) and second.released and lane.ahead[0].batch.requests == (third,)
     assert step(lane) == () and lane.again_s < float("inf")
     clock.now_s = lane.again_s + 1e-6
-    assert step(lane) == (third,) and third.released and lane.ahead is None
+    assert step(lane) == (third,) and third.released and not lane.ahead
+
+
+def test_a_step_and_groups_are_ahead_when_the_next_is_chosen_but_no_two_steps() -> None:
+    system = Overlapping(ONE, StaggeredChunks(4, groups=4), steps=4, ahead=True)
+    system.seen()
+    system.runner.groups, order = 4, list[str]()
+    system.runner.during = lambda batch: order.append(f"launch {batch.requests[-1].want}")
+    system.runner.after = lambda batch: order.append(f"wait for {batch.requests[-1].want}")
+    frame, _ = system.frame(), system.submit(ACT)
+    for _ in range(7):
+        turn(system)
+    wants = [one.batch.requests[-1].want for one in system.lanes["main"].ahead]
+    assert wants == [OBSERVE, ACT] and not frame.finished
+    assert order[:3] == ["launch act", "launch observe", "launch act"], "nothing was waited for"
+    assert order[3:6] == ["wait for act", "launch observe", "launch act"], "nor for a group"
+    assert order[6:] == [*["wait for observe", "wait for act"], "launch observe", "launch act", *order[6:8]]
+
+
+def test_what_ran_ahead_took_what_the_device_says_however_late_it_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = Overlapping(ONE, StaggeredChunks(2), steps=2, ahead=True)
+    system.seen()
+    lane, counted_s = system.lanes["main"], list[float]()
+
+    @contextmanager
+    def timing(batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
+        yield lambda: 0.002
+
+    def ran(batch: MicroBatch, took_s: float) -> None:
+        counted_s.append(took_s)
+
+    monkeypatch.setattr(lane, "timing", timing)
+    monkeypatch.setattr(system.policy, "ran", ran)
+    system.submit(ACT)
+    for _ in range(3):
+        turn(system)
+        system.clock.now_s += 1.0
+    assert counted_s == pytest.approx([0.002, 0.002])
 
 
 def test_what_a_device_fails_with_later_is_the_error_of_all_in_that_micro_batch() -> None:

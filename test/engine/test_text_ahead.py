@@ -21,6 +21,7 @@ from test_text_groups import LAYERS, WORDS, alone, asking, make_engine, policy_o
 
 from vla_accel_ros.engine.answers import TextDecoder
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.lanes.lane import GROUPS_AHEAD
 from vla_accel_ros.engine.request import ASK, Request
 from vla_accel_ros.models.text.decoding import Sampling, decode
 
@@ -94,13 +95,14 @@ def test_a_token_is_said_when_it_is_waited_for_and_groups_are_launched_behind_ea
     for group in range(GROUPS):
         first = device.recorded
         engine.scheduler.step()
-        assert device.recorded == first + 1 and device.waited == device.recorded - 1
+        assert device.recorded == first + 1 and device.recorded - device.waited <= GROUPS_AHEAD
         assert request.partial == (group < GROUPS - 1) and request.awaited == (group == GROUPS - 1)
         assert len(request.tokens) == 1
-    ahead_of = engine.scheduler.lanes[0].ahead
-    assert ahead_of is not None and ahead_of.batch.requests == (request,) and request not in ahead_of.told
-    assert engine.scheduler.step() == (request,) and len(request.tokens) == 2, "there is nothing to launch"
-    assert not request.awaited and engine.scheduler.lanes[0].ahead is None
+    before, last = engine.scheduler.lanes[0].ahead
+    assert last.batch.requests == (request,) and request not in last.told and request in before.told
+    for count in (1, 2):
+        assert engine.scheduler.step() == (request,) and len(request.tokens) == count, "nothing to launch"
+    assert not request.awaited and not engine.scheduler.lanes[0].ahead
     assert engine.scheduler.wait(request).tokens == alone(0, "cpu")
     assert device.waited == device.recorded
     assert_nothing_is_left(engine)
@@ -112,7 +114,7 @@ def test_a_token_at_once_is_waited_for_at_once(device: Device) -> None:
     for count in range(1, WORDS + 1):
         engine.scheduler.step()
         assert len(request.tokens) == count == device.waited and not request.awaited
-        assert engine.scheduler.lanes[0].ahead is None
+        assert not engine.scheduler.lanes[0].ahead
     assert request.tokens == alone(0, "cpu")
 
 
@@ -182,7 +184,7 @@ def test_what_the_device_fails_with_is_the_error_of_all_that_waited(device: Devi
     engine.scheduler.step()
     device.during = lambda: None
     for request in (first, second):
-        assert str(request.error) == "an illegal address" and request.released and not request.awaited
+        assert str(request.error) == "an illegal address" and request.released
     assert engine.scheduler.wait(asking(engine, 2)).tokens == alone(2, "cpu")
     assert_nothing_is_left(engine)
 

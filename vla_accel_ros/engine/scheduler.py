@@ -210,14 +210,16 @@ class Scheduler:
         idle = False
         try:
             with lane.computing():
-                before = lane.ahead
+                before = tuple(lane.ahead)
                 batch = self._schedule(lane)
                 if batch is None and lane.looks_out(self._clock()):
                     idle = True
                     return ()
                 launched = self._run(lane, batch)
                 self._postprocess(lane, launched)
-                advanced = [*(before.batch.requests if before else ()), *(batch.requests if batch else ())]
+                over = [one.batch.requests for one in before if one not in lane.ahead]
+                advanced = [request for requests in over for request in requests]
+                advanced += batch.requests if batch else ()
                 idle = not advanced
                 return tuple(advanced)
         finally:
@@ -242,18 +244,20 @@ class Scheduler:
         return batch
 
     def _run(self, lane: Lane, batch: MicroBatch | None) -> Launched | None:
-        """Launch it behind what ran ahead, which is postprocessed; None if it may run ahead itself."""
-        before, lane.ahead = lane.ahead, None
+        """Launch it behind what runs ahead, of which the older is postprocessed; None if it may run ahead
+        itself. Where there is none, the oldest of what runs ahead is."""
         if batch is None:
-            self._postprocess(lane, before)
+            self._postprocess(lane, lane.ahead.popleft() if lane.ahead else None)
             return None
+        launched = None
         try:
             launched = lane.launch(batch, self._runner.run)
         finally:
-            self._postprocess(lane, before)
+            for before in lane.due(launched):
+                self._postprocess(lane, before)
         if not (lane.runs_ahead and launched.is_short):
             return launched
-        lane.run_ahead(launched)
+        lane.run_ahead(launched, self._clock())
         launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
         for request in launched.told:
             tell(request)
@@ -263,12 +267,12 @@ class Scheduler:
         """Wait for its results; the finished leave, give back what they hold, and are told."""
         if launched is None:
             return
-        with self._taking_in(lane, launched.batch):
+        batch = launched.batch
+        with self._taking_in(lane, batch):
             launched.complete()
-        batch, began_s, lane.ended_s = launched.batch, max(launched.began_s, lane.ended_s), self._clock()
-        took_s, there = lane.ended_s - began_s, list[Request]()
+        took_s, there = lane.took(launched, self._clock()), list[Request]()
+        began_s = lane.ended_s - took_s
         note(lane.name, batch, began_s, lane.ended_s)
-        lane.took(batch, took_s)
         try:
             with self._queue.choosing:
                 # Of what ran ahead some may have been taken out meanwhile.

@@ -277,8 +277,9 @@ class Streaming:
 
     def _due_after_s(self, request: Request) -> float:
         """When a further chunk is due: a period after this one was, so that those which a lane comes to a
-        little late do not lower their rate; after it began, if that was later than a period."""
-        due_s, period_s = request.not_before_s, self._action.period_s
+        little late do not lower their rate; after it began, if that was later than a period, or earlier, as
+        the first of a frame does."""
+        due_s, period_s = min(request.not_before_s, request.begun_s), self._action.period_s
         return period_s + (due_s if request.begun_s - due_s < period_s else request.begun_s)
 
     def _narrate(self, prefix: Prefix) -> None:

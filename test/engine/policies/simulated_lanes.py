@@ -8,7 +8,8 @@ what engine.streaming makes of it: one frame at a time, one action request that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from builders import JOINTS
@@ -112,6 +113,7 @@ class Streams(Overlapping):
             first=first,
             not_before_s=not_before_s,
             sense=self._sense,
+            on_begin=self._begins,
             within_s=FRAME_S,
             period_s=self.chunk_s,
             on_progress=self._acted,
@@ -120,9 +122,14 @@ class Streams(Overlapping):
     def _sense(self) -> tuple[np.ndarray, int]:
         return np.zeros(JOINTS, np.float32), int(self.clock.now_s / JOINTS_S)
 
+    def _begins(self, request: Request) -> None:
+        """A chunk does."""
+
     def _acted(self, request: Request) -> None:
         if self._next[request.robot, request.first] is request:
-            self._want(request.robot, request.first, request.begun_s + self.chunk_s)
+            due_s, begun_s = min(request.not_before_s, request.begun_s), request.begun_s
+            late = begun_s - due_s >= self.chunk_s
+            self._want(request.robot, request.first, self.chunk_s + (begun_s if late else due_s))
         if request.result is not None:
             self.made[request.robot].append((self.clock.now_s, request.prefix.version, request))
 
@@ -140,8 +147,9 @@ class Streams(Overlapping):
 class RunningAhead(Streams):
     """One lane whose GPU computes what is launched, one micro-batch after another, while the host goes on.
 
-    takes_s: of the GPU. host_s: what the host takes for each micro-batch. waits_for_text: text is
-    launched behind nothing, and nothing behind text.
+    takes_s: of the GPU. host_s: what the host takes to launch a micro-batch; begin_s, after_s: to begin a
+    chunk, and to hand on the results of a step. waits_for_text: text is launched behind nothing, and nothing
+    behind text.
     """
 
     def __init__(
@@ -153,12 +161,16 @@ class RunningAhead(Streams):
         host_s: float,
         waits_for_text: bool = False,
         text_groups: int = 1,
+        begin_s: float = 0.0,
+        after_s: float = 0.0,
     ) -> None:
         super().__init__(ONE, policy, takes_s, steps=steps, chunk_s=chunk_s, text_groups=text_groups)
-        self.host_s, self._waits_for_text, self._free_s = host_s, waits_for_text, 0.0
+        self.host_s, self._begin_s, self._after_s = host_s, begin_s, after_s
+        self._waits_for_text, self._free_s = waits_for_text, 0.0
         self._over_s: dict[int, float] = {}  # by micro-batch
         self.runner.ahead = self.lanes["main"].runs_ahead = True
         self.runner.during, self.runner.after = self._launched, self._waited
+        self.lanes["main"].timing = self._timing
 
     def run_for(self, seconds: float, asking: bool = True) -> None:
         end_s, lane = self.clock.now_s + seconds, self.lanes["main"]
@@ -169,12 +181,16 @@ class RunningAhead(Streams):
                 self.running["main"] = batch, self.clock.now_s
                 self._took("main")
                 self.end("main")
-            elif lane.ahead is None or lane.looks_out(self.clock.now_s):
+            elif not lane.ahead or lane.looks_out(self.clock.now_s):
                 later = [t for t in (lane.again_s, *self._due_s.values()) if t > self.clock.now_s]
                 self.clock.now_s = min(end_s, *later, self.clock.now_s + 0.05)
             else:
                 self._advance("main", None)
             self._note_level()
+
+    @contextmanager
+    def _timing(self, batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
+        yield lambda: self.takes_s[batch.requests[-1].kind]
 
     def _launched(self, batch: MicroBatch) -> None:
         self.clock.now_s += self.host_s
@@ -189,3 +205,7 @@ class RunningAhead(Streams):
 
     def _waited(self, batch: MicroBatch) -> None:
         self.clock.now_s = max(self.clock.now_s, self._over_s.pop(id(batch)))
+        self.clock.now_s += self._after_s if batch.requests[-1].kind == ACT else 0.0
+
+    def _begins(self, request: Request) -> None:
+        self.clock.now_s += self._begin_s

@@ -45,7 +45,7 @@ def scaled(times: float) -> dict[str, float]:
 
 @pytest.mark.parametrize(("word", "seats", "fresh"), SETTINGS)
 def test_what_fits_is_not_given_up(word: str, seats: int, fresh: bool) -> None:
-    streams = make_streams(word, seats, fresh, scaled(0.5))
+    streams = make_streams(word, seats, fresh, scaled(0.4))
     streams.run_for(4.0)
     assert streams.levels == [(0.0, NONE)]
     assert streams.degrading.degradation == Degradation()

@@ -5,7 +5,7 @@ On simulated lanes with an injected clock, as in simulated_lanes; joints are new
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from planned import make_act, make_again, make_observe
 from simulated_lanes import JOINTS_S, RunningAhead, Streams
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ONE
+from vla_accel_ros.engine.lanes.lane import Lane, Launched
 from vla_accel_ros.engine.policies.chunks import LATE, StaggeredChunks
 from vla_accel_ros.engine.policies.text import PATIENCE_S
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
@@ -91,7 +92,8 @@ def test_groups_of_frames_and_of_tokens_fill_the_time_between_two_steps(groups: 
 
 @pytest.mark.parametrize("groups", [9, 12, 16])
 def test_groups_of_tokens_are_launched_behind_steps_that_end_before_the_joints_come(groups: int) -> None:
-    """Twice the text is written where 0.2 ms of the host for each micro-batch pass while the GPU computes."""
+    """Half as much text again is written where the host's 0.2 ms of each micro-batch pass while the GPU
+    computes."""
     takes_s = {OBSERVE: 0.0049 / groups, ACT: STEP_S, WHOLE: STEP_S * STEPS, ASK: 0.0012 / 4}
     said = list[int]()
     for waits in (True, False):
@@ -105,7 +107,31 @@ def test_groups_of_tokens_are_launched_behind_steps_that_end_before_the_joints_c
         said.append(len(made.tokens))
     assert np.quantile(intervals_s(made), 0.99) <= 0.0025
     waited, ahead = said
-    assert ahead >= 2 * 60 and ahead >= 1.9 * waited
+    assert ahead >= 2 * 60 and ahead >= 1.5 * waited
+
+
+class OneBehind(Lane):
+    """Waits for all that is ahead whenever something was launched behind it."""
+
+    def due(self, behind: Launched | None = None) -> Iterator[Launched]:
+        return super().due()
+
+
+def test_a_host_that_takes_longer_than_a_group_keeps_the_gpu_busy() -> None:
+    """With what the host took of a chunk of pi0 on the way of a stream, about a millisecond: the next step is
+    launched behind a group that is behind a step."""
+    takes_s = {OBSERVE: 0.0054 / 9, ACT: 0.00133, WHOLE: 0.0133, ASK: 0.0013 / 4}
+    rates = list[float]()
+    for lane in (Lane, OneBehind):
+        given = STEPS, JOINTS_S, 3e-4
+        policy = StaggeredChunks(STEPS, groups=9)
+        made = RunningAhead(policy, takes_s, *given, text_groups=4, begin_s=4e-4, after_s=3e-4)
+        made.lanes["main"].__class__ = lane
+        made.runner.groups = 9
+        made.run_for(2.0)
+        assert len(made.frames_seen[""]) >= 59 and made.levels[-1][1] == "none"
+        rates.append(made.rate_hz())
+    assert rates[0] >= 0.97 / JOINTS_S and rates[1] <= 0.9 * rates[0], rates
 
 
 class TestWaiting:

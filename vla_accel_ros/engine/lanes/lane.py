@@ -6,8 +6,10 @@ scheduler run at once; what each has of the GPU (a stream, its priority, a set o
 context that it computes in.
 
 A lane with a thread runs ahead: while the GPU computes a short micro-batch, the next one is chosen and
-launched behind it, and only then is the result waited for. So the GPU does not wait for the host. Where there
-is no next one, the lane looks out for one until shortly before the result is expected.
+launched behind it, and only then is the result waited for. So the GPU does not wait for the host. A step
+and two groups of layers may be ahead at once when the next is chosen, as the host takes longer than a group
+does. Where there is no next one, the lane looks out for one until shortly before the oldest result is
+expected.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -25,15 +28,29 @@ _LONGEST_WAIT_S = 1.0
 
 EARLY_S = 0.0004
 """How long before a result is expected a lane begins to wait for it, and for nothing else."""
+GROUPS_AHEAD = 2
+"""Groups of layers beside a step that are ahead at most when the next is chosen."""
 RISES = 0.05
 """Weight of a micro-batch that took longer than the shortest."""
 
 
-@dataclass
+Timing = Callable[[MicroBatch], AbstractContextManager[Callable[[], float | None] | None]]
+"""Around what launches a micro-batch; gives what says how many seconds the device took for it, once it is
+computed."""
+
+
+def _untimed(batch: MicroBatch) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(eq=False)
 class Launched:
     """A micro-batch that was launched. began_s: when; computed: whether there was anything to
     compute; wait: returns when its results are there, None: they are. of_token: whether it is one of several
-    groups of a token of text. told: requests of it that know that they were advanced."""
+    groups of a token of text. told: requests of it that know that they were advanced. device_s: what it took
+    there, None if that is not known; once its results are there. ahead_s: from when on it ran ahead, None: it
+    did not; over_s: when it is expected to be over.
+    """
 
     batch: MicroBatch
     began_s: float
@@ -41,17 +58,30 @@ class Launched:
     wait: Callable[[], None] | None = None
     of_token: bool = False
     told: tuple[Request, ...] = ()
+    device_s: Callable[[], float | None] | None = None
+    ahead_s: float | None = None
+    over_s: float = math.inf
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is one step of chunks."""
+        return self.batch.stage == DENOISE and self.batch.steps == 1
 
     @property
     def is_short(self) -> bool:
-        """Whether the next may be launched behind it: a step, or a group of a token or a frame. What comes
-        meanwhile then waits for two of them at most. A whole frame that is published only once it is computed
-        is none."""
+        """Whether the next may be launched behind it: a step, or a group of a token or a frame. A whole frame
+        that is published only once it is computed is none."""
         if self.wait is None:
             return False
         requests = self.batch.requests
         group = requests[-1].want == OBSERVE and all(one.finished or not one.awaited for one in requests)
-        return group or self.of_token or (self.batch.stage == DENOISE and self.batch.steps == 1)
+        return group or self.of_token or self.is_step
+
+    @property
+    def look_until_s(self) -> float:
+        """When somebody must wait for it: a little before it is over or, if it finishes nothing, after."""
+        awaited = any(request.awaited for request in self.batch.requests)
+        return self.over_s - EARLY_S if awaited else self.over_s + EARLY_S
 
     def complete(self) -> None:
         """Return when its results are there. What is raised meanwhile is the error of all that have none."""
@@ -64,28 +94,27 @@ class Launched:
 
 class Lane:
     """name: as policies know it. computing: what a micro-batch is computed in, such as a CUDA stream. timing:
-    what times it there.
+    what times it on the device.
 
     lock: held by who steps the lane. batch: the requests in the micro-batch that is chosen or launched, ()
-    between two. ahead: what the GPU computes while the next is chosen; runs_ahead: whether there may be such.
-    chosen_s, ended_s: when the last one was chosen, and when its results were there. looked: at how many
-    changes of the queue it has looked. again_s: when to look again, if nothing changes.
+    between two. ahead: what the GPU computes while the next is chosen, in order; runs_ahead: whether there
+    may be such. chosen_s, ended_s: when the last one was chosen, and when its results were there. looked: at
+    how many changes of the queue it has looked. again_s: when to look again, if nothing changes.
     """
 
     def __init__(
         self,
         name: str = "main",
         computing: Callable[[], AbstractContextManager[object]] = nullcontext,
-        timing: Callable[[MicroBatch], AbstractContextManager[object]] = nullcontext,
+        timing: Timing = _untimed,
     ) -> None:
         self.name, self.computing, self.timing = name, computing, timing
         self.lock = threading.Lock()
         self.batch: tuple[Request, ...] = ()
-        self.ahead: Launched | None = None
+        self.ahead: deque[Launched] = deque()
         self.runs_ahead, self.chosen_s, self.ended_s = False, -math.inf, -math.inf
         self.looked, self.again_s = 0, math.inf
         self._takes_s: dict[tuple[str, int], float] = {}
-        self._over_s = -math.inf
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -105,7 +134,7 @@ class Lane:
         launched = Launched(batch, self.chosen_s, computed=bool(alive))
         try:
             if alive:
-                with self.timing(batch):
+                with self.timing(batch) as launched.device_s:
                     all_alive, begun = len(alive) == len(batch.requests), any(r.partial for r in alive)
                     launched.wait = run(batch if all_alive else replace(batch, requests=alive))
                     launched.of_token = begun or any(request.partial for request in alive)
@@ -113,26 +142,42 @@ class Lane:
             _fail(alive, error)
         return launched
 
-    def run_ahead(self, launched: Launched) -> None:
-        """It is waited for when the next is launched, or when its results are expected: as early as the
-        shortest of its kind lately, so that none is waited for too late."""
-        what = launched.batch.kind, len(launched.batch.requests)
-        self.ahead = launched
-        self._over_s = max(launched.began_s, self.ended_s) + self._takes_s.get(what, 0.0) - EARLY_S
+    def run_ahead(self, launched: Launched, now_s: float) -> None:
+        """It is waited for when the next of its kind is launched, or when its results are expected: as early
+        as the shortest of its kind lately, so that none is waited for too late."""
+        free_s = self.ahead[-1].over_s if self.ahead else self.ended_s
+        launched.ahead_s = now_s
+        launched.over_s = max(now_s, free_s) + self._takes_s.get(_what(launched.batch), 0.0)
+        self.ahead.append(launched)
+
+    def due(self, behind: Launched | None = None) -> Iterator[Launched]:
+        """Of what runs ahead, what is waited for once this was launched behind it, taken out one by one:
+        until no other step is left, or one other group. All, where it does not run ahead itself."""
+        step = behind.is_step if self.runs_ahead and behind is not None and behind.is_short else None
+        most = 0 if step else GROUPS_AHEAD - 1
+        while self.ahead and (step is None or sum(one.is_step == step for one in self.ahead) > most):
+            yield self.ahead.popleft()
 
     def looks_out(self, now_s: float) -> bool:
         """Whether there is time to look out for what can be launched behind what runs ahead; sets when to
         look again."""
-        if self.ahead is None or not self.runs_ahead or now_s >= self._over_s:
+        if not self.ahead or not self.runs_ahead or now_s >= self.ahead[0].look_until_s:
             return False
-        self.again_s = min(self.again_s, self._over_s)
+        self.again_s = min(self.again_s, self.ahead[0].look_until_s)
         return True
 
-    def took(self, batch: MicroBatch, took_s: float) -> None:
-        """A micro-batch took so long."""
-        what = batch.kind, len(batch.requests)
+    def took(self, launched: Launched, ended_s: float) -> float:
+        """Seconds that a micro-batch took, whose results were waited for until ended_s. Of one that ran ahead
+        that is the device's time: it may have been over before anybody waited."""
+        what, took_s = _what(launched.batch), ended_s - max(launched.began_s, self.ended_s)
+        if launched.ahead_s is not None and launched.device_s is not None:
+            device_s = launched.device_s()
+            if device_s is not None:
+                took_s, ended_s = device_s, min(ended_s, max(launched.ahead_s, self.ended_s) + device_s)
+        self.ended_s = ended_s
         before_s = self._takes_s.get(what, took_s)
         self._takes_s[what] = before_s + (RISES if took_s > before_s else 1.0) * (took_s - before_s)
+        return took_s
 
     def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
         """Call `turn` again and again in a thread. It runs something, or waits until something may be new or
@@ -140,7 +185,8 @@ class Lane:
         if self.running:
             raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
         self._stopping = threading.Event()
-        self.runs_ahead, self.ahead = True, None
+        self.runs_ahead = True
+        self.ahead.clear()
         self._thread = threading.Thread(target=_run, args=(turn, self._stopping), name=self.name, daemon=True)
         self._thread.start()
 
@@ -153,6 +199,10 @@ class Lane:
         if self._thread is not None and not self.entered:
             self._thread.join()
         self._thread = None
+
+
+def _what(batch: MicroBatch) -> tuple[str, int]:
+    return batch.kind, len(batch.requests)
 
 
 def _fail(requests: Iterable[Request], error: Exception) -> None:

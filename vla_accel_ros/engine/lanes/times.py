@@ -8,7 +8,7 @@ next time, and an event recorded then, on a stream of its own, tells where GPU t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -56,6 +56,14 @@ class _Pair:
     flows: Flows = ()
     recorded: int = 0  # how often, and with that which micro-batch it is of; 0 while it runs
 
+    def seconds(self) -> float | None:
+        """Between the two; waits for the second. None of a device that is gone."""
+        try:
+            self.end.synchronize()
+            return float(self.begin.elapsed_time(self.end)) * 1e-3
+        except RuntimeError:
+            return None
+
 
 class GpuTimes:
     """Of the micro-batches of one lane, on the track "GPU, lane <name>"."""
@@ -70,13 +78,13 @@ class GpuTimes:
         TIMELINE.add_source(self.spans)
 
     @contextmanager
-    def __call__(self, batch: MicroBatch) -> Iterator[None]:
-        """Around what launches a micro-batch into the current stream; by the lane's thread."""
+    def __call__(self, batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
+        """See Timing; what is launched goes into the current stream. By the lane's thread."""
         pair = self._pairs[self._count % len(self._pairs)]
         pair.recorded, pair.name, pair.flows = 0, batch.kind, flows_of(batch)
         begun = self._record(pair.begin)
         try:
-            yield
+            yield pair.seconds
         finally:
             if begun and self._record(pair.end):
                 self._count += 1

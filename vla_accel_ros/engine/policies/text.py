@@ -60,7 +60,8 @@ class TextInSlack(Policy):
                 self._acts |= urgent.requests[-1].want == ACT
                 return urgent
         until_s = min(due_s - MARGIN_S, self._first.wake_s(ready, now_s))
-        if text is None or not (overdue or text.stage == PREFILL or self._fits(text, until_s, now_s)):
+        at_once = text is not None and text.stage == PREFILL and self._groups == 1
+        if text is None or not (overdue or at_once or self._fits(text, until_s, now_s)):
             return None
         self._after_text = True
         self._busy.chose(text, now_s)
