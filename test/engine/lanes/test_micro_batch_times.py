@@ -187,6 +187,22 @@ def test_gpu_times_that_are_not_known_are_left_for_the_next_time_and_overwritten
     assert [stamp_ns for stamp_ns, _, _ in gpu.told()] == [5, 6, 7, 8]
 
 
+def test_a_lane_is_told_what_its_gpu_took_and_of_a_gpu_that_is_gone_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, batch = Gpu(monkeypatch), MicroBatch("encode", (Request(OBSERVE),))
+    with gpu.times(batch) as seconds:
+        gpu.now_ms += 1500.0
+    gpu.run(2, 700.0)
+    assert seconds() == pytest.approx(1.5)
+
+    def gone(event: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", gone)
+    assert seconds() is None
+
+
 def test_many_gpu_times_are_read_some_at_a_time_and_are_all_in_the_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
