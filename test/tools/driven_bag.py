@@ -13,6 +13,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from vla_accel_msgs.msg import Observed
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.nodes.convert import session_to_message, set_stamp
@@ -44,7 +45,7 @@ def level(seconds: float) -> int:
 
 class Drive:
     """Writes a bag in /arm. contract: changes of the simulated arm's. seen: whether a camera's picture of a
-    time is there. told: (seconds, instruction)."""
+    time is there. told, observed: (seconds, instruction) as it was given, and with which it was observed."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Drive:
         seconds: float = 2.0,
         told: tuple[tuple[float, str], ...] = ((0.0, "reach the red block"),),
         seen: Callable[[str, float], bool] = lambda camera, seconds: True,
+        observed: tuple[tuple[float, str], ...] = (),
         size: tuple[int, int] = SIZE,
         commands: bool = True,
         **changes: object,
@@ -65,12 +67,16 @@ class Drive:
         self._bag, self._topics = McapBag(path), set[str]()
         self._now_ns = START_NS
         self._write("session", session_to_message(self._session(), START_NS))
-        words = list(told)
+        words, observations = list(told), list(observed)
         for tick in range(round(seconds * 300) + 1):
             now_s = tick / 300
             self._now_ns = START_NS + round(now_s * S)
             while words and words[0][0] <= now_s:
                 self._write("instruction", String(data=words.pop(0)[1]))
+            while observations and observations[0][0] <= now_s:
+                message = Observed(instruction=observations.pop(0)[1])
+                set_stamp(message.header.stamp, self._now_ns)
+                self._write("observed", message)
             if tick % 3 == 0:
                 self._write(self.contract.joint_states.topic, self._joints(now_s))
             if tick % 10 == 0:

@@ -105,6 +105,18 @@ def test_another_instruction_is_another_task_and_by_choice_another_episode(tmp_p
     assert len(times) == 31 and greys[0] == pytest.approx(level(1.0), abs=2.0)
 
 
+def test_what_the_recorder_came_too_late_to_hear_is_what_was_observed(tmp_path):
+    red, blue, late = "reach the red block", "reach the blue block", 1.5
+    observed = tuple((tick / 10, red if tick < 10 else blue) for tick in range(20))
+    Drive(tmp_path / "bag", told=(), observed=observed)
+    export([tmp_path / "bag"], tmp_path / "out")
+    assert rows(tmp_path / "out")["task_index"].tolist() == [0] * 30 + [1] * 31
+    assert [episode["tasks"] for episode in described(tmp_path / "out")] == [[red, blue]]
+    Drive(tmp_path / "other", told=((late, red),), observed=observed)
+    export([tmp_path / "other"], tmp_path / "both")
+    assert rows(tmp_path / "both")["task_index"].tolist() == [0] * 30 + [1] * 15 + [0] * 16
+
+
 def test_a_camera_that_was_silent_ends_an_episode(tmp_path):
     Drive(tmp_path / "bag", seconds=4.0, seen=lambda camera, t: camera == "front" or not 1.01 < t < 3.0)
     assert export([tmp_path / "bag"], tmp_path / "dataset") == 2

@@ -18,6 +18,7 @@ from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,
     IMAGE,
+    OBSERVED,
     SESSION,
     contract_of,
     image_stamp_ns,
@@ -49,7 +50,8 @@ class Timed:
 
 
 class Streams:
-    """The streams of a bag. task: instead of the recorded instructions.
+    """The streams of a bag. task: instead of the recorded instructions. A recorder that came after the robot
+    was told something did not hear that: until it heard an instruction, those of the observations count.
 
     Attributes: `contract`; `images`: camera -> its stamps, sorted; `topics`: camera -> where they are.
     Raises ValueError, one sentence, for a bag that lacks something.
@@ -70,13 +72,15 @@ class Streams:
         }
         self.images: dict[str, list[int]] = {camera: [] for camera in self.topics}
         self._joints = {name: Timed() for name in self.contract.joint_names}
-        self._told = Timed()
+        self._told, self._observed = Timed(), Timed()
         self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
         self._read()
         for camera, stamps in self.images.items():
             self.images[camera] = sorted(set(stamps))
         if task:
             self._told = Timed([0], [task])
+        else:
+            self._tell()
 
     def span_ns(self, commanded: bool) -> tuple[int, int]:
         """From when to when there is something of every stream. Raises ValueError for one that is empty."""
@@ -125,22 +129,35 @@ class Streams:
 
     def _read(self) -> None:
         joints = self._topic(self.contract.joint_states.topic, JOINTS)
-        told = f"{self._namespace}/instruction"
+        told, observed = f"{self._namespace}/instruction", f"{self._namespace}/observed"
         commands = {
             self._topic(c.topic, _COMMANDS[c.kind]): c
             for c in self.contract.controllers
             if c.kind in _COMMANDS
         }
         cameras = {topic: camera for camera, topic in self.topics.items()}
-        for entry in self.bag.entries((IMAGE, COMPRESSED, JOINTS, STRING, *_COMMANDS.values())):
+        for entry in self.bag.entries((IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, *_COMMANDS.values())):
             if entry.topic in cameras:
                 self.images[cameras[entry.topic]].append(image_stamp_ns(entry))
             elif entry.topic == joints:
                 self._read_joints(self.bag.decode(entry))
             elif entry.topic == told:
                 self._told.add(entry.log_ns, self.bag.decode(entry).data)
+            elif entry.topic == observed:
+                message = self.bag.decode(entry)
+                self._observed.add(stamp_ns(message.header.stamp), message.instruction)
             elif entry.topic in commands:
                 self._read_command(entry, commands[entry.topic])
+
+    def _tell(self) -> None:
+        """Put what only observations tell before what was heard."""
+        heard, told = self._told, Timed()
+        for time_ns, words in zip(self._observed.times_ns, self._observed.things):
+            if heard.times_ns and time_ns >= heard.times_ns[0]:
+                break
+            if not told.things or words != told.things[-1]:
+                told.add(time_ns, words)
+        self._told = Timed(told.times_ns + heard.times_ns, told.things + heard.things)
 
     def _read_joints(self, message: Any) -> None:
         stamp = stamp_ns(message.header.stamp)
