@@ -12,10 +12,12 @@ import pytest
 from planned import make_act, make_again, make_observe
 from simulated_lanes import JOINTS_S, RunningAhead, Streams
 
-from vla_accel_ros.engine.config import ACTIONS_APART, ONE
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, EngineConfig
 from vla_accel_ros.engine.lanes.lane import Lane, Launched
-from vla_accel_ros.engine.policies.chunks import LATE, StaggeredChunks
+from vla_accel_ros.engine.policies.chunks import LATE, StaggeredChunks, staggered
+from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import PATIENCE_S
+from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
 
 STEPS = 10
@@ -108,6 +110,21 @@ def test_groups_of_tokens_are_launched_behind_steps_that_end_before_the_joints_c
     assert np.quantile(intervals_s(made), 0.99) <= 0.0025
     waited, ahead = said
     assert ahead >= 2 * 60 and ahead >= 1.5 * waited
+
+
+def test_steps_do_not_wait_where_what_is_not_finished_is_dropped_with_the_next_frame() -> None:
+    """Whole first chunks, on one lane with frames and on lanes of their own."""
+    rates: dict[str, float] = {}
+    takes_s = {OBSERVE: 0.0053, ACT: STEP_S, WHOLE: 0.0045, ASK: 0.0013}
+    for lanes in (ONE, ALL_APART):
+        config = EngineConfig(staggered=STEPS, steps=STEPS, staggering=FRESH_FIRST, fast=True, lanes=lanes)
+        chosen, waiting = staggered(Setup(config, Profile())), StaggeredChunks(STEPS)
+        for name, policy in (("chosen", chosen), ("waiting", waiting)):
+            made = Streams(lanes, policy, takes_s, steps=STEPS, fresh=True, chunk_s=JOINTS_S)
+            made.run_for(2.0, asking=False)
+            rates[f"{name} {lanes}"] = made.rate_hz()
+    assert rates[f"chosen {ONE}"] >= 1.3 * rates[f"waiting {ONE}"], rates
+    assert rates[f"chosen {ALL_APART}"] == rates[f"waiting {ALL_APART}"]
 
 
 class OneBehind(Lane):

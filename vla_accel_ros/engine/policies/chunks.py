@@ -7,7 +7,9 @@ where there are more seats than steps, as many as keep the seats full. What is w
 
 Steps keep time with the joints. A step that no chunk begins in finishes none later, and costs as much as any
 other; so where a stream is about to bring newer joints, the step waits for them if they are expected before
-it would itself be over. Chunks then leave as evenly as joints come, and the processor is free in between.
+it would itself be over. Chunks then leave as evenly as joints come, and the processor is free in between. Not
+so where the first chunk of each frame is whole and frames are computed in the same lane: what is not finished
+before the next frame's first chunk is dropped, so what has begun is finished soon.
 
 A frame goes before steps, but where it is computed in groups of layers its groups fill the time in which a
 step waits, as many as fit. Where none fits, the two alternate: a group follows a step at once, or waits for
@@ -21,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, STREAM
 from vla_accel_ros.engine.policies.policy import Busy, Policy, Setup, by_priority, frame_first, see
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
 
@@ -43,10 +46,11 @@ class WholeChunks(Policy):
 
 
 class StaggeredChunks(WholeChunks):
-    """Up to `seats` chunks at once. groups: in which a frame is computed. joins: chunks begun in a step."""
+    """Up to `seats` chunks at once. groups: in which a frame is computed. joins: chunks begun in a step.
+    waits: whether steps wait for joints."""
 
-    def __init__(self, seats: int, groups: int = 1, joins: int = 1) -> None:
-        self._seats, self._groups, self._joins = seats, groups, joins
+    def __init__(self, seats: int, groups: int = 1, joins: int = 1, waits: bool = True) -> None:
+        self._seats, self._groups, self._joins, self._waits = seats, groups, joins, waits
         self._after_group = self._after_step = False  # what was chosen last
         self._busy = Busy()
         # When joints are expected that the next step waits for, and until when it waits.
@@ -97,7 +101,7 @@ class StaggeredChunks(WholeChunks):
         joins = waiting[:joining]
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if acts:
-            paced = joining and not joins
+            paced = self._waits and joining and not joins
             self._expected_s, self._wait_s = self._waits_s(begun, now_s) if paced else (-math.inf, -math.inf)
         if now_s < self._wait_s:
             group = see(ready)
@@ -161,7 +165,9 @@ def whole(setup: Setup) -> WholeChunks:
 def staggered(setup: Setup) -> StaggeredChunks:
     """`staggered` chunks at once."""
     config = setup.config
-    return StaggeredChunks(config.staggered, config.prefill_groups, joins_of(config.staggered, config.steps))
+    waits = config.staggering == STREAM or config.lanes in (ACTIONS_APART, ALL_APART)
+    joins = joins_of(config.staggered, config.steps)
+    return StaggeredChunks(config.staggered, config.prefill_groups, joins, waits)
 
 
 def joins_of(seats: int, steps: int) -> int:
