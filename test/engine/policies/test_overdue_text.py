@@ -61,7 +61,7 @@ def test_a_group_counts_with_the_step_that_was_chosen_while_its_token_was_awaite
     assert ran is not None and ran.requests == (step,)
     for due_s, fits in ((11.4, False), (11.4 + 2 * MARGIN_S, True)):
         assert (policy.next("main", (answer,), 10.1, due_s) is not None) == fits
-    assert first._busy.free_s(10.1) == pytest.approx(11.0), "the step ends then; no group was measured yet"
+    assert first._backlog.free_s(10.1) == pytest.approx(11.0), "the step ends then; no group was measured yet"
 
 
 def test_under_overload_a_token_that_has_begun_is_not_held_back() -> None:

@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, STREAM
-from vla_accel_ros.engine.policies.policy import Busy, Policy, Setup, by_priority, frame_first, see
+from vla_accel_ros.engine.policies.policy import Backlog, Policy, Setup, by_priority, frame_first, see
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
 
 LATE = 0.15
@@ -52,7 +52,7 @@ class StaggeredChunks(WholeChunks):
     def __init__(self, seats: int, groups: int = 1, joins: int = 1, waits: bool = True) -> None:
         self._seats, self._groups, self._joins, self._waits = seats, groups, joins, waits
         self._after_group = self._after_step = False  # what was chosen last
-        self._busy = Busy()
+        self._backlog = Backlog()
         # When joints are expected that the next step waits for, and until when it waits.
         self._expected_s = self._wait_s = -math.inf
         self._deferred: int | None = None  # steps that a group has waited for that did not fit before them
@@ -69,17 +69,17 @@ class StaggeredChunks(WholeChunks):
             elif self._deferred is not None:
                 self._deferred += 1
             if self._after_group or not frame:
-                self._busy.chose(batch, now_s)
+                self._backlog.chose(batch, now_s)
         return batch
 
     def beside(self, until_s: float) -> None:
         """Something else was chosen for the lane, and is expected to be over then."""
-        self._busy.until(until_s)
+        self._backlog.until(until_s)
         self._after_step = False
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         """Steps and groups are expected to take as long as they did lately."""
-        self._busy.ran(batch, took_s)
+        self._backlog.ran(batch, took_s)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When what a step waits for is expected; after that, when it is run without."""
@@ -117,7 +117,7 @@ class StaggeredChunks(WholeChunks):
     def _fits(self, group: MicroBatch, now_s: float) -> bool:
         """Whether a group may run while a step waits: it ends in time, or follows the step before at once and
         is the only one that does. Where nothing has run for a while it waits for one step."""
-        if self._busy.ends_s(group.requests[0].kind, group.stage, now_s) <= self._wait_s:
+        if self._backlog.ends_s(group.requests[0].kind, group.stage, now_s) <= self._wait_s:
             return True
         if self._after_group:
             return False
@@ -131,7 +131,7 @@ class StaggeredChunks(WholeChunks):
 
     def _follows_step(self, now_s: float) -> bool:
         """Whether what is chosen now begins as a step ends."""
-        return self._after_step and self._busy.idle_s(now_s) <= AT_ONCE_S
+        return self._after_step and self._backlog.idle_s(now_s) <= AT_ONCE_S
 
     def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float]:
         """When the next chunk of a stream is expected that a step waits for, and until when it does; -inf if
@@ -140,7 +140,7 @@ class StaggeredChunks(WholeChunks):
         for request in begun:
             if request.stream and request.sense is not None:
                 newest[request.robot] = max(newest.get(request.robot, request), request, key=_begun_s)
-        would_end_s = self._busy.ends_s(ACT, DENOISE, now_s)
+        would_end_s = self._backlog.ends_s(ACT, DENOISE, now_s)
         due_s = ((one.begun_s + one.period_s, LATE * one.period_s) for one in newest.values())
         waits_s = ((at_s, at_s + late_s) for at_s, late_s in due_s if at_s <= would_end_s)
         waiting = (one for one in waits_s if one[1] > now_s)

@@ -50,7 +50,7 @@ class Policy(Protocol):
         return math.inf
 
 
-class Busy:
+class Backlog:
     """When what was chosen for a lane is expected to be over, if each stage of a kind of requests takes as
     long as it did lately."""
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
-from vla_accel_ros.engine.policies.policy import Busy, Policy, in_progress, see
+from vla_accel_ros.engine.policies.policy import Backlog, Policy, in_progress, see
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, PREFILL, MicroBatch, Request
 
@@ -39,7 +39,7 @@ class TextInSlack(Policy):
         self._wrote_s: float | None = None
         self._patience_s = PATIENCE_S
         self._token_s = 0.0  # what the groups of a token took
-        self._busy = Busy()
+        self._backlog = Backlog()
         self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
         self._acts = False  # actions run in this lane
 
@@ -56,7 +56,7 @@ class TextInSlack(Policy):
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:
                 self._after_text = False
-                self._busy.chose(urgent, now_s)
+                self._backlog.chose(urgent, now_s)
                 self._acts |= urgent.requests[-1].want == ACT
                 return urgent
         until_s = min(due_s - MARGIN_S, self._first.wake_s(ready, now_s))
@@ -64,9 +64,9 @@ class TextInSlack(Policy):
         if text is None or not (overdue or at_once or self._fits(text, until_s, now_s)):
             return None
         self._after_text = True
-        self._busy.chose(text, now_s)
+        self._backlog.chose(text, now_s)
         if self._acts and isinstance(self._first, StaggeredChunks):
-            self._first.beside(self._busy.free_s(now_s))
+            self._first.beside(self._backlog.free_s(now_s))
         if text.stage == DECODE:
             self._hurries = overdue
             if not partial:
@@ -74,7 +74,7 @@ class TextInSlack(Policy):
         return text
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        self._busy.ran(batch, took_s)
+        self._backlog.ran(batch, took_s)
         if batch.stage != DECODE or batch.requests[0].want != ASK:
             self._first.ran(batch, took_s)
             return
@@ -89,9 +89,9 @@ class TextInSlack(Policy):
 
     def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:
         if self._groups > 1:
-            return self._busy.ends_s(batch.requests[-1].kind, batch.stage, now_s) <= until_s
+            return self._backlog.ends_s(batch.requests[-1].kind, batch.stage, now_s) <= until_s
         expected_s = self._profile.expected_s(batch.kind, len(batch.requests), TOKEN_S)
-        return until_s - self._busy.free_s(now_s) >= expected_s
+        return until_s - self._backlog.free_s(now_s) >= expected_s
 
     def _overdue_s(self, asks: list[Request]) -> float:
         """When text has waited long enough."""

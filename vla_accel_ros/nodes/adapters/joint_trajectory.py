@@ -20,7 +20,7 @@ from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
-from vla_accel_ros.nodes.controllers.state import ControllerState, Told
+from vla_accel_ros.nodes.controllers.state import ControllerState, ReportedState
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
@@ -40,7 +40,7 @@ class JointTrajectoryAdapter(Adapter):
         self._message = TrajectoryMessage(controller.joints, stamp)
         # A controller with another clock, for which stamp is zero, says nothing about ours.
         self._state = ControllerState(node, controller) if stamp == "now" else None
-        self._told: Told | None = None
+        self._told: ReportedState | None = None
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:

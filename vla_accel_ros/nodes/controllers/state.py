@@ -27,7 +27,7 @@ def state_type() -> Any | None:
         return None
 
 
-class Told(NamedTuple):
+class ReportedState(NamedTuple):
     """When the trajectory that is executed began, and the stamp of the state, in nanoseconds. reference:
     where the controller is commanded to be, by joint name."""
 
@@ -49,7 +49,7 @@ class ControllerState:
             )
             node.on_release(lambda: node.destroy_subscription(self._subscription))
 
-    def newest(self) -> Told | None:
+    def newest(self) -> ReportedState | None:
         """None when nothing is new."""
         if self._subscription is None:
             return None
@@ -60,7 +60,7 @@ class ControllerState:
         state = taken[0]
         stamp_ns = convert.stamp_ns(state.header.stamp)
         began_ns = stamp_ns - convert.stamp_ns(state.feedback.time_from_start)
-        return Told(began_ns, stamp_ns, dict(zip(state.joint_names, state.reference.positions)))
+        return ReportedState(began_ns, stamp_ns, dict(zip(state.joint_names, state.reference.positions)))
 
 
 def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionState) -> None:

@@ -91,7 +91,7 @@ def steps(
     yield LAYER, whole_layers
 
 
-def tuned(table: Table, ways: tuple[str, ...], used: Table) -> Table:
+def starting_table(table: Table, ways: tuple[str, ...], used: Table) -> Table:
     """What a tuning begins with: with fewer ways than all the table in use, else nothing."""
     if set(ways) < set(WAYS):
         table.entries = dict(used.entries)

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.kernels.ops import ops_for
     from vla_accel_ros.kernels.tuning import Table, cache_file, load_table
     from vla_accel_ros.models.config import PI05
-    from vla_accel_ros.tools.tune.choose import LAYER, small_steps, steps, tuned
+    from vla_accel_ros.tools.tune.choose import LAYER, small_steps, starting_table, steps
     from vla_accel_ros.tools.tune.steps import Tuning
 
     if not torch.cuda.is_available():
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         "weights": list(arguments.weights),
         "sms": sms,
     }
-    table = tuned(Table(used.processors, source="vla tune"), ways, used)
+    table = starting_table(Table(used.processors, source="vla tune"), ways, used)
     tuning = Tuning(table, used, out, about, say)
     if before := tuning.resume():
         say(f"{out}: {before} steps were done before; it goes on with the next")
