@@ -313,7 +313,7 @@ class Scheduler:
         queue = self._queue.look(lane)
         now_s, elsewhere = self._clock(), self._queue.kinds_running()
         waiting = [r for r in queue if not r.awaited and r.kind not in elsewhere]
-        ready = [r for r in waiting if self._readiness.is_ready(r, now_s)]
+        ready = [r for r in waiting if r.begun or self._readiness.is_ready(r, now_s)]
         batch = self.policy.next(lane.name, ready, now_s, self.streams.due_s())
         if batch is None:
             lane.again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
@@ -370,8 +370,10 @@ class Scheduler:
     def _drop_other_words(self, new: Request) -> None:
         """Nobody wants the actions of an instruction that is no more."""
         old = [r for r in self.requests if r is not new and r.begun and r.stream and r.want == ACT]
-        self._queue.cancel(r for r in old if r.robot == new.robot and r.instruction != new.instruction)
-        self._queue.reap()
+        others = [r for r in old if r.robot == new.robot and r.instruction != new.instruction]
+        if others:
+            self._queue.cancel(others)
+            self._queue.reap()
 
     def _drop_overtaken(self, by: Request) -> None:
         """Nobody wants the actions of an older frame once those of a newer one are there. One that another

@@ -73,22 +73,16 @@ class GpuTimes:
     def __call__(self, batch: MicroBatch) -> Iterator[None]:
         """Around what launches a micro-batch into the current stream; by the lane's thread."""
         pair = self._pairs[self._count % len(self._pairs)]
-        pair.recorded, pair.name, pair.flows = 0, batch.kind, flows_of(batch)
-        begun = self._record(pair.begin)
+        pair.recorded = 0
+        stream = torch.cuda.current_stream(self._device)
+        begun = _record(pair.begin, stream)
         try:
             yield
         finally:
-            if begun and self._record(pair.end):
+            if begun and _record(pair.end, stream):
+                pair.name, pair.flows = batch.kind, flows_of(batch)
                 self._count += 1
                 pair.recorded = self._count
-
-    def _record(self, event: torch.cuda.Event) -> bool:
-        """Whether it could be. A device that is gone is for those to tell who compute on it."""
-        try:
-            event.record(torch.cuda.current_stream(self._device))
-        except RuntimeError:
-            return False
-        return True
 
     def spans(self) -> list[Event]:
         """The next that the GPU has computed and nobody was told of, in order, MOST_READ at most. Waits for
@@ -115,3 +109,12 @@ class GpuTimes:
         begin_ns = anchor_ns - round(pair.begin.elapsed_time(self._anchor) * 1e6)
         took_ns = round(pair.begin.elapsed_time(pair.end) * 1e6)
         return Event(self._track, pair.name, begin_ns, begin_ns + took_ns, pair.flows)
+
+
+def _record(event: torch.cuda.Event, stream: torch.cuda.Stream) -> bool:
+    """Whether it could be. A device that is gone is for those to tell who compute on it."""
+    try:
+        event.record(stream)
+    except RuntimeError:
+        return False
+    return True

@@ -46,9 +46,9 @@ def test_blocks_of_a_ring_take_turns() -> None:
     ring = HostRing(torch.device("cpu"), FIELDS, blocks=3)
     seen = []
     for _ in range(12):
-        block, fields = ring.fill()
-        assert fields["noise"].data_ptr() == block.data_ptr()
-        seen.append(block.data_ptr())
+        block = ring.fill()
+        assert block.fields["noise"].data_ptr() == block.memory.data_ptr()
+        seen.append(block.memory.data_ptr())
         ring.sent()
     assert seen[:6] == seen[6:] and len(set(seen)) == 6
 

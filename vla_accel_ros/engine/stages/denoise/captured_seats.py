@@ -66,9 +66,8 @@ class StaggeredStep(Denoise):
         self.guide = Guide(target[:seats], weights[:seats], gains[:seats], reach, committed[:seats])
         self._look_at(larger.where)
 
-    def place(self, where: np.ndarray, state: Tensor) -> None:
-        """Set, of the host, what `where` has, int32 of its shape, and state float32 [B, S]. Nothing is waited
-        for."""
+    def place(self, where: np.ndarray, state: np.ndarray) -> None:
+        """Set what `where` has, int32 of its shape, and state float32 [B, S]. Nothing is waited for."""
         self._seats.put(where=where, state=state)
 
     @torch.inference_mode()
@@ -145,8 +144,8 @@ class CapturedSeats:
         self._captured: set[tuple[Hashable, Form]] = set()
         self._uploads = HostRing(device, _fields_of_chunk(self.stage, steps), blocks=count + 1)
         self._x = self.stage.x.split(1)
-        self._state = torch.zeros(self.stage.state.shape)  # the newest of each seat
-        self._states = self._state.split(1)
+        self._state = np.zeros(self.stage.state.shape, np.float32)  # the newest of each seat
+        self._states = torch.from_numpy(self._state).split(1)
         self._begun: set[int] = set()  # seats of chunks with steps to come
 
     def prepare(self) -> None:
@@ -229,7 +228,7 @@ class CapturedSeats:
 
     def _upload(self, given: dict[str, tuple[Tensor, Tensor]]) -> None:
         """Values to where they belong, those of the host through page-locked memory."""
-        _, host = self._uploads.fill()
+        host = self._uploads.fill().fields
         for name, (value, to) in given.items():
             if not value.is_cuda:
                 value = host[name].copy_(value)
@@ -248,7 +247,7 @@ class CapturedSeats:
         kept = [(part[seat], part[seat].clone()) for part in self.stage.moving for seat in waiting]
         most = max(taken)
         stage = next(step for step in self._sizes if step.seats > most)
-        stage.use(max(self._of[seat] for seat in taken))
+        stage.use(max([self._of[seat] for seat in taken]))
         self._where[2, : self.count] = self._at
         self.stage.place(self._where, self._state)
         stage.run()

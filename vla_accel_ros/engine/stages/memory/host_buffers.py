@@ -42,6 +42,26 @@ def _fields_of(block: Tensor, fields: Mapping[str, Field]) -> dict[str, Tensor]:
     return views
 
 
+class Block(NamedTuple):
+    """uint8 memory of the host and its fields, which are arrays, too."""
+
+    memory: Tensor
+    fields: dict[str, Tensor]
+    arrays: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, memory: Tensor, fields: Mapping[str, Field]) -> Block:
+        views = _fields_of(memory, fields)
+        return cls(memory, views, {name: view.numpy() for name, view in views.items()})
+
+    def write(self, name: str, value: Value) -> None:
+        """Set a field."""
+        if isinstance(value, Tensor):
+            self.fields[name].copy_(value)
+        else:
+            self.arrays[name][...] = value
+
+
 def _bytes_of(fields: Mapping[str, Field]) -> int:
     sizes = (math.prod(shape) * dtype.itemsize for dtype, shape in fields.values())
     return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
@@ -59,12 +79,12 @@ class HostRing:
     def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
         self._cuda, size = device.type == "cuda", _bytes_of(fields)
         made = [torch.zeros(size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(2 * blocks)]
-        self.blocks = [(block, _fields_of(block, fields)) for block in made]
+        self.blocks = [Block.of(block, fields) for block in made]
         self._read = [torch.cuda.Event() for _ in range(2)] if self._cuda else []
         self._now, self._half = 0, blocks
 
-    def fill(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """The next block and its fields; waits until the copies from it have ended."""
+    def fill(self) -> Block:
+        """The next block; waits until the copies from it have ended."""
         if self._cuda and self._now % self._half == 0:
             self._read[self._now // self._half].synchronize()
         return self.blocks[self._now]
@@ -87,6 +107,7 @@ class Inputs:
         self._ring = HostRing(device, fields, blocks if device.type == "cuda" else 0)
         self._block = torch.zeros(_bytes_of(fields), dtype=torch.uint8, device=device)
         self.fields = _fields_of(self._block, fields)
+        self._here = None if self._ring.blocks else Block.of(self._block, fields)
 
     def put(self, **values: Value | None) -> None:
         """Set fields, in the current stream's order, without waiting for what is in it.
@@ -94,30 +115,17 @@ class Inputs:
         Values are of the host or the device and of the field's shape, or are broadcast to it. On a GPU what a
         field that is not named or None holds afterwards is undefined.
         """
-        if not self._ring.blocks:
-            for name, value in values.items():
-                if value is not None:
-                    write(self.fields[name], value)
-            return
-        block, host = self._ring.fill()
-        there: list[tuple[Tensor, Tensor]] = []
+        block, there = self._here or self._ring.fill(), list[tuple[Tensor, Tensor]]()
         for name, value in values.items():
             if isinstance(value, Tensor) and value.is_cuda:
                 there.append((self.fields[name], value))
             elif value is not None:
-                write(host[name], value)
-        self._block.copy_(block, non_blocking=True)
-        self._ring.sent()
+                block.write(name, value)
+        if self._here is None:
+            self._block.copy_(block.memory, non_blocking=True)
+            self._ring.sent()
         for field, value in there:
             field.copy_(value, non_blocking=True)
-
-
-def write(host: Tensor, value: Value) -> None:
-    """Into a tensor of the host."""
-    if isinstance(value, Tensor):
-        host.copy_(value)
-    else:
-        host.numpy()[...] = value
 
 
 def to_host(values: Tensor) -> Tensor:
