@@ -136,10 +136,17 @@ class Scheduler:
 
         Raises what it failed with, Cancelled if it was cancelled.
         """
+
+        def there() -> bool:
+            return until(request) or request.released
+
         while True:
             seen = self._queue.changes
-            if until(request) or request.released:
+            if there():
                 break
+            if all(lane.running for lane in self.lanes):
+                self._queue.wait_for(there)
+                continue
             mine = [one for one in self.lanes if not one.running and one.lock.acquire(blocking=False)]
             if not [True for lane in mine if self._step(lane)]:
                 self._queue.wait(seen, min((lane.again_s for lane in mine), default=math.inf))

@@ -37,15 +37,15 @@ def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
 
 def flows_of(batch: MicroBatch) -> Flows:
     """The frames that its requests are about, and of one that is observed all its images."""
-    found: dict[int, None] = {}
+    frames: dict[tuple[int, str], None] = {}  # most chunks of a step are of one
     for request in batch.requests:
         if request.want != OBSERVE:
             if request.prefix is not None:
-                found[flow(request.prefix.stamp_ns, request.robot)] = None
+                frames[request.prefix.stamp_ns, request.robot] = None
         elif (seen := request.observation) is not None:
             for stamp_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
-                found[flow(stamp_ns, request.robot)] = None
-    return tuple(found)
+                frames[stamp_ns, request.robot] = None
+    return tuple(dict.fromkeys(flow(*frame) for frame in frames))
 
 
 @dataclass

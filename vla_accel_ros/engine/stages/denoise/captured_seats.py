@@ -239,7 +239,6 @@ class CapturedSeats:
         """See Seats."""
         self._begun.discard(seat)
 
-    @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
         """See Seats. Seats that are not among these are computed too, and put back."""
         self._enter()
@@ -263,7 +262,6 @@ class CapturedSeats:
         stage = self.stage
         return Flow(stage.x[seat : seat + 1].clone(), stage.update[seat : seat + 1].clone())
 
-    @torch.inference_mode()
     def results(self, seats: Sequence[int]) -> list[Pending]:
         """See Seats."""
         return self.stage.readback.some(seats)

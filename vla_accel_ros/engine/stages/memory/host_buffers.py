@@ -70,8 +70,8 @@ def _bytes_of(fields: Mapping[str, Field]) -> int:
 class HostRing:
     """Blocks of host memory with the same fields, taken in turn. Not for several threads at once.
 
-    For each block: `fill`, write, copy from it in the current stream, `sent`. What is copied from a block must
-    come, on the device, after what was copied from those before it; as it does where all go to one buffer.
+    For each block: `fill`, write, copy from it in the current stream, `sent`. Copies from a block must come
+    after those from the blocks before it on the device, as they do where all go to one buffer.
     blocks: so many may be filled behind a busy device without waiting; there are twice as many, and an event
     behind the copies from either half.
     """
