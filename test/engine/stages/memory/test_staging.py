@@ -10,7 +10,7 @@ import torch
 from builders import make_config, make_model
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.memory.host_buffers import HostRing, Inputs, Readback
+from vla_accel_ros.engine.stages.memory.host_buffers import BLOCKS, HostRing, Inputs, Readback
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
 
@@ -40,6 +40,16 @@ def test_inputs_are_what_was_put_last(device: torch.device) -> None:
         assert inputs.fields["slots"].tolist() == [number, -number]
         assert inputs.fields["one"].item() == number
     assert {name: field.data_ptr() for name, field in inputs.fields.items()} == pointers
+
+
+@pytest.mark.gpu
+def test_inputs_for_a_busy_device_are_not_overwritten_before_they_are_read() -> None:
+    inputs, found = Inputs(torch.device("cuda"), FIELDS), list[torch.Tensor]()
+    torch.cuda._sleep(400_000_000)
+    for number in range(5 * BLOCKS + 1):
+        inputs.put(slots=[number, -number])
+        found.append(inputs.fields["slots"].clone())
+    assert [one.tolist() for one in found] == [[number, -number] for number in range(5 * BLOCKS + 1)]
 
 
 def test_blocks_of_a_ring_take_turns() -> None:
