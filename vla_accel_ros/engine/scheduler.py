@@ -386,7 +386,7 @@ class Scheduler:
         """Nobody wants the actions of an older frame once those of a newer one are there. One that another
         lane finishes meanwhile comes to nothing."""
         if by.want == ACT and by.stream and by.result is not None:
-            older = (
-                r for r in self.requests if r.want == ACT and r.stream and r.begun and r.number < by.number
-            )
-            self._queue.cancel(r for r in older if r.robot == by.robot)
+            acts = [r for r in self.requests if r.want == ACT and r.stream and r.begun]
+            older = [r for r in acts if r.number < by.number and r.robot == by.robot]
+            if older:
+                self._queue.cancel(older)

@@ -55,9 +55,11 @@ class KVPool:
         self.k = torch.zeros(shape, device=device, dtype=dtype)
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self._counts = [0] * slots
-        # By stream, what was recorded at its last release there; None: nothing yet.
-        self._read: list[dict[torch.cuda.Stream, torch.cuda.Event | None]] = [{} for _ in range(slots)]
-        self._streams = set[torch.cuda.Stream]()  # in which slots were used
+        # By stream, which it is and what was recorded at its last release there; None: nothing yet.
+        self._read: list[dict[int, tuple[torch.cuda.Stream, torch.cuda.Event | None]]] = [
+            {} for _ in range(slots)
+        ]
+        self._streams = set[int]()  # in which slots were used
         self._lock = threading.RLock()
 
     @property
@@ -83,9 +85,9 @@ class KVPool:
             read, self._read[slot] = self._read[slot], {}
         if self._cuda:
             now = torch.cuda.current_stream(self.k.device)
-            self._streams.add(now)
-            for stream, event in read.items():
-                if stream != now:
+            self._streams.add(now.cuda_stream)
+            for number, (stream, event) in read.items():
+                if number != now.cuda_stream:
                     now.wait_event(event or stream.record_event())
         return slot
 
@@ -132,8 +134,9 @@ class KVPool:
                 # While there is no other stream nobody waits for this one. Who writes from another one after
                 # all waits for what this one has been given by then.
                 stream = torch.cuda.current_stream(self.k.device)
-                self._streams.add(stream)
-                self._read[slot][stream] = stream.record_event() if len(self._streams) > 1 else None
+                number = stream.cuda_stream
+                self._streams.add(number)
+                self._read[slot][number] = stream, stream.record_event() if len(self._streams) > 1 else None
 
     def view(self, slot: int, tokens: int) -> KV:
         """The first tokens of a slot, as a batch of one: [layers, 1, kv_heads, tokens, head_dim]."""

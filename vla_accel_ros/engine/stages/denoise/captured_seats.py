@@ -193,7 +193,8 @@ class CapturedSeats:
         if not isinstance(kv, Span) or kv.keys is not self._pool.k or kv.start:
             raise ValueError("a prefix is not a slot of the stages' pool from its first token on")
         stage, form = self.stage, Form.of(guide)
-        check_fits(guide, stage.x.shape[1:])
+        if guide is not None:
+            check_fits(guide, stage.x.shape[1:])
         if (self._enter(), form) not in self._captured:
             self.prepare()
             self._capture(form)
