@@ -132,7 +132,8 @@ class Scheduler:
 
     def wait(self, request: Request, until: Callable[[Request], bool] = lambda r: r.released) -> Request:
         """Return when nothing is held for a request any longer, or when `until` is true; steps the lanes
-        meanwhile where nobody else does.
+        meanwhile where nobody else does. `until` is asked by any thread, with the queue locked: it takes no
+        lock.
 
         Raises what it failed with, Cancelled if it was cancelled.
         """
