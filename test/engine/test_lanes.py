@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from test_scheduler import WAIT_S, System
+from test_scheduler import WAIT_S, System, in_thread, joined
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART
 from vla_accel_ros.engine.lanes.lane import EARLY_S, Lane, Stream
@@ -174,6 +174,30 @@ def test_lanes_with_threads_see_act_and_answer_at_once(word: str) -> None:
     with system.scheduler.wait(frame).result:
         assert system.scheduler.wait(act).result == "act 0"
     system.scheduler.stop()
+
+
+def test_who_changes_something_asks_whether_a_caller_waits_for_that() -> None:
+    """So that a caller's thread sleeps until its request is finished, and does not disturb the lanes."""
+    system, asked, waits = Overlapping(ONE, WholeChunks()), list[int](), threading.Event()
+    scheduler, act, changes = system.scheduler, system.acting(), 200
+
+    def until(request: Request) -> bool:
+        asked.append(threading.get_ident())
+        if asked.count(threading.get_ident()) == 2:  # with the queue locked: from now on it waits
+            waits.set()
+        return False
+
+    scheduler.start()
+    caller = in_thread(lambda: scheduler.wait(act, until))
+    assert waits.wait(WAIT_S)
+    for _ in range(changes):
+        scheduler.wake()
+    assert asked.count(threading.get_ident()) == changes
+    assert asked.count(caller.ident or 0) < changes / 2  # it looks by itself now and then
+    scheduler.wait(system.frame()).result.release()
+    joined(caller)
+    scheduler.stop()
+    assert act.result == "act 0"
 
 
 @pytest.mark.parametrize("word", [ONE, ACTIONS_APART, ALL_APART])

@@ -7,6 +7,7 @@ its micro-batch is over. So whoever cancels never waits for the GPU, and what co
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -44,6 +45,7 @@ class Queue:
         self._changed = threading.Condition(threading.RLock())
         self._cancelled: deque[Request] = deque()  # to be taken out
         self._left: deque[Request] = deque()  # taken out, and not yet told
+        self._callers: list[tuple[Callable[[], bool], threading.Event]] = []  # who wait, and for what
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -78,12 +80,32 @@ class Queue:
         with self._changed:
             self.changes += 1
             self._changed.notify_all()
+            for there, come in self._callers:
+                if there():
+                    come.set()
 
     def wait(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
         """Return after a change that is later than `seen`, or at that time."""
         with self._changed:
             if self.changes == seen and not given_up():
                 self._changed.wait(sleep_s(until_s, self._now_s()))
+
+    def wait_for(self, there: Callable[[], bool]) -> None:
+        """Return after a change with which that is so, or after a while.
+
+        Whoever changes something asks it, with the queue locked. Lanes change something several times a
+        chunk, and a thread that woke each time to look would take the interpreter from them.
+        """
+        waits = there, threading.Event()
+        with self._changed:
+            if there():
+                return
+            self._callers.append(waits)
+        try:
+            waits[1].wait(sleep_s(math.inf))
+        finally:
+            with self._changed:
+                self._callers.remove(waits)
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """Have these taken out, if they are there, when `reap` or `settle` comes to them."""

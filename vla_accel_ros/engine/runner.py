@@ -88,7 +88,7 @@ class ModelRunner:
     def __init__(
         self, policy: AnyPolicy, config: EngineConfig, robots: Mapping[str, Embodiment] | None = None
     ) -> None:
-        self.policy, self.config = policy, config
+        self.policy, self.config, self._device = policy, config, policy.device
         self.robots = Robots(Embodiment(policy, config.step_dt_s), robots)
         most = self.robots.most_joints
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
@@ -127,6 +127,8 @@ class ModelRunner:
             if speaks:
                 self.text = TextDecoder(policy, config, self.pool, forward)
         apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)
+        # The stream of a GPU that read a prefix last, and what it has waited for.
+        self._reads: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
         self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots, apart)
         self.lanes = self._make_lanes()
 
@@ -211,7 +213,10 @@ class ModelRunner:
     def begin(self, request: Request) -> None:
         prefix = request.prefix
         if prefix is not None and prefix.ready is not None:  # another lane may have computed it
-            torch.cuda.current_stream(self.policy.device).wait_event(prefix.ready)
+            stream = torch.cuda.current_stream(self._device)
+            if self._reads is None or self._reads[1] is not prefix.ready or self._reads[0] != stream:
+                stream.wait_event(prefix.ready)
+                self._reads = stream, prefix.ready
         if request.want == ACT:
             self.actor.begin(request)
 

@@ -132,14 +132,22 @@ class Scheduler:
 
     def wait(self, request: Request, until: Callable[[Request], bool] = lambda r: r.released) -> Request:
         """Return when nothing is held for a request any longer, or when `until` is true; steps the lanes
-        meanwhile where nobody else does.
+        meanwhile where nobody else does. `until` is asked by any thread, with the queue locked: it takes no
+        lock.
 
         Raises what it failed with, Cancelled if it was cancelled.
         """
+
+        def there() -> bool:
+            return until(request) or request.released
+
         while True:
             seen = self._queue.changes
-            if until(request) or request.released:
+            if there():
                 break
+            if all(lane.running for lane in self.lanes):
+                self._queue.wait_for(there)
+                continue
             mine = [one for one in self.lanes if not one.running and one.lock.acquire(blocking=False)]
             if not [True for lane in mine if self._step(lane)]:
                 self._queue.wait(seen, min((lane.again_s for lane in mine), default=math.inf))
@@ -317,7 +325,7 @@ class Scheduler:
         queue = self._queue.look(lane)
         now_s, elsewhere = self._clock(), self._queue.kinds_running()
         waiting = [r for r in queue if not r.awaited and r.kind not in elsewhere]
-        ready = [r for r in waiting if self._readiness.is_ready(r, now_s)]
+        ready = [r for r in waiting if r.begun or self._readiness.is_ready(r, now_s)]
         batch = self.policy.next(lane.name, ready, now_s, self.streams.due_s())
         if batch is None:
             lane.again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
@@ -374,14 +382,16 @@ class Scheduler:
     def _drop_other_words(self, new: Request) -> None:
         """Nobody wants the actions of an instruction that is no more."""
         old = [r for r in self.requests if r is not new and r.begun and r.stream and r.want == ACT]
-        self._queue.cancel(r for r in old if r.robot == new.robot and r.instruction != new.instruction)
-        self._queue.reap()
+        others = [r for r in old if r.robot == new.robot and r.instruction != new.instruction]
+        if others:
+            self._queue.cancel(others)
+            self._queue.reap()
 
     def _drop_overtaken(self, by: Request) -> None:
         """Nobody wants the actions of an older frame once those of a newer one are there. One that another
         lane finishes meanwhile comes to nothing."""
         if by.want == ACT and by.stream and by.result is not None:
-            older = (
-                r for r in self.requests if r.want == ACT and r.stream and r.begun and r.number < by.number
-            )
-            self._queue.cancel(r for r in older if r.robot == by.robot)
+            acts = [r for r in self.requests if r.want == ACT and r.stream and r.begun]
+            older = [r for r in acts if r.number < by.number and r.robot == by.robot]
+            if older:
+                self._queue.cancel(older)

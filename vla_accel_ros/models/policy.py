@@ -217,7 +217,7 @@ class Policy:
         """state [D], not normalised -> float32 [state_dim] on the host, zero-padded."""
         self._check_state(state)
         padded = np.zeros(self.config.state_dim, np.float32)
-        padded[: len(state)] = self.state_normalizer.normalize(np.asarray(state, np.float64))
+        padded[: len(state)] = self.state_normalizer.normalize(state)
         return torch.from_numpy(padded)
 
     def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
@@ -226,7 +226,8 @@ class Policy:
         raw: float [H, A], normalised; state: [D'], the observation's own, added to delta dimensions.
         Returns float32 [H, D], absolute.
         """
-        joints = raw.detach().cpu().double().numpy()[:, : self.joints]
+        host = raw.detach().cpu()
+        joints = (host.double() if host.dtype == torch.bfloat16 else host).numpy()[:, : self.joints]
         targets = self.action_normalizer.unnormalize(joints) + self._origin(state)
         return targets.astype(np.float32)
 
@@ -275,7 +276,9 @@ def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
     """float64 [D]: the state where an action is relative to it, 0 elsewhere."""
     origin = np.zeros(len(delta_mask))
     relative = np.flatnonzero(delta_mask)
-    if len(relative) and relative[-1] >= len(state):
+    if not len(relative):
+        return origin
+    if relative[-1] >= len(state):
         raise ValueError(
             f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
         )

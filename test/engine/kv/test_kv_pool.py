@@ -144,3 +144,17 @@ def test_a_pool_that_does_not_fit_is_refused_with_its_size() -> None:
 def test_a_pool_needs_a_slot() -> None:
     with pytest.raises(ValueError, match="slots is 0"):
         make_pool(slots=0)
+
+
+@pytest.mark.gpu
+def test_a_slot_that_one_stream_alone_has_used_is_written_after_that_by_another() -> None:
+    pool = KVPool(make_config().prefix, 1, 3, torch.device("cuda"), torch.float32)
+    slot = pool.acquire()
+    pool.k[slot].fill_(1.0)
+    torch.cuda._sleep(1_000_000_000)
+    read = pool.k[slot].clone()
+    pool.release(slot)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        pool.k[pool.acquire()].fill_(2.0)
+    torch.cuda.synchronize()
+    assert read.unique().tolist() == [1.0] and pool.k.unique().tolist() == [2.0]

@@ -75,6 +75,7 @@ class FlowActor:
         stages: Stages | PlainStages | None = None,
     ) -> None:
         self._policy, self._config, self._pool = cast(FlowPolicy, policy), config, pool
+        self._device = policy.device
         self._time_rule, self._stages = time_rule, stages
         flow_times(config.steps, time_rule)
         self.horizon = int(policy.config.horizon)
@@ -165,7 +166,7 @@ class FlowActor:
             if request not in seated:
                 with failing_alone(request):
                     made.append((request, self._whole(request)))
-        if self._policy.device.type != "cuda":
+        if self._device.type != "cuda":
             self._finish(made)
             return None
         for request, _ in made:
@@ -173,7 +174,7 @@ class FlowActor:
         if made:  # whose results come last
             return partial(self._finish, made, made[-1][1].wait)
         over = torch.cuda.Event()
-        over.record(torch.cuda.current_stream(self._policy.device))
+        over.record(torch.cuda.current_stream(self._device))
         return partial(self._finish, made, over.synchronize)
 
     def drop(self, request: Request) -> None:
@@ -213,7 +214,7 @@ class FlowActor:
         noise = request.noise
         if noise is None or isinstance(noise, int):
             number = self._number = request.number if noise is None else noise
-            noise = self.noise(number, prefix.stamp_ns, prefix.embodiment.step_dt_s)
+            return torch.from_numpy(self.noise(number, prefix.stamp_ns, prefix.embodiment.step_dt_s)[None])
         shape = (self.horizon, self._policy.config.action_dim)
         if tuple(noise.shape) != shape:
             raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(shape)}.")

@@ -2,8 +2,9 @@
 
 A prefix lives in one slot. Whoever reads it holds a reference, so that a newer frame can never overwrite what
 an action or an answer is still reading. A slot is reused when its count is zero; on a GPU its next writer
-waits, in its stream, for the work that was submitted before each release. Running out is an error and not a
-wait: vision that waited for a slow reader would make every camera frame old.
+waits, in its stream, for the work that was submitted before each release. What is in one stream is in order
+by itself: there are events only once slots are used in several. Running out is an error and not a wait:
+vision that waited for a slow reader would make every camera frame old.
 
 What continues a prefix (a tail) has a length that is not known when it begins, and a long one must not take
 its space from short ones: so it is a list of pages. Pages that it may come to need are promised to it when it
@@ -50,11 +51,15 @@ class KVPool:
             )
         shape = (slots, config.depth, config.kv_heads, max_tokens, config.head_dim)
         _check_memory(shape, device, dtype)
-        self.max_tokens = max_tokens
+        self.max_tokens, self._cuda = max_tokens, device.type == "cuda"
         self.k = torch.zeros(shape, device=device, dtype=dtype)
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self._counts = [0] * slots
-        self._read: list[dict[int, torch.cuda.Event]] = [{} for _ in range(slots)]  # by stream
+        # By stream, which it is and what was recorded at its last release there; None: nothing yet.
+        self._read: list[dict[int, tuple[torch.cuda.Stream, torch.cuda.Event | None]]] = [
+            {} for _ in range(slots)
+        ]
+        self._streams = set[int]()  # in which slots were used
         self._lock = threading.RLock()
 
     @property
@@ -78,8 +83,12 @@ class KVPool:
             slot = self._counts.index(0)
             self._counts[slot] = 1
             read, self._read[slot] = self._read[slot], {}
-        for event in read.values():
-            torch.cuda.current_stream(self.k.device).wait_event(event)
+        if self._cuda:
+            now = torch.cuda.current_stream(self.k.device)
+            self._streams.add(now.cuda_stream)
+            for number, (stream, event) in read.items():
+                if number != now.cuda_stream:
+                    now.wait_event(event or stream.record_event())
         return slot
 
     @contextmanager
@@ -121,9 +130,13 @@ class KVPool:
         with self._lock:
             self._held(slot)
             self._counts[slot] -= 1
-            if self.k.is_cuda:
+            if self._cuda:
+                # While there is no other stream nobody waits for this one. Who writes from another one after
+                # all waits for what this one has been given by then.
                 stream = torch.cuda.current_stream(self.k.device)
-                self._read[slot][stream.cuda_stream] = stream.record_event()
+                number = stream.cuda_stream
+                self._streams.add(number)
+                self._read[slot][number] = stream, stream.record_event() if len(self._streams) > 1 else None
 
     def view(self, slot: int, tokens: int) -> KV:
         """The first tokens of a slot, as a batch of one: [layers, 1, kv_heads, tokens, head_dim]."""

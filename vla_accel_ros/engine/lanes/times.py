@@ -37,15 +37,15 @@ def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
 
 def flows_of(batch: MicroBatch) -> Flows:
     """The frames that its requests are about, and of one that is observed all its images."""
-    found: dict[int, None] = {}
+    frames: dict[tuple[int, str], None] = {}  # most chunks of a step are of one
     for request in batch.requests:
         if request.want != OBSERVE:
             if request.prefix is not None:
-                found[flow(request.prefix.stamp_ns, request.robot)] = None
+                frames[request.prefix.stamp_ns, request.robot] = None
         elif (seen := request.observation) is not None:
             for stamp_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
-                found[flow(stamp_ns, request.robot)] = None
-    return tuple(found)
+                frames[stamp_ns, request.robot] = None
+    return tuple(dict.fromkeys(flow(*frame) for frame in frames))
 
 
 @dataclass
@@ -81,22 +81,16 @@ class GpuTimes:
     def __call__(self, batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
         """See Timing; what is launched goes into the current stream. By the lane's thread."""
         pair = self._pairs[self._count % len(self._pairs)]
-        pair.recorded, pair.name, pair.flows = 0, batch.kind, flows_of(batch)
-        begun = self._record(pair.begin)
+        pair.recorded = 0
+        stream = torch.cuda.current_stream(self._device)
+        begun = _record(pair.begin, stream)
         try:
             yield pair.seconds
         finally:
-            if begun and self._record(pair.end):
+            if begun and _record(pair.end, stream):
+                pair.name, pair.flows = batch.kind, flows_of(batch)
                 self._count += 1
                 pair.recorded = self._count
-
-    def _record(self, event: torch.cuda.Event) -> bool:
-        """Whether it could be. A device that is gone is for those to tell who compute on it."""
-        try:
-            event.record(torch.cuda.current_stream(self._device))
-        except RuntimeError:
-            return False
-        return True
 
     def spans(self) -> list[Event]:
         """The next that the GPU has computed and nobody was told of, in order, MOST_READ at most. Waits for
@@ -123,3 +117,12 @@ class GpuTimes:
         begin_ns = anchor_ns - round(pair.begin.elapsed_time(self._anchor) * 1e6)
         took_ns = round(pair.begin.elapsed_time(pair.end) * 1e6)
         return Event(self._track, pair.name, begin_ns, begin_ns + took_ns, pair.flows)
+
+
+def _record(event: torch.cuda.Event, stream: torch.cuda.Stream) -> bool:
+    """Whether it could be. A device that is gone is for those to tell who compute on it."""
+    try:
+        event.record(stream)
+    except RuntimeError:
+        return False
+    return True

@@ -84,11 +84,13 @@ def put(buffer: Tensor, values: Tensor) -> None:
 
 
 class InOrder:
-    """Blocks that share buffers of a device, one after another whatever streams they are in."""
+    """Blocks that share buffers of a device, one after another whatever streams they are in. What is in one
+    stream is in order by itself, so nothing is recorded before there is a second one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._over = device, torch.cuda.Event() if device.type == "cuda" else None
         self._stream: torch.cuda.Stream | None = None  # of the last
+        self._several = False  # streams
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -97,13 +99,17 @@ class InOrder:
             yield
             return
         stream = torch.cuda.current_stream(self._device)
-        if stream != self._stream:  # what is in one stream is in order
+        if stream != self._stream and self._stream is not None:
+            if not self._several:
+                self._several = True
+                self._over.record(self._stream)
             stream.wait_event(self._over)
         self._stream = stream
         try:
             yield
         finally:
-            self._over.record(stream)
+            if self._several:
+                self._over.record(stream)
 
 
 class Stage(ABC):
@@ -168,14 +174,14 @@ class Stage(ABC):
             self.body()
         self._graphs.put((self.variant, self.partition), graph)
 
-    @torch.inference_mode()
     def run(self) -> None:
         """Replay, or compute."""
         graph = self._graphs.get((self.variant, self.partition))
-        if graph is None:
-            self.body()
-        else:
+        if graph is not None:
             graph.replay()
+            return
+        with torch.inference_mode():
+            self.body()
 
 
 @contextmanager

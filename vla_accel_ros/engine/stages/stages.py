@@ -367,7 +367,8 @@ class Stages:
     def record(self, stage: Stage, partition: Hashable) -> None:
         """Its graph, if there is none."""
         stage.partition = partition
-        stage.capture(self.partitions[partition])
+        if not stage.captured:
+            stage.capture(self.partitions[partition])
 
     def replay(self, stage: Stage, partition: Hashable) -> None:
         """Compute it."""

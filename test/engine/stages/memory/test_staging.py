@@ -10,7 +10,7 @@ import torch
 from builders import make_config, make_model
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.memory.host_buffers import HostRing, Inputs, Readback
+from vla_accel_ros.engine.stages.memory.host_buffers import BLOCKS, HostRing, Inputs, Readback
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
 
@@ -42,15 +42,25 @@ def test_inputs_are_what_was_put_last(device: torch.device) -> None:
     assert {name: field.data_ptr() for name, field in inputs.fields.items()} == pointers
 
 
+@pytest.mark.gpu
+def test_inputs_for_a_busy_device_are_not_overwritten_before_they_are_read() -> None:
+    inputs, found = Inputs(torch.device("cuda"), FIELDS), list[torch.Tensor]()
+    torch.cuda._sleep(400_000_000)
+    for number in range(5 * BLOCKS + 1):
+        inputs.put(slots=[number, -number])
+        found.append(inputs.fields["slots"].clone())
+    assert [one.tolist() for one in found] == [[number, -number] for number in range(5 * BLOCKS + 1)]
+
+
 def test_blocks_of_a_ring_take_turns() -> None:
     ring = HostRing(torch.device("cpu"), FIELDS, blocks=3)
     seen = []
-    for _ in range(6):
-        block, fields = ring.fill()
-        assert fields["noise"].data_ptr() == block.data_ptr()
-        seen.append(block.data_ptr())
+    for _ in range(12):
+        block = ring.fill()
+        assert block.fields["noise"].data_ptr() == block.memory.data_ptr()
+        seen.append(block.memory.data_ptr())
         ring.sent()
-    assert seen[:3] == seen[3:] and len(set(seen)) == 3
+    assert seen[:6] == seen[6:] and len(set(seen)) == 6
 
 
 def test_a_result_is_its_owners_own(device: torch.device) -> None:
@@ -60,7 +70,7 @@ def test_a_result_is_its_owners_own(device: torch.device) -> None:
         readback.x.fill_(number)
         readback.update.fill_(number + 10)
         readback.magnitudes.copy_(torch.arange(30).view(2, 5, 3) + number)
-        found.append((readback.all(), readback.one(1)))
+        found.append((readback.all(), *readback.some([1])))
     readback.x.fill_(-1.0)
     for number, (both, one) in enumerate(found):
         samples, row = both.wait(), one.wait()

@@ -9,7 +9,7 @@ From WIDE_ROWS on a step is that of engine.stages.denoise.wide.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,23 +42,22 @@ class StaggeredStep(Denoise):
         super().__init__(*given)
         # Each row begins at a multiple of 16 bytes.
         where = torch.int32, (4, -(-len(self.x) // 4) * 4)
-        of_state, of_noise = ((torch.float32, tuple(part.shape)) for part in (self.state, self.x))
-        fields = {"where": where, "state": of_state}
-        self._seats = Inputs(self.device, fields, beside={"noise": of_noise})
-        self.state = self._seats.fields["state"]
+        state = torch.float32, tuple(self.state.shape)
+        self._seats = Inputs(self.device, {"where": where, "state": state})
+        self.seats, self.state = len(self.x), self._seats.fields["state"]
         self._look_at(self._seats.fields["where"])
         self.lengths.fill_(1)
         self.magnitudes.dims.fill_(self.joints)
 
     def _look_at(self, where: Tensor) -> None:
         self.where = where
-        self.slots, self.lengths, self.steps, counted = where[:, : len(self.x)].unbind(0)
+        self.slots, self.lengths, self.steps, counted = where[:, : self.seats].unbind(0)
         self.magnitudes = self.magnitudes._replace(dims=counted)
         self._sequences = self._sequences._replace(positions=self.lengths)
 
     def share(self, larger: StaggeredStep) -> None:
         """Compute the first seats of a larger stage, in its buffers."""
-        seats = len(self.x)
+        seats = self.seats
         self.x, self.update, self.state = larger.x[:seats], larger.update[:seats], larger.state[:seats]
         self.magnitudes = larger.magnitudes._replace(values=larger.magnitudes.values[:seats])
         target, weights, gains, reach, committed = larger.guide
@@ -67,15 +66,9 @@ class StaggeredStep(Denoise):
         self.guide = Guide(target[:seats], weights[:seats], gains[:seats], reach, committed[:seats])
         self._look_at(larger.where)
 
-    def place(self, where: np.ndarray, state: Tensor, noise: Mapping[int, Tensor]) -> None:
-        """Set, of the host: what `where` has, int32 of its shape, state float32 [B, S], and noise float32
-        [H, A] of the seats whose chunks begin. Nothing is waited for."""
-
-        def begin(host: Mapping[str, Tensor]) -> None:
-            for seat, values in noise.items():
-                self.x[seat].copy_(host["noise"][seat].copy_(values), non_blocking=True)
-
-        self._seats.put(begin if noise else None, where=where, state=state)
+    def place(self, where: np.ndarray, state: np.ndarray) -> None:
+        """Set what `where` has, int32 of its shape, and state float32 [B, S]. Nothing is waited for."""
+        self._seats.put(where=where, state=state)
 
     @torch.inference_mode()
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
@@ -145,12 +138,15 @@ class CapturedSeats:
         self._sizes.append(self.stage)
         self._where = np.zeros(self.stage.where.shape, np.int32)
         self._where[1], self._where[3] = 1, self.stage.joints
-        self._guides: list[Inpainting | None] = [None] * count
+        self._at = [0] * count  # the step that is next
+        self._of: list[Form] = [Form.FREE] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
-        self._agrees = HostRing(device, _guide_fields(self.stage, steps), blocks=count + 1)
-        self._state = torch.zeros(self.stage.state.shape)  # the newest of each seat
+        self._captured: set[tuple[Hashable, Form]] = set()
+        self._uploads = HostRing(device, _fields_of_chunk(self.stage, steps), blocks=count + 1)
+        self._x = self.stage.x.split(1)
+        self._state = np.zeros(self.stage.state.shape, np.float32)  # the newest of each seat
+        self._states = torch.from_numpy(self._state).split(1)
         self._begun: set[int] = set()  # seats of chunks with steps to come
-        self._noise: dict[int, Tensor] = {}  # of those whose first it is
 
     def prepare(self) -> None:
         """Capture the stage; the second time it does nothing."""
@@ -164,21 +160,24 @@ class CapturedSeats:
         where = self._where.copy()
         where[0], where[1] = slot, length
         self.stage.use(Form.FREE)
-        self.stage.place(where, self._state, {})
+        self.stage.place(where, self._state)
         self.stage.run()
 
     def _capture(self, form: Form) -> None:
-        self._enter()
+        partition = self._enter()
+        if (partition, form) in self._captured:
+            return
         for step in self._sizes:
             step.use(form)
-            if not step.captured:
-                step.capture(self._stages.partitions[step.partition])
+            step.capture(self._stages.partitions[partition])
+        self._captured.add((partition, form))
 
-    def _enter(self) -> None:
-        """Compute in the partition of the current stream from now on."""
+    def _enter(self) -> Hashable:
+        """Compute in the partition of the current stream from now on, which is returned."""
         partition = self._stages.partition()
         for step in self._sizes:
             step.partition = partition
+        return partition
 
     @torch.inference_mode()
     def take(
@@ -193,86 +192,87 @@ class CapturedSeats:
         """See Seats. Raises ValueError for a prefix that is not in the pool, and a guide of another chunk."""
         if not isinstance(kv, Span) or kv.keys is not self._pool.k or kv.start:
             raise ValueError("a prefix is not a slot of the stages' pool from its first token on")
-        stage = self.stage
-        check_fits(guide, stage.x.shape[1:])
-        self.prepare()
-        self._capture(Form.of(guide))
-        self._noise[seat] = noise[0]
+        stage, form = self.stage, Form.of(guide)
+        if guide is not None:
+            check_fits(guide, stage.x.shape[1:])
+        if (self._enter(), form) not in self._captured:
+            self.prepare()
+            self._capture(form)
         if state is not None and stage.alone:
-            self._state[seat].copy_(state[0])
+            self._states[seat].copy_(state)
         if guide is not None:
             to, count = stage.guide, guide.committed
-            self._agree(
+            self._upload(
                 {
+                    "noise": (noise, self._x[seat]),
                     "target": (guide.target, to.target[seat]),
                     "weights": (guide.weights, to.weights[seat]),
                     "gains": (torch.tensor(stage.gains(guide)), to.gains[seat]),
                     "committed": (torch.tensor(count, dtype=torch.int32), to.committed[seat]),
                 }
             )
-        elif self._guides[seat] is not None:
-            stage.guide.weights[seat].zero_()
-            stage.guide.committed[seat].zero_()
-        self._guides[seat] = guide
+            if count:
+                stage.x[seat, :count].copy_(to.target[seat, :count])
+        else:
+            self._upload({"noise": (noise, self._x[seat])})
+            if self._of[seat] is not Form.FREE:
+                stage.guide.weights[seat].zero_()
+                stage.guide.committed[seat].zero_()
+        self._of[seat], self._at[seat] = form, 0
         self._where[:, seat] = kv.place, kv.end, 0, joints or stage.joints
         self._begun.add(seat)
 
     def restate(self, states: Mapping[int, Tensor]) -> None:
         """See Seats; states are of the host."""
         for seat, state in states.items():
-            self._state[seat].copy_(state[0])
+            self._states[seat].copy_(state)
 
-    def _agree(self, given: dict[str, tuple[Tensor, Tensor]]) -> None:
+    def _upload(self, given: dict[str, tuple[Tensor, Tensor]]) -> None:
         """Values to where they belong, those of the host through page-locked memory."""
-        _, host = self._agrees.fill()
+        host = self._uploads.fill().fields
         for name, (value, to) in given.items():
             if not value.is_cuda:
                 value = host[name].copy_(value)
             to.copy_(value, non_blocking=True)
-        self._agrees.sent()
+        self._uploads.sent()
 
     def leave(self, seat: int) -> None:
         """See Seats."""
         self._begun.discard(seat)
-        self._noise.pop(seat, None)
 
-    @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
         """See Seats. Seats that are not among these are computed too, and put back."""
         self._enter()
         waiting = sorted(self._begun.difference(taken))
         kept = [(part[seat], part[seat].clone()) for part in self.stage.moving for seat in waiting]
-        stage = next(step for step in self._sizes if len(step.x) > max(taken))
-        stage.use(max(Form.of(self._guides[seat]) for seat in taken))
-        noise = {seat: self._noise.pop(seat) for seat in taken if seat in self._noise}
-        self.stage.place(self._where, self._state, noise)
-        for seat in noise:
-            guide = self._guides[seat]
-            if guide is not None and guide.committed:
-                held = slice(guide.committed)
-                self.stage.x[seat, held].copy_(self.stage.guide.target[seat, held])
+        most = max(taken)
+        stage = next(step for step in self._sizes if step.seats > most)
+        stage.use(max([self._of[seat] for seat in taken]))
+        self._where[2, : self.count] = self._at
+        self.stage.place(self._where, self._state)
         stage.run()
         for part, values in kept:
             part.copy_(values)
-        self._where[2, list(taken)] += 1
-        self._where[2] %= self.steps
-        self._begun.difference_update(seat for seat in taken if not self._where[2, seat])
+        for seat in taken:
+            self._at[seat] = (self._at[seat] + 1) % self.steps
+            if not self._at[seat]:
+                self._begun.discard(seat)
 
     @torch.inference_mode()
     def flow(self, seat: int) -> Flow:
         stage = self.stage
         return Flow(stage.x[seat : seat + 1].clone(), stage.update[seat : seat + 1].clone())
 
-    @torch.inference_mode()
     def results(self, seats: Sequence[int]) -> list[Pending]:
         """See Seats."""
-        return [self.stage.readback.one(seat) for seat in seats]
+        return self.stage.readback.some(seats)
 
 
-def _guide_fields(stage: StaggeredStep, steps: int) -> dict[str, Field]:
-    """What a chunk must agree with."""
+def _fields_of_chunk(stage: StaggeredStep, steps: int) -> dict[str, Field]:
+    """What a chunk begins with, and what it must agree with."""
     horizon, dims = stage.x.shape[1:]
     return {
+        "noise": (torch.float32, (1, horizon, dims)),
         "target": (torch.float32, (horizon, dims)),
         "weights": (torch.float32, (horizon,)),
         "gains": (torch.float32, (steps,)),

@@ -1,18 +1,21 @@
 """Page-locked host memory for a stage's inputs and results, allocated once.
 
 A copy between ordinary memory and a GPU makes the host wait for all that is in the stream; one from or to
-page-locked memory does not. Inputs go through a ring of blocks: each has an event behind its last copy, so
-that the host does not overwrite what the copy still reads. A result's block belongs to the caller that
-waits for it, and is used again afterwards, so there are as many blocks as results waited for at once. On a
-CPU everything is there at once and inputs are written where the stage reads them.
+page-locked memory does not. Inputs go through a ring of blocks: events behind its copies keep the host from
+overwriting what a copy still reads. A result's block belongs to the caller that waits for it, and is used
+again afterwards, so there are as many blocks as results waited for at once. On a CPU everything is there at
+once and inputs are written where the stage reads them.
+
+What is done for each chunk is few calls to the device, as each holds the next step up: a ring has an event
+for each half of its blocks, all results of a step come down in one copy, and views are made once.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +42,26 @@ def _fields_of(block: Tensor, fields: Mapping[str, Field]) -> dict[str, Tensor]:
     return views
 
 
+class Block(NamedTuple):
+    """uint8 memory of the host and its fields, which are arrays, too."""
+
+    memory: Tensor
+    fields: dict[str, Tensor]
+    arrays: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, memory: Tensor, fields: Mapping[str, Field]) -> Block:
+        views = _fields_of(memory, fields)
+        return cls(memory, views, {name: view.numpy() for name, view in views.items()})
+
+    def write(self, name: str, value: Value) -> None:
+        """Set a field."""
+        if isinstance(value, Tensor):
+            self.fields[name].copy_(value)
+        else:
+            self.arrays[name][...] = value
+
+
 def _bytes_of(fields: Mapping[str, Field]) -> int:
     sizes = (math.prod(shape) * dtype.itemsize for dtype, shape in fields.values())
     return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
@@ -47,82 +70,62 @@ def _bytes_of(fields: Mapping[str, Field]) -> int:
 class HostRing:
     """Blocks of host memory with the same fields, taken in turn. Not for several threads at once.
 
-    For each block: `fill`, write, copy from it in the current stream, `sent`.
+    For each block: `fill`, write, copy from it in the current stream, `sent`. Copies from a block must come
+    after those from the blocks before it on the device, as they do where all go to one buffer.
+    blocks: so many may be filled behind a busy device without waiting; there are twice as many, and an event
+    behind the copies from either half.
     """
 
     def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
         self._cuda, size = device.type == "cuda", _bytes_of(fields)
-        made = [torch.zeros(size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(blocks)]
-        self.blocks = [(block, _fields_of(block, fields)) for block in made]
-        self._read = [torch.cuda.Event() for _ in made] if self._cuda else []
-        self._now = 0
+        made = [torch.zeros(size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(2 * blocks)]
+        self.blocks = [Block.of(block, fields) for block in made]
+        self._read = [torch.cuda.Event() for _ in range(2)] if self._cuda else []
+        self._now, self._half = 0, blocks
 
-    def fill(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """The next block and its fields; waits until the copies from it have ended."""
-        if self._cuda:
-            self._read[self._now].synchronize()
+    def fill(self) -> Block:
+        """The next block; waits until the copies from it have ended."""
+        if self._cuda and self._now % self._half == 0:
+            self._read[self._now // self._half].synchronize()
         return self.blocks[self._now]
 
     def sent(self) -> None:
         """All copies from the block are in the current stream."""
-        if self._cuda:
-            self._read[self._now].record()
-        self._now = (self._now + 1) % len(self.blocks)
+        self._now += 1
+        if self._cuda and self._now % self._half == 0:
+            self._read[self._now // self._half - 1].record()
+        self._now %= len(self.blocks)
 
 
 class Inputs:
     """A stage's inputs: one block of device memory, and one copy to it for each call.
 
-    fields: names with dtype and shape. beside: fields of the host alone, for what is copied to elsewhere in
-    the same call. Not for several threads at once.
+    fields: names with dtype and shape. Not for several threads at once.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        fields: Mapping[str, Field],
-        blocks: int = BLOCKS,
-        beside: Mapping[str, Field] | None = None,
-    ) -> None:
-        cuda, beside = device.type == "cuda", beside or {}
-        self._ring = HostRing(device, {**fields, **beside}, blocks if cuda else 0)
+    def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
+        self._ring = HostRing(device, fields, blocks if device.type == "cuda" else 0)
         self._block = torch.zeros(_bytes_of(fields), dtype=torch.uint8, device=device)
         self.fields = _fields_of(self._block, fields)
-        self._beside = {} if cuda else {name: torch.zeros(of[1], dtype=of[0]) for name, of in beside.items()}
+        self._here = None if self._ring.blocks else Block.of(self._block, fields)
 
-    def put(self, also: Callable[[Mapping[str, Tensor]], None] | None = None, **values: Value | None) -> None:
+    def put(self, **values: Value | None) -> None:
         """Set fields, in the current stream's order, without waiting for what is in it.
 
         Values are of the host or the device and of the field's shape, or are broadcast to it. On a GPU what a
-        field that is not named or None holds afterwards is undefined. also: is given the fields of the host
-        alone, may write and copy from them.
+        field that is not named or None holds afterwards is undefined.
         """
-        given = {name: value for name, value in values.items() if value is not None}
-        if not self._ring.blocks:
-            for name, value in given.items():
-                write(self.fields[name], value)
-            if also is not None:
-                also(self._beside)
-            return
-        block, host = self._ring.fill()
-        there = {name: value for name, value in given.items() if isinstance(value, Tensor) and value.is_cuda}
-        for name, value in given.items():
-            if name not in there:
-                write(host[name], value)
-        self._block.copy_(block[: len(self._block)], non_blocking=True)
-        if also is not None:
-            also(host)
-        self._ring.sent()
-        for name, value in there.items():
-            self.fields[name].copy_(value, non_blocking=True)
-
-
-def write(host: Tensor, value: Value) -> None:
-    """Into a tensor of the host."""
-    if isinstance(value, Tensor):
-        host.copy_(value)
-    else:
-        host.numpy()[...] = value
+        block, there = self._here or self._ring.fill(), list[tuple[Tensor, Tensor]]()
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.is_cuda:
+                there.append((self.fields[name], value))
+            elif value is not None:
+                block.write(name, value)
+        if self._here is None:
+            self._block.copy_(block.memory, non_blocking=True)
+            self._ring.sent()
+        for field, value in there:
+            field.copy_(value, non_blocking=True)
 
 
 def to_host(values: Tensor) -> Tensor:
@@ -132,6 +135,14 @@ def to_host(values: Tensor) -> Tensor:
         return values.clone()
     there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     return there.copy_(values, non_blocking=True)
+
+
+class Parts(NamedTuple, Generic[Floats]):
+    """Of a block of results: x and update [B, H, A], magnitudes [B, S, H]."""
+
+    x: Floats
+    update: Floats
+    magnitudes: Floats
 
 
 class Samples(NamedTuple):
@@ -145,38 +156,51 @@ class Samples(NamedTuple):
 
 
 class Pending:
-    """Samples on their way to the host."""
+    """Samples on their way to the host: all chunks of a copy, or those of some rows."""
 
-    def __init__(self, samples: Samples | None = None, copy: _Copy | None = None) -> None:
-        self._samples, self._copy, self._lock = samples, copy, threading.Lock()
+    def __init__(
+        self, samples: Samples | None = None, copy: _Copy | None = None, rows: slice = slice(None)
+    ) -> None:
+        self._samples, self._copy, self._rows, self._lock = samples, copy, rows, threading.Lock()
 
     def ready(self) -> bool:
         """Whether `wait` would return at once."""
         copy = self._copy
-        return copy is None or copy.arrived.query()
+        return copy is None or copy.host.arrived.query()
 
     def wait(self) -> Samples:
         """The samples, the caller's own; the same each time."""
         with self._lock:
             if self._copy is not None:
-                self._copy.arrived.synchronize()
-                self._samples = self._copy.samples()
+                self._copy.wait()
+                self._samples = _samples(self._copy.host.parts, self._rows)
                 self._copy = None
             assert self._samples is not None
             return self._samples
 
 
+class _Host(NamedTuple):
+    """A block of the host, its parts, and what is recorded behind a copy to it."""
+
+    block: Tensor
+    parts: Parts[np.ndarray]
+    arrived: torch.cuda.Event
+
+
 class _Copy:
-    """A host block while a result is copied to it; it goes back when nobody refers to it."""
+    """A host block while results are copied to it; it goes back when nobody refers to it."""
 
-    def __init__(self, readback: Readback, block: Tensor, arrived: torch.cuda.Event, batch: int) -> None:
-        self.arrived, self._readback, self._block, self._batch = arrived, readback, block, batch
+    def __init__(self, readback: Readback, host: _Host) -> None:
+        self.host, self._readback, self._there = host, readback, False
 
-    def samples(self) -> Samples:
-        return self._readback.samples(self._block, self._batch)
+    def wait(self) -> None:
+        """Return when the results are there."""
+        if not self._there:
+            self.host.arrived.synchronize()
+            self._there = True
 
     def __del__(self) -> None:
-        self._readback.give_back(self._block, self.arrived)
+        self._readback.give_back(self.host, self._there)
 
 
 class Readback:
@@ -184,59 +208,55 @@ class Readback:
     [B, S, H] in it, and page-locked blocks of the host that it is copied to."""
 
     def __init__(self, device: torch.device, batch: int, horizon: int, dims: int, steps: int) -> None:
-        self._shape = batch, horizon, dims, steps
-        self._block = torch.zeros(self._floats(batch), device=device)
-        self.x, self.update, self.magnitudes = parts = self._cut(self._block, batch)
-        self._rows = [[part[row].flatten() for part in parts] for row in range(batch)]
-        self._free: list[tuple[Tensor, torch.cuda.Event]] = []
+        self._cuda, self._shape = device.type == "cuda", (batch, horizon, dims, steps)
+        self._block = torch.zeros(batch * horizon * (2 * dims + steps), device=device)
+        self.x, self.update, self.magnitudes = self._parts = self._cut(self._block)
+        self._free: list[tuple[_Host, bool]] = []
         self.made = 0
 
     def all(self) -> Pending:
         """Every chunk, as it is when all is done that is in the current stream now."""
-        return self._copy([self._block], self._shape[0])
+        (pending,) = self._pending([slice(None)])
+        return pending
 
-    def one(self, row: int) -> Pending:
-        """One chunk, likewise."""
-        return self._copy(self._rows[row], 1)
+    def some(self, rows: Sequence[int]) -> list[Pending]:
+        """Some of the chunks, each by itself, likewise."""
+        return self._pending([slice(row, row + 1) for row in rows])
 
-    def samples(self, block: Tensor, batch: int) -> Samples:
-        """A copy of what is in a host block."""
-        x, update, magnitudes = (part.copy() for part in self._cut(block.numpy(), batch))
-        return Samples(x, update, magnitudes.swapaxes(0, 1))
+    def give_back(self, host: _Host, there: bool) -> None:
+        """A host block may be used again, once its last copy has arrived. there: it has."""
+        self._free.append((host, there))
 
-    def give_back(self, block: Tensor, arrived: torch.cuda.Event) -> None:
-        """A host block may be used again, once its last copy has arrived."""
-        self._free.append((block, arrived))
+    def _pending(self, rows: Sequence[slice]) -> list[Pending]:
+        """All come down, whosever they are: a second copy would take the host longer."""
+        if not self._cuda:
+            parts = Parts(*(part.numpy() for part in self._parts))
+            return [Pending(_samples(parts, which)) for which in rows]
+        copy = _Copy(self, self._host())
+        copy.host.block.copy_(self._block, non_blocking=True)
+        copy.host.arrived.record()
+        return [Pending(copy=copy, rows=which) for which in rows]
 
-    def _copy(self, parts: Sequence[Tensor], batch: int) -> Pending:
-        if not self._block.is_cuda:
-            return Pending(self.samples(torch.cat([*parts]), batch))
-        block, arrived = self._host_block()
-        start = 0
-        for part in parts:
-            block[start : start + len(part)].copy_(part, non_blocking=True)
-            start += len(part)
-        arrived.record()
-        return Pending(copy=_Copy(self, block, arrived, batch))
-
-    def _host_block(self) -> tuple[Tensor, torch.cuda.Event]:
+    def _host(self) -> _Host:
         try:
-            block, arrived = self._free.pop()
+            host, there = self._free.pop()
         except IndexError:
             self.made += 1
-            size = self._floats(self._shape[0])
-            return torch.zeros(size, pin_memory=True), torch.cuda.Event()
-        arrived.synchronize()  # at once, unless its result was dropped
-        return block, arrived
+            block = torch.zeros(self._block.shape, pin_memory=True)
+            return _Host(block, self._cut(block.numpy()), torch.cuda.Event())
+        if not there:  # its result was dropped
+            host.arrived.synchronize()
+        return host
 
-    def _floats(self, batch: int) -> int:
-        _, horizon, dims, steps = self._shape
-        return batch * horizon * (2 * dims + steps)
-
-    def _cut(self, block: Floats, batch: int) -> tuple[Floats, Floats, Floats]:
-        """Views: x, update and magnitudes of so many chunks."""
-        _, horizon, dims, steps = self._shape
+    def _cut(self, block: Floats) -> Parts[Floats]:
+        """Views of all chunks."""
+        batch, horizon, dims, steps = self._shape
         size, shape = batch * horizon * dims, (batch, horizon, dims)
-        magnitudes = block[2 * size : 2 * size + batch * horizon * steps]
-        x, update = block[:size], block[size : 2 * size]
-        return x.reshape(shape), update.reshape(shape), magnitudes.reshape(batch, steps, horizon)
+        x, update, magnitudes = block[:size], block[size : 2 * size], block[2 * size :]
+        return Parts(x.reshape(shape), update.reshape(shape), magnitudes.reshape(batch, steps, horizon))
+
+
+def _samples(parts: Parts[np.ndarray], rows: slice) -> Samples:
+    """A copy of some chunks."""
+    x, update, magnitudes = (part[rows].copy() for part in parts)
+    return Samples(x, update, magnitudes.swapaxes(0, 1))

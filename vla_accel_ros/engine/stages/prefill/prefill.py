@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,15 +89,17 @@ class Prefill(Layered):
 
     def set(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
         """prompts int64 [t], each with t at most the bucket; slots: as many. Nothing is waited for."""
-        padded = torch.zeros(self.prompt.shape, dtype=torch.int64)
-        for row, prompt in zip(padded, prompts, strict=True):
-            if not prompt.is_cuda:
-                row[: len(prompt)] = prompt
+        padded = np.zeros(self.prompt.shape, np.int64)
+        there: list[tuple[int, Tensor]] = []
+        for row, prompt in enumerate(prompts):
+            if prompt.is_cuda:
+                there.append((row, prompt))
+            else:
+                padded[row, : len(prompt)] = prompt.numpy()
         lengths = [self._images + len(prompt) for prompt in prompts]
         self._inputs.put(prompt=padded, slots=slots, lengths=lengths)
-        for row, prompt in zip(self.prompt, prompts, strict=True):
-            if prompt.is_cuda:
-                row[: len(prompt)].copy_(prompt)
+        for row, prompt in there:
+            self.prompt[row, : len(prompt)].copy_(prompt)
 
     def _layer(self, index: int, made: Tensor | None) -> Tensor | None:
         ops, layer = self.ops, self.prefix.layers[index]
