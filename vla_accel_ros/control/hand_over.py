@@ -16,14 +16,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
+from vla_accel_ros.control.limits.joint_limits import JointLimits, cut
 from vla_accel_ros.control.limits.trajectory_limits import enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 # Motion that differs by no more [rad, rad/s] is the same; looked at this often.
 _ROUNDING, _SPEED_ROUNDING = 1e-6, 1e-4
 _LOOK_NS = 1_000_000
-_LEAST_NS = 5_000_000  # of a lead
 _END_NS = 100_000_000
 
 
@@ -46,8 +46,8 @@ class HandOver:
     ) -> tuple[Trajectory, int]:
         """What to send now for a trajectory of this controller's joints that was decided at decided_ns, and
         until when that may be sent: it arrives up to lead_s later."""
-        lead_ns = max(round(lead_s * 1e9), _LEAST_NS)
-        if decided.start_ns > now_ns:
+        lead_ns = round(lead_s * 1e9)
+        if decided.start_ns > decided_ns + SET_BACK_NS:  # approached
             late_ns = now_ns - decided_ns if now_ns - decided_ns > lead_ns else 0
             moved = replace(decided, times_ns=decided.times_ns + late_ns) if late_ns else decided
             return moved, decided_ns + late_ns + lead_ns
@@ -73,10 +73,8 @@ class HandOver:
         """Until when, at most so long, the controller executes this already; before now_ns if it does not."""
         assert self._executed is not None
         times = np.arange(now_ns, now_ns + for_ns + 1, _LOOK_NS)
-        (old, old_v), (new, new_v) = self._executed.sample(times), decided.sample(times)
-        other = (np.abs(new - old) > _ROUNDING) | (np.abs(new_v - old_v) > _SPEED_ROUNDING)
-        same = int(np.argmax(np.append(other.any(axis=1), True)))
-        return now_ns + for_ns if same == len(times) else now_ns + (same - 1) * _LOOK_NS
+        differs = np.append(~_same(self._executed, decided, times), True)
+        return now_ns + (int(np.argmax(differs)) - 1) * _LOOK_NS
 
     def _led(self, old: Trajectory, decided: Trajectory, now_ns: int, commit_ns: int) -> Trajectory:
         """What the controller executes up to commit_ns, and from there to the decided motion."""
@@ -89,10 +87,21 @@ class HandOver:
         asked = Trajectory(decided.joints, times, positions, velocities)
         position, velocity = old.sample(commit_ns)
         led, _ = enforce(asked, MotionState(commit_ns, position, velocity), self._limits)
+        # Where it cannot follow, it brakes: what is decided ends when its observation is too old.
+        longest_s = float((self._limits.velocity / self._limits.acceleration).max())
+        brakes_ns = max(decided.end_ns - round(longest_s * 1e9), commit_ns)
         joined = Trajectory(
             decided.joints,
             np.concatenate([[commit_ns], led.times_ns]),
             np.concatenate([position[None], led.positions]),
             np.concatenate([velocity[None], led.speeds]),
         )
+        if not _same(joined, decided, np.array([brakes_ns])).all():
+            joined = cut(joined, brakes_ns, self._limits)
         return old.since(now_ns).then(joined)
+
+
+def _same(one: Trajectory, other: Trajectory, times: np.ndarray) -> np.ndarray:
+    """At which of int64 [N] times two motions are the same, bool [N]."""
+    (p, v), (q, w) = one.sample(times), other.sample(times)
+    return ((np.abs(p - q) <= _ROUNDING) & (np.abs(v - w) <= _SPEED_ROUNDING)).all(axis=1)
