@@ -145,14 +145,14 @@ class Robot:
         young chunk, and what was another robot's."""
         joints = {joint.name: joint for joint in self.contract.joints}
         now_ns, broken, moved_s = time.monotonic_ns(), [], 0.0
-        for controller in self._controllers.values():
+        for topic, controller in self._controllers.items():
             if len(controller.starts) < 2:
                 continue
             controller.starts[0] = self.began_ns
             limits = JointLimits.of(joints[name] for name in controller.joints)
             times, positions = controller.path(now_ns)
             found = judge_path(times, positions, limits, *controller.exceptions)
-            broken += [f"{name} {one}" for one in found for name in [self.name]]
+            broken += [f"{self.name}/{topic} {one}" for one in found]
             speeds = np.abs(np.diff(positions, axis=0)).max(axis=1) * 500
             moved_s += float((speeds > MOVES_RAD_S).sum()) / 500
             if len(controller.joints) > 1:

@@ -90,7 +90,7 @@ def test_whatever_is_held_up_the_controllers_keep_the_limits(node, operator, exe
     def says(word: str) -> None:
         operator.wait(policy.drives(lambda: motion_of(operator).startswith(word)), 90.0, word)
 
-    for _ in range(3):  # so that of stops, of joins and of ways home some are held up
+    for _ in range(2):  # so that of stops, of joins and of ways home some are held up
         moves(8)
         operator.hold()
         says("holding")

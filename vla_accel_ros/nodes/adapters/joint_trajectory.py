@@ -29,6 +29,7 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 
 # Longer than any message should take.
 KEEP_S = 1.0
+# What is held up again and again is sent with twice the lead each time, so many times.
 _TRIES, _DOUBLED_S, _NEVER_NS = 6, 0.01, 2**63
 TOLD_NS = 500_000_000
 """For how long what a controller said of itself counts."""
@@ -73,7 +74,7 @@ class JointTrajectoryAdapter(Adapter):
             now_ns = self._node.now_ns()
             if now_ns <= by_ns:
                 break
-            lead_s = 2.0 * max(lead_s, _DOUBLED_S)  # a machine that is so busy needs more time
+            lead_s = 2.0 * max(lead_s, _DOUBLED_S)
         self._publisher.publish(serialized)
         self._hand_over.sent(path, decided, now_ns)
         if self._publisher.get_subscription_count():
