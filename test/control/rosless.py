@@ -257,8 +257,9 @@ class TrajectoryLogic:
             self.stream.follow(decided, now_ns)
             return
         path, _ = self.hand_over.next(decided, now_ns, now_ns, self.parameters.lead_s)
-        self.hand_over.sent(path, decided, now_ns)
-        self.send(path, False)
+        if path is not None:
+            self.hand_over.sent(path, decided)
+            self.send(path, False)
 
     def _forget(self) -> None:
         self.hand_over.forget()

@@ -37,14 +37,17 @@ class Arm:
         if decided is None:
             return
         decided_ns, self.now = self.now, self.now + held_up
-        path = decided
+        path: Trajectory | None = decided
         if self._handed_over:
             path, by_ns = self.hand_over.next(decided, decided_ns, self.now, LEAD_S)
+            if path is None:
+                return
             assert by_ns >= self.now
             self.now = min(self.now + waits, by_ns)
-            self.hand_over.sent(path, decided, self.now)
+            self.hand_over.sent(path, decided)
         at_ns = self.now + travels
         here = self._controller.state(at_ns)
+        assert path is not None
         assert self._controller.accept(with_hold(path), at_ns, MotionState(at_ns, here.position))
         self.now = at_ns
 
@@ -132,6 +135,7 @@ def test_what_is_approached_is_moved_by_as_much_as_it_is_late(held_up):
     arm, there = Arm(), np.array([0.5, -0.5, 0.2])
     decided = arm.buffer.go_to(there, np.abs(there), arm.now)
     path, _ = arm.hand_over.next(decided, arm.now, arm.now + held_up, LEAD_S)
+    assert path is not None
     assert path.end_ns == decided.end_ns + held_up
     arm.send(decided, held_up, LEAD)
     arm.now += 3 * S

@@ -43,30 +43,34 @@ class HandOver:
 
     def next(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_s: float
-    ) -> tuple[Trajectory, int]:
+    ) -> tuple[Trajectory | None, int]:
         """What to send now for a trajectory of this controller's joints that was decided at decided_ns, and
-        until when that may be sent: it arrives up to lead_s later."""
+        until when that may be sent: it arrives up to lead_s later. None while the controller approaches what
+        was moved: nobody knows where on its way it is, and it comes to rest by itself."""
         lead_ns = round(lead_s * 1e9)
         if decided.start_ns > decided_ns + SET_BACK_NS:  # approached
             late_ns = now_ns - decided_ns if now_ns - decided_ns > lead_ns else 0
+            executed = self._executed
+            if executed is not None and executed.start_ns <= now_ns < executed.end_ns:
+                # It is sized for a controller at rest: after what was led, and still moves.
+                late_ns = executed.end_ns - decided_ns
+                moved = replace(decided, times_ns=decided.times_ns + late_ns)
+                return executed.since(now_ns).then(moved), now_ns + lead_ns
             moved = replace(decided, times_ns=decided.times_ns + late_ns) if late_ns else decided
             return moved, decided_ns + late_ns + lead_ns
         if self._executed is None:
             return decided, max(decided_ns, now_ns) + lead_ns
+        if now_ns < self._executed.start_ns:
+            self.late += 1
+            return None, now_ns
         by_ns = self._same_until_ns(decided, now_ns, 2 * lead_ns) - lead_ns
         if by_ns >= now_ns:  # from now on, if late: a controller refuses what has ended
             return decided if now_ns <= decided_ns + lead_ns else decided.since(now_ns), by_ns
-        commit_ns = max(now_ns + 2 * lead_ns, self._executed.start_ns)
-        return self._led(self._executed, decided, now_ns, commit_ns), now_ns + lead_ns
+        return self._led(self._executed, decided, now_ns, now_ns + 2 * lead_ns), now_ns + lead_ns
 
-    def sent(self, trajectory: Trajectory, decided: Trajectory, now_ns: int) -> None:
+    def sent(self, trajectory: Trajectory, decided: Trajectory) -> None:
         """The controller executes this from now on."""
         self.late += trajectory is not decided
-        before = self._executed
-        if before is not None and trajectory.start_ns > now_ns:
-            position, velocity = before.sample(now_ns)
-            here = Trajectory(trajectory.joints, np.array([now_ns]), position[None], velocity[None])
-            trajectory = here.then(trajectory)
         self._executed = trajectory
 
     def _same_until_ns(self, decided: Trajectory, now_ns: int, for_ns: int) -> int:

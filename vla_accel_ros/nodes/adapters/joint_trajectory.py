@@ -64,11 +64,14 @@ class JointTrajectoryAdapter(Adapter):
         """Serialized before the clock is looked at for the last time: from there to the middleware it is some
         tens of microseconds."""
         decided, lead_s = trajectory.select(self.controller.joints), self._delivery.lead_s
+        path: Trajectory | None
         for _ in range(_TRIES):
             now_ns = self._node.now_ns()
             path, by_ns = decided, _NEVER_NS  # it begins on arrival
             if self._stamped:
                 path, by_ns = self._hand_over.next(decided, decided_ns, now_ns, lead_s)
+            if path is None:
+                return
             message = self._message.fill(path, now_ns=now_ns)
             serialized, stamp_ns = serialize_message(message), convert.stamp_ns(message.header.stamp)
             now_ns = self._node.now_ns()
@@ -76,7 +79,8 @@ class JointTrajectoryAdapter(Adapter):
                 break
             lead_s = 2.0 * max(lead_s, _DOUBLED_S)
         self._publisher.publish(serialized)
-        self._hand_over.sent(path, decided, now_ns)
+        assert path is not None
+        self._hand_over.sent(path, decided)
         if self._publisher.get_subscription_count():
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
