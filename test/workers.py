@@ -22,8 +22,8 @@ STARTING = {
     "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
     " instruction lost_ports odd_images openvla_node questions staggered_node transports",
     "nodes/recorder": "player recorder",
-    "nodes/trajectory": "chunk_slot far_setpoint force force_sources home joint_move odd_joints release"
-    " restart slot_beside_force slow_delivery stop_and_resume trajectory_faults trajectory_node",
+    "nodes/trajectory": "chunk_slot far_setpoint force force_sources held_up home joint_move odd_joints"
+    " release restart slot_beside_force slow_delivery stop_and_resume trajectory_faults trajectory_node",
     "tools": "demo fleet_demo",
 }
 """Folder -> files of tests in it that start nodes."""

@@ -18,6 +18,7 @@ from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.command_stream import CommandStream, JogStream
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import ClockWatch, Motion, Safety, Watchdog
+from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -72,6 +73,7 @@ class TrajectoryLogic:
 
     def __post_init__(self) -> None:
         robot, options = self.robot, self.parameters
+        self.hand_over = HandOver(robot.limits)
         self.refused, self.counts, self._watched_ns = 0, Counter[str](), 0
         self.silent = False
         self.twist = None
@@ -221,6 +223,7 @@ class TrajectoryLogic:
             self.stream.stop(now_ns, self.steady_ns())
         elif braking is not None:
             self.send(braking, True)
+        self.hand_over.forget()
         if self.twist is not None:
             self.twist.restart(now_ns, self.steady_ns())
         limits = self.robot.limits
@@ -246,15 +249,20 @@ class TrajectoryLogic:
         for reason in self.holds:
             self.follower.safety.hold(reason)
 
-    def _send(self, trajectory: Trajectory | None) -> None:
-        if trajectory is None:
+    def _send(self, decided: Trajectory | None) -> None:
+        if decided is None:
             return
+        now_ns = self.clock_ns()
         if self.stream is not None:
-            self.stream.follow(trajectory, self.clock_ns())
-        else:
-            self.send(trajectory, False)
+            self.stream.follow(decided, now_ns)
+            return
+        path, _ = self.hand_over.next(decided, now_ns, now_ns, self.parameters.lead_s)
+        if path is not None:
+            self.hand_over.sent(path, decided)
+            self.send(path, False)
 
     def _forget(self) -> None:
+        self.hand_over.forget()
         if self.stream is not None:
             self.stream.forget()
         if self.twist is not None:

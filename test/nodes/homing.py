@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from rclpy.serialization import deserialize_message
 from rclpy.task import Future
 from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.contract.contract import ChunkTiming, Contract, Controller, Joint, Stream
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
@@ -87,7 +89,7 @@ class Robot:
         self._controller.start(self.position, self.node.now)
         if kind == "joint_trajectory":
             self._adapter = JointTrajectoryAdapter(
-                self.node, contract.controllers[0], "zero", Delivery(0.03, 0.1)
+                self.node, contract.controllers[0], "zero", Delivery(0.03, 0.1), self.limits
             )
         else:
             self._adapter = ForwardCommandAdapter(self.node, contract.controllers[0], self.limits)
@@ -227,6 +229,8 @@ class Robot:
         self.sent += 1
         if isinstance(self._adapter, JointTrajectoryAdapter):
             now = self.node.now
+            if isinstance(message, bytes):
+                message = deserialize_message(message, JointTrajectory)
             self._controller.accept(convert.trajectory_from_message(message, now), now)
         else:
             self.position = np.array(message.data)

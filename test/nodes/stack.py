@@ -67,10 +67,23 @@ class Stack:
 
 
 def set_going(operator: Operator) -> None:
-    """Tell the robot something to do and wait until it moves."""
+    """Tell the robot something to do and wait until it moves, and the operator hears what it is sent."""
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
+    since_ns = operator.now_ns()
     wait_for_motion(operator)
+    wait_for_commands(operator, since_ns)
+
+
+def wait_for_commands(operator: Operator, since_ns: int) -> None:
+    """Wait until the operator has heard of a command to each controller: the robot may have discovered who
+    sends them before the operator has."""
+    commanded = {tuple(c.joints) for c in operator.contract.controllers if c.kind == "joint_trajectory"}
+
+    def heard() -> set[tuple[str, ...]]:
+        return {sent.trajectory.joints for sent in operator.sent if sent.received_ns >= since_ns}
+
+    operator.wait(lambda: commanded <= heard(), 90.0, "command to each controller")
 
 
 def wait_for_recorder(operator: Operator, *more: str, image: str = "image_raw") -> None:

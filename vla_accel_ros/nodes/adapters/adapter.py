@@ -51,8 +51,9 @@ class Adapter(ABC):
         """The adapter of one controller, when the node configures. Raises ValueError for what is missing."""
 
     @abstractmethod
-    def send(self, trajectory: Trajectory, now_ns: int) -> None:
-        """Follow this one from now on; it may have other joints too."""
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
+        """Follow this one from now on; it may have other joints too. decided_ns: the present when it was
+        decided, from when on this process may not have been scheduled."""
 
     def measured(self, positions: Mapping[str, float]) -> None:
         """Measured joint positions by name, as they come."""

@@ -33,8 +33,8 @@ class ForwardCommandAdapter(Adapter):
     def make(cls, setup: Setup) -> Adapter:
         return cls(setup.node, setup.controller, setup.limits)
 
-    def send(self, trajectory: Trajectory, now_ns: int) -> None:
-        self._stream.follow(trajectory, now_ns)
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
+        self._stream.follow(trajectory, self._node.now_ns())
 
     def begin(self) -> None:
         self._stream.forget()

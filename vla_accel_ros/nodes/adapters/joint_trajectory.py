@@ -13,10 +13,13 @@ from collections.abc import Mapping
 
 import numpy as np
 from rclpy.duration import Duration
+from rclpy.serialization import serialize_message
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.delivery import Delivery
+from vla_accel_ros.control.hand_over import HandOver
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
@@ -26,16 +29,25 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 
 # Longer than any message should take.
 KEEP_S = 1.0
+# What is held up again and again is sent with twice the lead each time, so many times.
+_TRIES, _DOUBLED_S, _NEVER_NS = 6, 0.01, 2**63
 TOLD_NS = 500_000_000
 """For how long what a controller said of itself counts."""
 
 
 class JointTrajectoryAdapter(Adapter):
-    """stamp: "now" or "zero", see the parameter of the trajectory node."""
+    """stamp: "now" or "zero", see the parameter of the trajectory node. limits: of the controller's joints.
 
-    def __init__(self, node: ManagedNode, controller: Controller, stamp: str, delivery: Delivery) -> None:
+    Trajectories that are stamped are sent so that the controller joins them without a step, however long this
+    process was held up (control/hand_over.py).
+    """
+
+    def __init__(
+        self, node: ManagedNode, controller: Controller, stamp: str, delivery: Delivery, limits: JointLimits
+    ) -> None:
         super().__init__(controller)
         self._node, self._delivery = node, delivery
+        self._hand_over, self._stamped = HandOver(limits), stamp == "now"
         self._publisher = node.output(JointTrajectory, controller.topic, qos.COMMAND)
         self._message = TrajectoryMessage(controller.joints, stamp)
         # A controller with another clock, for which stamp is zero, says nothing about ours.
@@ -46,21 +58,39 @@ class JointTrajectoryAdapter(Adapter):
     def make(cls, setup: Setup) -> Adapter:
         node = setup.node
         delivery = Delivery(value(node, "lead_s"), value(node, "lead_max_s"))
-        return cls(node, setup.controller, value(node, "stamp"), delivery)
+        return cls(node, setup.controller, value(node, "stamp"), delivery, setup.limits)
 
-    def send(self, trajectory: Trajectory, now_ns: int) -> None:
-        message = self._message.fill(trajectory, now_ns=now_ns)
-        self._publisher.publish(message)
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
+        """Serialized before the clock is looked at for the last time: from there to the middleware it is some
+        tens of microseconds."""
+        decided, lead_s = trajectory.select(self.controller.joints), self._delivery.lead_s
+        path: Trajectory | None
+        for _ in range(_TRIES):
+            now_ns = self._node.now_ns()
+            path, by_ns = decided, _NEVER_NS  # it begins on arrival
+            if self._stamped:
+                path, by_ns = self._hand_over.next(decided, decided_ns, now_ns, lead_s)
+            if path is None:
+                return
+            message = self._message.fill(path, now_ns=now_ns)
+            serialized, stamp_ns = serialize_message(message), convert.stamp_ns(message.header.stamp)
+            now_ns = self._node.now_ns()
+            if now_ns <= by_ns:
+                break
+            lead_s = 2.0 * max(lead_s, _DOUBLED_S)
+        self._publisher.publish(serialized)
+        assert path is not None
+        self._hand_over.sent(path, decided)
         if self._publisher.get_subscription_count():
-            decided_ns = min(trajectory.start_ns, now_ns)
-            stamp_ns = convert.stamp_ns(message.header.stamp)
-            self._delivery.sent(stamp_ns, decided_ns, self._node.now_ns())
+            self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
     def begin(self) -> None:
         self._delivery.forget()
+        self._hand_over.forget()
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
         self._delivery.forget()
+        self._hand_over.forget()
         if braking is not None:  # on arrival: the controller may not have heard of the new time yet
             self._publisher.publish(self._message.fill(braking, on_arrival_ns=now_ns))
 
@@ -97,6 +127,7 @@ class JointTrajectoryAdapter(Adapter):
             "measured by": delivery.source if delivery.count else "nothing yet",
             "deliveries": delivery.count,
             "never executed": delivery.lost,
+            "sent late": self._hand_over.late,
         }
 
 

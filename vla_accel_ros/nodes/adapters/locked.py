@@ -24,9 +24,9 @@ class LockedAdapter(Adapter):
     def make(cls, setup: Setup) -> Adapter:
         raise TypeError("a locked adapter is made of another one")
 
-    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
         with self._lock:
-            self._adapter.send(trajectory, now_ns)
+            self._adapter.send(trajectory, decided_ns)
 
     def measured(self, positions: Mapping[str, float]) -> None:
         with self._lock:

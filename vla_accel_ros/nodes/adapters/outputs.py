@@ -63,17 +63,17 @@ class Outputs:
                 tick = self._first_tick if adapter is fastest else self._tick
                 node.every(1.0 / adapter.controller.rate_hz, partial(tick, adapter))
 
-    def send(self, trajectory: Trajectory | None) -> None:
-        """Follow this one from now on; None changes nothing."""
+    def send(self, trajectory: Trajectory | None, decided_ns: int) -> None:
+        """Follow this one, which was decided at decided_ns, from now on; None changes nothing."""
         if trajectory is None:
             return
         with self.lock:
             if self.guard is not None and not self.guard.follow(trajectory):
                 return  # decided before the arm was stopped by a contact
-            now_ns, flows = self._node.now_ns(), self._node.timeline.flows
+            flows = self._node.timeline.flows
             self._flows = {adapter: flows for adapter in self.adapters if adapter.controller.rate_hz}
             for adapter in self.adapters:
-                adapter.send(trajectory, now_ns)
+                adapter.send(trajectory, decided_ns)
 
     def react(self, reaction: Reaction) -> None:
         """Follow this one from now on, because of a contact."""

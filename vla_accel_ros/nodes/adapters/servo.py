@@ -133,9 +133,9 @@ class ServoJointAdapter(ServoAdapter):
     def make(cls, setup: Setup) -> Adapter:
         return cls(setup.node, setup.controller, setup.limits, value(setup.node, "servo_gain"))
 
-    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
         self._resting = False
-        self._jog.follow(trajectory, now_ns)
+        self._jog.follow(trajectory, self._node.now_ns())
 
     def measured(self, positions: Mapping[str, float]) -> None:
         here = np.array([positions[name] for name in self.controller.joints])
@@ -177,7 +177,7 @@ class ServoTwistAdapter(ServoAdapter):
         assert setup.twist is not None  # a contract with servo_twist says what its twists mean
         return cls(setup.node, setup.controller, setup.twist)
 
-    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
         """Nothing: the hand moves by the buffer alone."""
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:

@@ -137,7 +137,8 @@ class TrajectoryNode(ManagedNode):
         self._home.cancel("the trajectory node was deactivated")
         self._hold.abandon()
         self._force.adopt()
-        self._outputs.send(self._follower.stop(self.now_ns()))
+        now_ns = self.now_ns()
+        self._outputs.send(self._follower.stop(now_ns), now_ns)
         self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
         self._outputs.close()
 
@@ -216,7 +217,8 @@ class TrajectoryNode(ManagedNode):
                 self._follower.refused(str(refusal))
                 raise
             with self.timeline.following(chunk.stamp_ns):
-                self._outputs.send(self._follower.follow(chunk, self.now_ns(), self.now_ns))
+                now_ns = self.now_ns()
+                self._outputs.send(self._follower.follow(chunk, now_ns, self.now_ns), now_ns)
         except ValueError as refusal:
             self.get_logger().error(f"chunk refused: {refusal}", throttle_duration_sec=1.0)
             return False
@@ -263,8 +265,9 @@ class TrajectoryNode(ManagedNode):
         self._follow_next()
         self._force.adopt()
         self._follower.joining.told(self._outputs.reference()[self._columns])
-        change, stop = self._follower.step(self.now_ns())
-        self._outputs.send(stop)
+        now_ns = self.now_ns()
+        change, path = self._follower.step(now_ns)
+        self._outputs.send(path, now_ns)
         self._force.watch()
         self._note_silence()
         self._follower.buffer.lead_s = self._outputs.lead_s()

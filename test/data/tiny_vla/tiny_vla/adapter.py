@@ -21,7 +21,7 @@ class GripperAdapter(Adapter):
     def make(cls, setup: Setup) -> Adapter:
         return cls(setup)
 
-    def send(self, trajectory: Trajectory, now_ns: int) -> None:
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
         last = trajectory.select(self.controller.joints).positions[-1]
         self._publisher.publish(Float64MultiArray(data=last.tolist()))
 

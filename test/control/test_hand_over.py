@@ -1,0 +1,151 @@
+"""What a joint_trajectory_controller executes of trajectories that are sent later than they were decided.
+
+A process that is held up between a decision and its message: time is given, and as much of it passes there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from motion import JOINTS, LIMITS, S, make_ramp
+
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.hand_over import HandOver
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
+
+MS = 1_000_000
+LEAD_S = 0.03
+LEAD = round(LEAD_S * S)
+START = np.zeros(3)
+
+
+class Arm:
+    """One controller, and what it is sent. Attribute `now`."""
+
+    def __init__(self, handed_over: bool = True) -> None:
+        self.now, self.hand_over, self._handed_over = S, HandOver(LIMITS), handed_over
+        self.buffer = TrajectoryBuffer(JOINTS, LIMITS, lead_s=LEAD_S, max_age_s=1.0)
+        self.buffer.reset(START)
+        self._controller = TrajectoryController(JOINTS, START, True)
+        self._controller.starts[0] = self.now
+        self.send(self.buffer.go_to(START, np.full(3, 0.1), self.now), 0, 0)
+        self.now += S
+
+    def send(self, decided: Trajectory | None, held_up: int, travels: int, waits: int = 0) -> None:
+        """Held up before it is asked what to send, and, where that is allowed, waits after it."""
+        if decided is None:
+            return
+        decided_ns, self.now = self.now, self.now + held_up
+        path: Trajectory | None = decided
+        if self._handed_over:
+            path, by_ns = self.hand_over.next(decided, decided_ns, self.now, LEAD_S)
+            if path is None:
+                return
+            assert by_ns >= self.now
+            self.now = min(self.now + waits, by_ns)
+            self.hand_over.sent(path, decided)
+        at_ns = self.now + travels
+        here = self._controller.state(at_ns)
+        assert path is not None
+        assert self._controller.accept(with_hold(path), at_ns, MotionState(at_ns, here.position))
+        self.now = at_ns
+
+    def broken(self) -> list[Broken]:
+        times, positions = self._controller.path(self.now)
+        return judge_path(times, positions, LIMITS, [], [])
+
+    @property
+    def position(self) -> np.ndarray:
+        return self._controller.state(self.now).position
+
+
+def with_hold(path: Trajectory) -> Trajectory:
+    """As messages are, so that they have not ended when they come."""
+    end = Trajectory(path.joints, np.array([path.end_ns + S]), path.positions[-1:], np.zeros((1, 3)))
+    return path.then(end)
+
+
+def play(arm: Arm, seed: int, held_up: float) -> None:
+    """Chunks every 100 ms or later, some stops, and joins after them; a third is held up for so long [s] at
+    most."""
+    rng = np.random.default_rng(seed)
+
+    def send(decided: Trajectory | None) -> None:
+        late = rng.uniform(0.0, held_up) * (rng.random() < 1 / 3)
+        travels, waits = rng.integers(LEAD, size=2).tolist()
+        arm.send(decided, round(late * S), travels, waits)
+
+    for k in range(60):
+        speed, here = rng.uniform(-0.5, 0.5, 3), arm.buffer.reference(arm.now - 80 * MS)[0]
+        chunk = make_ramp(speed, 12, 0.05, start=here, stamp_ns=arm.now - 80 * MS, request_id=k)
+        send(arm.buffer.update(chunk, arm.now))
+        if rng.random() < 0.15:
+            send(arm.buffer.stop(arm.now))
+            arm.now += S
+            send(arm.buffer.go_to(arm.position, np.full(3, 0.1), arm.now))
+            arm.now += S
+        arm.now += 100 * MS
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("held_up", [0.02, 0.1, 0.7])
+def test_however_late_a_trajectory_is_sent_the_controller_keeps_the_limits(held_up, seed):
+    arm = Arm()
+    play(arm, seed, held_up)
+    assert arm.broken() == []
+    assert bool(arm.hand_over.late) == (held_up > LEAD_S)
+
+
+def test_as_it_was_decided_it_would_be_joined_with_a_step():
+    arm = Arm(handed_over=False)
+    play(arm, 0, 0.7)
+    assert {broken.what for broken in arm.broken()} >= {"acceleration", "velocity"}
+
+
+def test_in_time_it_is_sent_as_it_was_decided_until_so_long_before_it_differs():
+    arm = Arm()
+    first, decided_ns = arm.buffer.update(make_ramp(0.2, stamp_ns=arm.now), arm.now), arm.now
+    assert first is not None
+    for held_up in (0, LEAD - 3 * MS):
+        path, by_ns = arm.hand_over.next(first, decided_ns, decided_ns + held_up, LEAD_S)
+        assert path is first
+        assert by_ns + LEAD == pytest.approx(decided_ns + 2 * LEAD, abs=2 * MS)
+    path, by_ns = arm.hand_over.next(first, decided_ns, decided_ns + LEAD + 5 * MS, LEAD_S)
+    assert path is not first and by_ns == decided_ns + 2 * LEAD + 5 * MS
+
+
+def test_a_late_stop_brakes_from_where_the_controller_is():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 200 * MS
+    stop = arm.buffer.stop(arm.now)
+    arm.send(stop, 300 * MS, LEAD // 2)
+    arm.now += 200 * MS
+    rests = arm.position
+    arm.now += 2 * S
+    assert arm.broken() == []
+    np.testing.assert_array_equal(arm.position, rests)
+    passed = (300 * MS + 3 * LEAD) * 1e-9 * 0.4
+    assert (np.abs(rests - stop.positions[-1]) <= passed).all()
+
+
+@pytest.mark.parametrize("held_up", [500 * MS, 5 * S])
+def test_what_is_approached_is_moved_by_as_much_as_it_is_late(held_up):
+    arm, there = Arm(), np.array([0.5, -0.5, 0.2])
+    decided = arm.buffer.go_to(there, np.abs(there), arm.now)
+    path, _ = arm.hand_over.next(decided, arm.now, arm.now + held_up, LEAD_S)
+    assert path is not None
+    assert path.end_ns == decided.end_ns + held_up
+    arm.send(decided, held_up, LEAD)
+    arm.now += 3 * S
+    assert arm.broken() == []
+    np.testing.assert_array_equal(arm.position, there)
+
+
+def test_of_a_controller_that_others_drove_nothing_is_believed():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.hand_over.forget()
+    stop = arm.buffer.stop(arm.now + S)
+    assert arm.hand_over.next(stop, arm.now + S, arm.now + 2 * S, LEAD_S)[0] is stop
