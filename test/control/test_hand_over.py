@@ -143,6 +143,17 @@ def test_what_is_approached_is_moved_by_as_much_as_it_is_late(held_up):
     np.testing.assert_array_equal(arm.position, there)
 
 
+@pytest.mark.parametrize("held_up", [0, 500 * MS])
+def test_a_contact_on_the_way_does_not_wait_unless_that_was_moved(held_up):
+    arm, there = Arm(), np.array([0.5, -0.5, 0.2])
+    arm.send(arm.buffer.go_to(there, np.abs(there), arm.now), held_up, 0)
+    arm.now += 100 * MS
+    retreat = Trajectory(JOINTS, arm.now + np.array([0, S]), np.array([there, there / 2]))
+    path, by_ns = arm.hand_over.next(retreat, arm.now, arm.now, LEAD_S)
+    assert path is (None if held_up else retreat) and (held_up or by_ns == arm.now + LEAD)
+    assert arm.hand_over.late == (2 if held_up else 0)
+
+
 def test_of_a_controller_that_others_drove_nothing_is_believed():
     arm = Arm()
     arm.send(arm.buffer.update(make_ramp(0.4, stamp_ns=arm.now), arm.now), 0, 0)

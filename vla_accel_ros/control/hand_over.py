@@ -40,13 +40,15 @@ class HandOver:
     def forget(self) -> None:
         """Others drive the controller, or its clock was set: nobody knows what it executes."""
         self._executed: Trajectory | None = None
+        self._moved = False  # that is not what was decided
 
     def next(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_s: float
     ) -> tuple[Trajectory | None, int]:
         """What to send now for a trajectory of this controller's joints that was decided at decided_ns, and
         until when that may be sent: it arrives up to lead_s later. None while the controller approaches what
-        was moved: nobody knows where on its way it is, and it comes to rest by itself."""
+        was moved: nobody expects that it still does, and it comes to rest by itself. What was not moved is
+        known to whoever decides, and a contact must not wait for it."""
         lead_ns = round(lead_s * 1e9)
         if decided.start_ns > decided_ns + SET_BACK_NS:  # approached
             late_ns = now_ns - decided_ns if now_ns - decided_ns > lead_ns else 0
@@ -61,6 +63,8 @@ class HandOver:
         if self._executed is None:
             return decided, max(decided_ns, now_ns) + lead_ns
         if now_ns < self._executed.start_ns:
+            if not self._moved:
+                return decided, max(decided_ns, now_ns) + lead_ns
             self.late += 1
             return None, now_ns
         by_ns = self._same_until_ns(decided, now_ns, 2 * lead_ns) - lead_ns
@@ -70,7 +74,8 @@ class HandOver:
 
     def sent(self, trajectory: Trajectory, decided: Trajectory) -> None:
         """The controller executes this from now on."""
-        self.late += trajectory is not decided
+        self._moved = trajectory is not decided
+        self.late += self._moved
         self._executed = trajectory
 
     def _same_until_ns(self, decided: Trajectory, now_ns: int, for_ns: int) -> int:
