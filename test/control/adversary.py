@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -45,6 +46,10 @@ KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 KEEP_NS = S
 HOLD_SLACK_NS = S // 2
+
+
+class Ended(Exception):
+    """The process, or the episode, has ended while a message was held up."""
 
 
 class Episode:
@@ -80,7 +85,7 @@ class Episode:
         self.controller = TrajectoryController(self.robot.joints, self.where.copy(), rng.random() < 0.7)
         self.ticks: list[tuple[int, np.ndarray]] = []
         self.arrivals_ns = self.others_until_ns = 0
-        self.activated = self.began = self.restarted = False
+        self.activated = self.began = self.restarted = self.late = False
         self.anew = [0]
         self.holding: tuple[int, int] | None = None
         self.still: list[tuple[int, int]] = []
@@ -114,10 +119,13 @@ class Episode:
         if self.faults:
             self._at(round(self.rng.expovariate(self.pace) * S), self._fault)
         while self._queue and self._queue[0][0] <= self.end_ns:
-            self.t_ns, _, happen = heapq.heappop(self._queue)
-            happen()
+            self._next()
         self._judge()
         return self
+
+    def _next(self) -> None:
+        self.t_ns, _, happen = heapq.heappop(self._queue)
+        happen()
 
     def now_ns(self) -> int:
         """ROS time."""
@@ -152,7 +160,7 @@ class Episode:
 
     def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
         given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
-        return TrajectoryLogic(*given, self._reference)
+        return TrajectoryLogic(*given, self._reference, self._held_up)
 
     def _reference(self) -> np.ndarray | None:
         """What a joint_trajectory_controller tells of itself; no other kind does."""
@@ -178,13 +186,17 @@ class Episode:
         debt = [0]
         self._at(self.rng.randrange(period_ns), again)
 
-    def _input(self, name: str, give: Callable[[], object]) -> object:
+    def _input(self, name: str, give: Callable[[], object]) -> None:
         """An event of the node's; while it stalls, the newest of each name waits."""
         self.events += 1
         if self.active("stall"):
             self._waiting[name] = give
-            return None
-        return give()
+        else:
+            self._called(give)
+
+    def _called(self, give: Callable[[], object]) -> None:
+        with suppress(Ended):
+            give()
 
     # the robot
 
@@ -326,7 +338,7 @@ class Episode:
         if self.node.silent:
             self._break("sent something while released")
         self._check_length(trajectory, on_arrival)
-        most = self.delay_of_lead * self.parameters.lead_s * S
+        most = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
         delay_ns = round(self.rng.uniform(0.0, most)) if self.parameters.lead_s else 0
         self.arrivals_ns = max(self.arrivals_ns + 1, sent_ns + delay_ns)
 
@@ -350,6 +362,24 @@ class Episode:
                         self.controller.spare(self.t_ns, moved.end_ns)
 
         self._at(self.arrivals_ns, arrive)
+
+    def _held_up(self) -> None:
+        """The process is not scheduled between a decision and its message: the call of the node's that sends
+        goes on later, and meanwhile everything else happens, and inputs wait. Nothing else is decided before
+        that message has left: one thread decides and sends."""
+        self.late = False
+        if not self.active("held up") or self.active("stall"):
+            return
+        self._lasts("stall", 0.0, 0.4)
+        until_ns, restarts = self.until["stall"], self.happened["restart"]
+        self._go_on_later()
+        while self._queue and self._queue[0][0] <= min(until_ns, self.end_ns):
+            self._next()
+            if self.happened["restart"] != restarts:
+                raise Ended
+        if until_ns > self.end_ns:
+            raise Ended
+        self.t_ns, self.late = until_ns, True
 
     def _check_length(self, trajectory: Trajectory, on_arrival: bool) -> None:
         """No more motion than the age of chunks allows, and a brake."""
@@ -552,18 +582,23 @@ class Episode:
         if self.active("stall"):
             return
         self._lasts(name, 0.02, self.rng.choice((0.05, 0.3, 2.0)))
-        self._waiting = {}
         if self.holding is not None and self.robot.kind != "joint_trajectory":
             # A stream whose process is not scheduled brakes the rest of the way after that.
             self.holding = max(self.holding[0], self.until[name] + HOLD_SLACK_NS), 0
+        self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        self._waiting = {}
 
         def go_on() -> None:
             if self.active("stall"):
                 return  # the process has ended meanwhile
             waiting, self._waiting = list(self._waiting.values()), {}
             self.rng.shuffle(waiting)
+            restarts = self.happened["restart"]
             for give in waiting:
-                give()
+                if self.happened["restart"] == restarts:  # else what waited died with it
+                    self._called(give)
 
         self._at(self.until["stall"] + 1, go_on)
 
@@ -613,6 +648,7 @@ FAULTS: dict[str, Callable[[Episode, str], None]] = {
     "home": Episode.home,
     "restart": Episode.restart,
     "stall": Episode.stall,
+    "held up": lambda e, n: e._lasts(n, 0.1, 2.0),
     "reactivate": Episode.reactivate,
 }
 

@@ -61,7 +61,8 @@ class TrajectoryLogic:
     """One process of the node. send: gets (trajectory, whether its times count from its arrival).
 
     holds: what a process before this one left. reference: where the controllers say that they are commanded
-    to be, None where they say nothing."""
+    to be, None where they say nothing. held_up: called between a decision and its message; returns when
+    the process is scheduled again."""
 
     robot: Robot
     parameters: Parameters
@@ -70,6 +71,7 @@ class TrajectoryLogic:
     send: Callable[[Trajectory, bool], None]
     holds: dict[str, None] = field(default_factory=dict)
     reference: Callable[[], np.ndarray | None] = lambda: None
+    held_up: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         robot, options = self.robot, self.parameters
@@ -125,11 +127,15 @@ class TrajectoryLogic:
 
     def watch(self) -> None:
         """The watchdog's timer."""
-        now_ns = self._watched_ns = self._now()
+        now_ns = self._now()
         told = self.reference()
         self.follower.joining.told(np.full(len(self.robot.joints), np.nan) if told is None else told)
+        self.follower.joining.rests(self.hand_over.rests_ns)
         change, stop = self.follower.step(now_ns)
         self._send(stop)
+        if self._clock.was_set():
+            return
+        now_ns = self._watched_ns = self.clock_ns()
         if change is not None and change.after is Motion.HOLDING and isinstance(self.stream, JogStream):
             self.stream.rest()
         state, joins = self.follower.safety.state, self.follower.joining.lasts(now_ns)
@@ -256,9 +262,13 @@ class TrajectoryLogic:
         if self.stream is not None:
             self.stream.follow(decided, now_ns)
             return
-        path, _ = self.hand_over.next(decided, now_ns, now_ns, self.parameters.lead_s)
+        self.held_up()
+        if self._clock.was_set():
+            return
+        sent_ns = self.clock_ns()
+        path, _ = self.hand_over.next(decided, now_ns, sent_ns, self.parameters.lead_s)
         if path is not None:
-            self.hand_over.sent(path, decided)
+            self.hand_over.sent(path, decided, sent_ns)
             self.send(path, False)
 
     def _forget(self) -> None:
@@ -291,7 +301,9 @@ class TrajectoryLogic:
         return round(self.follower.buffer.kept_s * 1e9)
 
     def _stands(self, now_ns: int) -> bool:
-        still = now_ns >= self._brakes_until_ns and not self.follower.joining.lasts(now_ns)
+        still = now_ns >= max(
+            self._brakes_until_ns, self.hand_over.rests_ns
+        ) and not self.follower.joining.lasts(now_ns)
         still = still and (now_ns >= self._settles_until_ns or self.follower.joining.stand)
         return still and self.follower.safety.state is Motion.HOLDING
 

@@ -44,7 +44,7 @@ class Arm:
                 return
             assert by_ns >= self.now
             self.now = min(self.now + waits, by_ns)
-            self.hand_over.sent(path, decided)
+            self.hand_over.sent(path, decided, self.now)
         at_ns = self.now + travels
         here = self._controller.state(at_ns)
         assert path is not None

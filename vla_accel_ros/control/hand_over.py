@@ -6,8 +6,9 @@ half is for this process, which may not be scheduled between the decision and th
 messages to two controllers. What is later than that is not sent as it was decided: the controller keeps what
 it has for twice `lead_s` from then on, and is led from there to the decided motion within its limits. What
 begins later than the present is approached from wherever the controller is, in the time that was meant for
-that: it is moved by as much as it is late. `CommandStream` does the same for controllers that are told where
-to be at a rate.
+that: it is moved by as much as it is late. Such a time is meant for a controller at rest near where it was to
+be: where it still moves, because what it has was sent late, it brakes first, and where that ends further away,
+it has more time. `CommandStream` does the same for controllers that are told where to be at a rate.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from dataclasses import replace
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
-from vla_accel_ros.control.limits.joint_limits import JointLimits, cut
+from vla_accel_ros.control.limits.joint_limits import JointLimits, cut, rest_to_rest_s
 from vla_accel_ros.control.limits.trajectory_limits import enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
-# Motion that differs by no more [rad, rad/s] is the same; looked at this often.
-_ROUNDING, _SPEED_ROUNDING = 1e-6, 1e-4
+# Motion that differs by no more [rad, rad/s] is the same: within a control period of 2 ms it is less than a
+# thousandth of any acceleration limit. Looked at this often.
+_ROUNDING, _SPEED_ROUNDING = 1e-9, 1e-6
 _LOOK_NS = 1_000_000
 _END_NS = 100_000_000
 
@@ -40,43 +42,69 @@ class HandOver:
     def forget(self) -> None:
         """Others drive the controller, or its clock was set: nobody knows what it executes."""
         self._executed: Trajectory | None = None
+        self._approach_ns = 0  # how long it was given to where that begins
         self._moved = False  # that is not what was decided
+
+    @property
+    def rests_ns(self) -> int:
+        """When the controller comes to rest, if that is not as it was decided; else 0."""
+        return self._executed.end_ns if self._moved and self._executed is not None else 0
 
     def next(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_s: float
     ) -> tuple[Trajectory | None, int]:
         """What to send now for a trajectory of this controller's joints that was decided at decided_ns, and
         until when that may be sent: it arrives up to lead_s later. None while the controller approaches what
-        was moved: nobody expects that it still does, and it comes to rest by itself. What was not moved is
-        known to whoever decides, and a contact must not wait for it."""
-        lead_ns = round(lead_s * 1e9)
-        if decided.start_ns > decided_ns + SET_BACK_NS:  # approached
-            late_ns = now_ns - decided_ns if now_ns - decided_ns > lead_ns else 0
-            executed = self._executed
-            if executed is not None and executed.start_ns <= now_ns < executed.end_ns:
-                # It is sized for a controller at rest: after what was led, and still moves.
-                late_ns = executed.end_ns - decided_ns
-                moved = replace(decided, times_ns=decided.times_ns + late_ns)
-                return executed.since(now_ns).then(moved), now_ns + lead_ns
-            moved = replace(decided, times_ns=decided.times_ns + late_ns) if late_ns else decided
-            return moved, decided_ns + late_ns + lead_ns
-        if self._executed is None:
+        was moved, and comes to rest there by itself. What was not moved is known to whoever decides, and a
+        contact must not wait for it."""
+        lead_ns, executed = round(lead_s * 1e9), self._executed
+        if decided.start_ns > decided_ns + SET_BACK_NS:
+            return self._approached(decided, decided_ns, now_ns, lead_ns)
+        if executed is None:
             return decided, max(decided_ns, now_ns) + lead_ns
-        if now_ns < self._executed.start_ns:
+        if now_ns < executed.start_ns:
             if not self._moved:
                 return decided, max(decided_ns, now_ns) + lead_ns
+            if executed.speeds.any() and decided.end_ns < executed.end_ns:
+                # It is to come to rest, and sooner than it would. Of where it is on its way there is known
+                # that it has the time of a whole approach, from wherever that is.
+                return self._rest_at(executed, now_ns), now_ns + lead_ns
             self.late += 1
             return None, now_ns
         by_ns = self._same_until_ns(decided, now_ns, 2 * lead_ns) - lead_ns
         if by_ns >= now_ns:  # from now on, if late: a controller refuses what has ended
             return decided if now_ns <= decided_ns + lead_ns else decided.since(now_ns), by_ns
-        return self._led(self._executed, decided, now_ns, now_ns + 2 * lead_ns), now_ns + lead_ns
+        return self._led(executed, decided, now_ns, now_ns + 2 * lead_ns), now_ns + lead_ns
 
-    def sent(self, trajectory: Trajectory, decided: Trajectory) -> None:
-        """The controller executes this from now on."""
+    def sent(self, trajectory: Trajectory, decided: Trajectory, now_ns: int) -> None:
+        """The controller executes this from now_ns on."""
         self._moved = trajectory is not decided
         self.late += self._moved
-        self._executed = trajectory
+        self._executed, self._approach_ns = trajectory, trajectory.start_ns - now_ns
+
+    def _approached(
+        self, decided: Trajectory, decided_ns: int, now_ns: int, lead_ns: int
+    ) -> tuple[Trajectory, int]:
+        """What begins later than it was decided, moved by as much as it is late."""
+        from_ns = now_ns if now_ns - decided_ns > lead_ns else decided_ns
+        approach_ns, executed, before = decided.start_ns - decided_ns, self._executed, None
+        if executed is not None and now_ns >= executed.start_ns:
+            before = cut(executed.since(now_ns), now_ns + 2 * lead_ns, self._limits)
+        elif executed is not None and self._moved and _away(executed.positions[0], decided).any():
+            before = self._rest_at(executed, now_ns)
+        if before is not None:
+            away = _away(before.positions[-1], decided)
+            approach_ns = max(approach_ns, round(rest_to_rest_s(away, self._limits) * 1e9) + 2 * lead_ns)
+            if now_ns < before.end_ns:
+                return before.then(_begins(decided, before.end_ns + approach_ns)), now_ns + lead_ns
+        return _begins(decided, from_ns + approach_ns), from_ns + lead_ns
+
+    def _rest_at(self, executed: Trajectory, now_ns: int) -> Trajectory:
+        """Where it is approached already, at rest, after a whole approach from now on."""
+        rest = np.zeros_like(executed.positions[:1])
+        return Trajectory(
+            executed.joints, np.array([now_ns + self._approach_ns]), executed.positions[:1], rest
+        )
 
     def _same_until_ns(self, decided: Trajectory, now_ns: int, for_ns: int) -> int:
         """Until when, at most so long, the controller executes this already; before now_ns if it does not."""
@@ -108,6 +136,17 @@ class HandOver:
         if not _same(joined, decided, np.array([brakes_ns])).all():
             joined = cut(joined, brakes_ns, self._limits)
         return old.since(now_ns).then(joined)
+
+
+def _begins(trajectory: Trajectory, start_ns: int) -> Trajectory:
+    late_ns = start_ns - trajectory.start_ns
+    return replace(trajectory, times_ns=trajectory.times_ns + late_ns) if late_ns else trajectory
+
+
+def _away(position: np.ndarray, after: Trajectory) -> np.ndarray:
+    """How far float64 [D] positions are from where a trajectory begins, [D]; 0 within rounding."""
+    away = np.abs(after.positions[0] - position)
+    return np.where(away > _ROUNDING, away, 0.0)
 
 
 def _same(one: Trajectory, other: Trajectory, times: np.ndarray) -> np.ndarray:

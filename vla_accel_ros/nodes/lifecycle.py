@@ -133,6 +133,10 @@ class ManagedNode(LifecycleNode):
         """ROS time in nanoseconds."""
         return self.get_clock().now().nanoseconds
 
+    def clock_was_set(self) -> bool:
+        """Whether ROS time was set while what is called now went on; `clock_jumped` comes after it."""
+        return self.active and not self.get_clock().ros_time_is_active and self._clock_watch.was_set()
+
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt(
             "configure",

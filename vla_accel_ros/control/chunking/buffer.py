@@ -24,7 +24,12 @@ from typing import Literal
 import numpy as np
 
 from vla_accel_ros.control.chunking.plausibility import check_chunk_size
-from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_from, brake_on_arrival
+from vla_accel_ros.control.limits.joint_limits import (
+    JointLimits,
+    brake_from,
+    brake_on_arrival,
+    rest_to_rest_s,
+)
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce_knots
 from vla_accel_ros.control.trajectory import Trajectory, check_finite, hardest, knot_velocities, trusted
 from vla_accel_ros.types import Chunk
@@ -37,7 +42,6 @@ MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 
 _AHEAD_S = 0.1
 _CROSSING_S = 0.1
-_SHORTEST_S = 0.1
 SET_BACK_NS = 20_000_000
 """A clock that is set back by no more goes on as if it had not been; by more, it is another time."""
 
@@ -206,10 +210,7 @@ class TrajectoryBuffer:
 
     def rest_to_rest_ns(self, away: np.ndarray) -> int:
         """How long a cubic over distances [D] takes within the limits, and a message to come before it."""
-        limits = self.limits
-        speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
-        longest_s = max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
-        return math.ceil((longest_s + self.kept_s) * 1e3) * 1_000_000
+        return math.ceil((rest_to_rest_s(away, self.limits) + self.kept_s) * 1e3) * 1_000_000
 
     def check(self, chunk: Chunk, now_ns: int) -> None:
         """Raises ValueError for a chunk that is wrong; see `update`."""

@@ -68,6 +68,13 @@ class Joining:
             if name in self._buffer.joints:
                 self._setpoint[self._buffer.joints.index(name)] = position
 
+    def rests(self, until_ns: int) -> None:
+        """Controllers come to rest then, by what was sent later than it was decided; 0 where all was sent in
+        time. A join lasts as long."""
+        if self.begun and until_ns > self.rest_ns:
+            self.until_ns = until_ns if self.until_ns == self.rest_ns else self.until_ns
+            self.rest_ns = until_ns
+
     def begin_at(self, setpoint: np.ndarray) -> None:
         """Controllers rest here, float64 [D], NaN where that is not known."""
         self._setpoint[:] = setpoint

@@ -259,8 +259,16 @@ class ClockWatch:
 
     def jump_ns(self) -> int:
         """By how much the clock was set since the last call; 0 when it was not."""
-        (least, clock, most), (before, now, after) = self._last, self._read()
-        self._last = before, now, after
+        before, self._last = self._last, self._read()
+        return self._between(before, self._last)
+
+    def was_set(self) -> bool:
+        """Whether the clock was set since the last call of `jump_ns`, which tells of it still."""
+        return self._between(self._last, self._read()) != 0
+
+    @staticmethod
+    def _between(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
+        (least, clock, most), (before, now, after) = one, other
         back, ahead = (now - clock) - (before - most), (now - clock) - (after - least)
         return back if back < -SET_BACK_NS else ahead if ahead > _AHEAD_NS else 0
 

@@ -132,6 +132,12 @@ def brake_on_arrival(
     return Trajectory(joints, np.array([now_ns + math.ceil(rest_s * 1e9)]), end, np.zeros_like(end))
 
 
+def rest_to_rest_s(away: np.ndarray, limits: JointLimits) -> float:
+    """How long one cubic over distances, float64 [D], takes from rest to rest within the limits."""
+    speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
+    return max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
+
+
 def cut(trajectory: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:
     """A motion up to a time and then a brake; all of it, where it ends before. It has velocities."""
     if at_ns >= trajectory.end_ns:

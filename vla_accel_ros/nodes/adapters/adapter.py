@@ -72,6 +72,11 @@ class Adapter(ABC):
         braking: how, in the new time, for a controller that executes by itself; None when it is at rest.
         """
 
+    def rests_ns(self) -> int:
+        """When its controller comes to rest by what was sent later than it was decided; 0 where the last was
+        sent in time."""
+        return 0
+
     def tick(self, now_ns: int) -> None:
         """Send what is due now."""
 

@@ -75,12 +75,14 @@ class JointTrajectoryAdapter(Adapter):
             message = self._message.fill(path, now_ns=now_ns)
             serialized, stamp_ns = serialize_message(message), convert.stamp_ns(message.header.stamp)
             now_ns = self._node.now_ns()
+            if self._node.clock_was_set():
+                return  # it was decided in a time that is no more: a stop comes next
             if now_ns <= by_ns:
                 break
             lead_s = 2.0 * max(lead_s, _DOUBLED_S)
         self._publisher.publish(serialized)
         assert path is not None
-        self._hand_over.sent(path, decided)
+        self._hand_over.sent(path, decided, now_ns)
         if self._publisher.get_subscription_count():
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
@@ -98,6 +100,9 @@ class JointTrajectoryAdapter(Adapter):
         self._look()
         told = self._told
         return told.reference if told is not None and abs(now_ns - told.stamp_ns) < TOLD_NS else {}
+
+    def rests_ns(self) -> int:
+        return self._hand_over.rests_ns
 
     def lead_s(self, now_ns: int) -> float:
         self._look()

@@ -44,6 +44,10 @@ class LockedAdapter(Adapter):
         with self._lock:
             self._adapter.stop(braking, now_ns)
 
+    def rests_ns(self) -> int:
+        with self._lock:
+            return self._adapter.rests_ns()
+
     def tick(self, now_ns: int) -> None:
         with self._lock:
             self._adapter.tick(now_ns)

@@ -97,6 +97,10 @@ class Outputs:
             told.update(adapter.reference(now_ns))
         return np.array([told.get(name, np.nan) for name in self._names])
 
+    def rests_ns(self) -> int:
+        """When the last controller comes to rest by what was sent later than it was decided; else 0."""
+        return max((adapter.rests_ns() for adapter in self.adapters), default=0)
+
     def begin(self) -> None:
         """Send nothing until the next trajectory."""
         for adapter in self.adapters:

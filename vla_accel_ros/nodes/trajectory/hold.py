@@ -256,7 +256,8 @@ class Hold:
 
     def _stands(self) -> bool:
         now_ns = self.node.now_ns()
-        if self._follower.safety.state is not Motion.HOLDING or now_ns < self._brakes_until_ns:
+        until_ns = max(self._brakes_until_ns, self._outputs.rests_ns())
+        if self._follower.safety.state is not Motion.HOLDING or now_ns < until_ns:
             return False
         if self._follower.joining.lasts(now_ns):
             return False

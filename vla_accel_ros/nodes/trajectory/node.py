@@ -265,9 +265,12 @@ class TrajectoryNode(ManagedNode):
         self._follow_next()
         self._force.adopt()
         self._follower.joining.told(self._outputs.reference()[self._columns])
+        self._follower.joining.rests(self._outputs.rests_ns())
         now_ns = self.now_ns()
         change, path = self._follower.step(now_ns)
         self._outputs.send(path, now_ns)
+        if self.clock_was_set():
+            return  # while that was held up: nothing is to be believed before it begins anew
         self._force.watch()
         self._note_silence()
         self._follower.buffer.lead_s = self._outputs.lead_s()
