@@ -227,9 +227,8 @@ class TrajectoryLogic:
             self.follower.joining.begin_after(braking)
         if self.stream is not None:
             self.stream.stop(now_ns, self.steady_ns())
-        elif braking is not None:
-            self.send(braking, True)
-        self.hand_over.forget()
+        else:
+            self._stop(braking, now_ns)
         if self.twist is not None:
             self.twist.restart(now_ns, self.steady_ns())
         limits = self.robot.limits
@@ -264,12 +263,19 @@ class TrajectoryLogic:
             return
         self.held_up()
         if self._clock.was_set():
+            self.hand_over.dropped()
             return
         sent_ns = self.clock_ns()
         path, _ = self.hand_over.next(decided, now_ns, sent_ns, self.parameters.lead_s)
         if path is not None:
             self.hand_over.sent(path, decided, sent_ns)
             self.send(path, False)
+
+    def _stop(self, braking: Trajectory | None, now_ns: int) -> None:
+        was_ns = now_ns - self._jumped_ns
+        stop = self.hand_over.stop(braking, was_ns, now_ns, self.parameters.lead_s)
+        if stop is not None:
+            self.send(stop, True)
 
     def _forget(self) -> None:
         self.hand_over.forget()
@@ -366,7 +372,7 @@ class TrajectoryLogic:
             if not jumped:
                 self._send(braking)
             elif self.stream is None:
-                self.send(braking, True)
+                self._stop(braking, now_ns)
             self._brakes_until_ns, self._cut = braking.end_ns, braking
         if HOMING in self.holds:
             self._went = True

@@ -7,8 +7,8 @@ messages to two controllers. What is later than that is not sent as it was decid
 it has for twice `lead_s` from then on, and is led from there to the decided motion within its limits. What
 begins later than the present is approached from wherever the controller is, in the time that was meant for
 that: it is moved by as much as it is late. Such a time is meant for a controller at rest near where it was to
-be: where it still moves, because what it has was sent late, it brakes first, and where that ends further away,
-it has more time. `CommandStream` does the same for controllers that are told where to be at a rate.
+be: where it still moves, because what it has was sent late, it brakes first, and where that ends further
+away it has more time. `CommandStream` does the same for controllers that are told where to be at a rate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
-from vla_accel_ros.control.limits.joint_limits import JointLimits, cut, rest_to_rest_s
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival, cut, rest_to_rest_s
 from vla_accel_ros.control.limits.trajectory_limits import enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
@@ -43,7 +43,7 @@ class HandOver:
         """Others drive the controller, or its clock was set: nobody knows what it executes."""
         self._executed: Trajectory | None = None
         self._approach_ns = 0  # how long it was given to where that begins
-        self._moved = False  # that is not what was decided
+        self._moved = self._stopped = False  # that is not what was decided; it is a stop
 
     @property
     def rests_ns(self) -> int:
@@ -78,9 +78,34 @@ class HandOver:
 
     def sent(self, trajectory: Trajectory, decided: Trajectory, now_ns: int) -> None:
         """The controller executes this from now_ns on."""
-        self._moved = trajectory is not decided
+        self._moved, self._stopped = trajectory is not decided, False
         self.late += self._moved
         self._executed, self._approach_ns = trajectory, trajectory.start_ns - now_ns
+
+    def dropped(self) -> None:
+        """What was decided is not sent: the clock was set meanwhile."""
+        self._moved = True
+
+    def stop(self, braking: Trajectory | None, was_ns: int, now_ns: int, lead_s: float) -> Trajectory | None:
+        """The stop to send after the clock was set, one point to rest at; None for none. was_ns: the present
+        in the time before.
+
+        braking: by what was decided, None where that is at rest. Where the controller executes something else
+        the stop begins on that, and no other comes after it.
+        """
+        executed, stopped = self._executed, self._stopped
+        if executed is None or not self._moved or (braking is None and was_ns >= executed.end_ns):
+            self.forget()
+            self._stopped = stopped
+            return None if stopped else braking
+        if was_ns < executed.start_ns:
+            stop = self._rest_at(executed, now_ns)
+        else:
+            given = executed.sample, was_ns, now_ns, 2.0 * lead_s
+            stop = brake_on_arrival(executed.joints, *given, self._limits)
+        self.forget()
+        self._stopped = True
+        return stop
 
     def _approached(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_ns: int

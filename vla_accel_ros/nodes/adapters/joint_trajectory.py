@@ -76,6 +76,7 @@ class JointTrajectoryAdapter(Adapter):
             serialized, stamp_ns = serialize_message(message), convert.stamp_ns(message.header.stamp)
             now_ns = self._node.now_ns()
             if self._node.clock_was_set():
+                self._hand_over.dropped()
                 return  # it was decided in a time that is no more: a stop comes next
             if now_ns <= by_ns:
                 break
@@ -91,8 +92,10 @@ class JointTrajectoryAdapter(Adapter):
         self._hand_over.forget()
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
+        lead_s = self._delivery.lead_s
         self._delivery.forget()
-        self._hand_over.forget()
+        share = None if braking is None else braking.select(self.controller.joints)
+        braking = self._hand_over.stop(share, now_ns - self._node.jumped_ns, now_ns, lead_s)
         if braking is not None:  # on arrival: the controller may not have heard of the new time yet
             self._publisher.publish(self._message.fill(braking, on_arrival_ns=now_ns))
 
