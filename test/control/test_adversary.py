@@ -50,6 +50,20 @@ def test_hundreds_of_chunks_a_second_break_no_limit_either():
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [
+        (20021, "joint_trajectory"),  # released while a join that was held up goes on
+        (20113, "joint_trajectory"),  # joined with a step of less than a thousandth of a degree
+        (20235, "servo_twist"),  # the clock is set while a message is held up: the stop begins elsewhere
+        (50536, None),  # the same, and the message is sent all the same
+        (50800, None),
+    ],
+)
+def test_what_was_held_up_and_broke_a_limit_once_does_so_no_more(seed, kind):
+    assert play(seed, kind=kind).broken == ()
+
+
 def test_a_seed_plays_the_same_again():
     assert play(7) == play(7)
 

@@ -11,6 +11,8 @@ from motion import JOINTS, LIMITS, S, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.hand_over import HandOver
+from vla_accel_ros.control.limits.joint_limits import brake
+from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
 
@@ -152,6 +154,65 @@ def test_a_contact_on_the_way_does_not_wait_unless_that_was_moved(held_up):
     path, by_ns = arm.hand_over.next(retreat, arm.now, arm.now, LEAD_S)
     assert path is (None if held_up else retreat) and (held_up or by_ns == arm.now + LEAD)
     assert arm.hand_over.late == (2 if held_up else 0)
+
+
+def test_a_way_home_that_was_moved_is_broken_off_while_its_begin_is_approached():
+    arm, begin = Arm(), np.array([0.1, 0.0, 0.0])
+    approached_ns = 500 * MS
+    home = move(JOINTS, begin, np.array([0.9, 0.0, 0.0]), LIMITS, 0.5, arm.now + approached_ns)
+    arm.send(home, 400 * MS, 0)
+    arm.now += 300 * MS  # to whoever decided, it is on its way; the controller approaches its begin
+    assert home.start_ns < arm.now < arm.hand_over.rests_ns - home.end_ns + home.start_ns
+    was_to_rest_ns = arm.hand_over.rests_ns
+    kept_ns = arm.now + 2 * LEAD
+    arm.send(
+        home.since(arm.now).then(brake(JOINTS, MotionState(kept_ns, *home.sample(kept_ns)), LIMITS)), 0, 0
+    )
+    assert arm.hand_over.rests_ns < was_to_rest_ns
+    arm.now += 5 * S
+    assert arm.broken() == []
+    np.testing.assert_array_equal(arm.position, begin)
+
+
+def test_what_is_approached_from_further_away_than_was_decided_takes_as_long_as_that_needs():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 200 * MS
+    stop = arm.buffer.stop(arm.now)
+    arm.send(stop, 600 * MS, 0)
+    join = arm.buffer.go_to(stop.positions[-1], np.full(3, 1e-3), arm.now)
+    assert arm.hand_over.rests_ns > arm.now  # it still brakes, and to whoever decided it has stood for long
+    arm.send(join, 0, LEAD // 2)
+    assert arm.hand_over.rests_ns > join.end_ns
+    arm.now = arm.hand_over.rests_ns + S
+    assert arm.broken() == []
+    np.testing.assert_allclose(arm.position, stop.positions[-1])
+
+
+def test_whoever_decides_is_told_when_the_controller_rests_if_it_is_not_as_was_decided():
+    arm = Arm()
+    assert arm.hand_over.rests_ns == 0
+    arm.send(arm.buffer.go_to(np.full(3, 0.2), np.full(3, 0.2), arm.now), 0, 0)
+    assert arm.hand_over.rests_ns == 0
+    arm.now += S
+    join = arm.buffer.go_to(np.full(3, 0.1), np.full(3, 0.1), arm.now)
+    arm.send(join, 300 * MS, 0)
+    assert arm.hand_over.rests_ns == join.end_ns + 300 * MS
+
+
+def test_after_the_clock_was_set_it_stops_on_what_it_executes_and_once():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    was_ns = arm.now + 300 * MS
+    arm.buffer.update(make_ramp(-0.4, 30, stamp_ns=was_ns), was_ns)
+    arm.hand_over.dropped()
+    now_ns = was_ns + 100 * S
+    believed = arm.buffer.stop(now_ns, was_ns + 100 * MS)
+    stop = arm.hand_over.stop(believed, was_ns + 100 * MS, now_ns, LEAD_S)
+    assert stop is not None
+    assert (np.abs(stop.positions - 0.4 * 0.4) < 0.05).all()
+    assert (np.abs(stop.positions - believed.positions) > 0.02).any()
+    assert arm.hand_over.stop(believed, was_ns, now_ns, LEAD_S) is None
 
 
 def test_of_a_controller_that_others_drove_nothing_is_believed():
