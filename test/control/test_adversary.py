@@ -54,7 +54,7 @@ def test_hundreds_of_chunks_a_second_break_no_limit_either():
     ("seed", "kind"),
     [
         (20021, "joint_trajectory"),  # released while a join that was held up goes on
-        (20113, "joint_trajectory"),  # joined with a step of less than a thousandth of a degree
+        (20113, "joint_trajectory"),  # another join begins while one that was held up goes on
         (20235, "servo_twist"),  # the clock is set while a message is held up: the stop begins elsewhere
         (50536, None),  # the same, and the message is sent all the same
         (50800, None),

@@ -11,7 +11,7 @@ from motion import JOINTS, LIMITS, S, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.hand_over import HandOver
-from vla_accel_ros.control.limits.joint_limits import brake
+from vla_accel_ros.control.limits.joint_limits import brake, cut
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
@@ -172,6 +172,18 @@ def test_a_way_home_that_was_moved_is_broken_off_while_its_begin_is_approached()
     arm.now += 5 * S
     assert arm.broken() == []
     np.testing.assert_array_equal(arm.position, begin)
+
+
+def test_more_of_a_way_home_that_was_moved_does_not_end_it():
+    arm, begin = Arm(), np.array([0.1, 0.0, 0.0])
+    home = move(JOINTS, begin, np.array([0.9, 0.0, 0.0]), LIMITS, 0.5, arm.now + 500 * MS)
+    until_ns = home.end_ns - 100 * MS
+    arm.send(cut(home, until_ns, LIMITS), 400 * MS, 0)
+    arm.now += 300 * MS
+    rests_ns = arm.hand_over.rests_ns
+    assert home.end_ns < rests_ns
+    assert arm.hand_over.next(home.since(arm.now), arm.now, arm.now, LEAD_S)[0] is None
+    assert arm.hand_over.rests_ns == rests_ns
 
 
 def test_what_is_approached_from_further_away_than_was_decided_takes_as_long_as_that_needs():

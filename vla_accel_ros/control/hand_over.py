@@ -42,7 +42,7 @@ class HandOver:
     def forget(self) -> None:
         """Others drive the controller, or its clock was set: nobody knows what it executes."""
         self._executed: Trajectory | None = None
-        self._approach_ns = 0  # how long it was given to where that begins
+        self._approach_ns = self._late_ns = 0  # of what is approached: how long, and moved by how much
         self._moved = self._stopped = False  # that is not what was decided; it is a stop
 
     @property
@@ -65,9 +65,9 @@ class HandOver:
         if now_ns < executed.start_ns:
             if not self._moved:
                 return decided, max(decided_ns, now_ns) + lead_ns
-            if executed.speeds.any() and decided.end_ns < executed.end_ns:
-                # It is to come to rest, and sooner than it would. Of where it is on its way there is known
-                # that it has the time of a whole approach, from wherever that is.
+            if executed.speeds.any() and decided.end_ns + self._late_ns < executed.end_ns:
+                # It is to come to rest, sooner than what was moved does: a stop, and not more of the same.
+                # Wherever it is on its way there, the time of a whole approach is enough from there.
                 return self._rest_at(executed, now_ns), now_ns + lead_ns
             self.late += 1
             return None, now_ns
@@ -81,6 +81,7 @@ class HandOver:
         self._moved, self._stopped = trajectory is not decided, False
         self.late += self._moved
         self._executed, self._approach_ns = trajectory, trajectory.start_ns - now_ns
+        self._late_ns = trajectory.start_ns - decided.start_ns
 
     def dropped(self) -> None:
         """What was decided is not sent: the clock was set meanwhile."""
