@@ -328,6 +328,9 @@ class TrajectoryLogic:
             self._until_ns = max(now_ns + self.most_ns, begin_ns + self.most_ns // 2)
             self._cut = cut(self._move, self._until_ns, self.robot.limits)
             self._send(self._cut)
+            late_ns = max(self.hand_over.rests_ns - self._cut.end_ns, 0)
+            self._until_ns += late_ns
+            self._move, self._cut = self._move.later(late_ns), self._cut.later(late_ns)
         else:
             self._cut = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from motion import JOINTS, LIMITS, S, make_ramp
+from rosless import HOMING, Parameters, Robot, TrajectoryLogic
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.hand_over import HandOver
@@ -233,3 +234,33 @@ def test_of_a_controller_that_others_drove_nothing_is_believed():
     arm.hand_over.forget()
     stop = arm.buffer.stop(arm.now + S)
     assert arm.hand_over.next(stop, arm.now + S, arm.now + 2 * S, LEAD_S)[0] is stop
+
+
+@pytest.mark.parametrize("held_up_s", [0.0, 0.35, 0.8])
+def test_a_way_home_of_which_the_first_part_is_held_up_gets_there(held_up_s):
+    """It is renewed by when it is executed, not by when it was to be."""
+    home, now, late = np.array([0.8, -0.5, 0.0]), [S], [held_up_s]
+    controller = TrajectoryController(JOINTS, START, True)
+    controller.starts[0] = now[0]
+
+    def held_up() -> None:
+        if HOMING in logic.holds and late:
+            now[0] += round(late.pop() * S)
+
+    def send(path: Trajectory, on_arrival: bool) -> None:
+        here = controller.state(now[0])
+        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+
+    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
+    logic = TrajectoryLogic(robot, Parameters(), lambda: now[0], lambda: now[0], send, held_up=held_up)
+    asked = False
+    for _ in range(1000):
+        now[0] += 10 * MS
+        logic.joints(controller.state(now[0]).position, now[0])
+        logic.watch()
+        if not asked and now[0] > 4 * S:
+            asked = True
+            logic.home()
+    assert not late and HOMING not in logic.holds
+    assert controller.state(now[0]).position == pytest.approx(home)
+    assert not judge_path(*controller.path(now[0]), LIMITS, [], [])

@@ -13,8 +13,6 @@ away it has more time. `CommandStream` does the same for controllers that are to
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
@@ -166,7 +164,7 @@ class HandOver:
 
 def _begins(trajectory: Trajectory, start_ns: int) -> Trajectory:
     late_ns = start_ns - trajectory.start_ns
-    return replace(trajectory, times_ns=trajectory.times_ns + late_ns) if late_ns else trajectory
+    return trajectory.later(late_ns) if late_ns else trajectory
 
 
 def _away(position: np.ndarray, after: Trajectory) -> np.ndarray:

@@ -183,6 +183,10 @@ class Trajectory:
             np.concatenate([velocity[None], self.speeds[left:]]),
         )
 
+    def later(self, by_ns: int) -> Trajectory:
+        """The same motion so much later."""
+        return trusted(self.joints, self.times_ns + by_ns, self.positions, self.velocities)
+
     def then(self, after: Trajectory) -> Trajectory:
         """This motion up to where another of the same joints begins, and then that one."""
         head = int(self.times_ns.searchsorted(after.start_ns))

@@ -26,7 +26,9 @@ from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
 PROGRAM = Path(__file__).parents[1] / "held_up.py"
 LEAD_MAX_S = 0.1
 GOALS = np.array([[0.3, 0.2, 1.0, 0.1, 0.2, 0.5], [0.0, -0.1, 0.7, 0.4, -0.1, 0.3]])
-"""No further apart than a joint may be from where it is commanded to be."""
+STEP = 0.3
+"""No further apart than a joint may be from where it is commanded to be: of a motion that is held up every
+time, as it may be here, the joints lag behind by all of it, and a node takes that for a drive that is off."""
 assert HELD_UP_S > 2 * LEAD_MAX_S
 
 
@@ -74,7 +76,7 @@ def node(start, executed) -> NodeProcess:
     return start("trajectory", autostart=True, lead_max_s=LEAD_MAX_S, move_speed=1.0, program=PROGRAM)
 
 
-def test_whatever_is_held_up_the_controllers_keep_the_limits(node, operator, executed):
+def test_whatever_is_held_up_the_controllers_keep_the_limits(node, operator, arm, executed):
     policy = Policy(operator)
 
     def moves(more: int) -> None:
@@ -82,7 +84,9 @@ def test_whatever_is_held_up_the_controllers_keep_the_limits(node, operator, exe
         until, held_up = executed.sent + more, node.log.count(SAYS)
 
         def done() -> bool:
-            policy.goal = GOALS[executed.sent // 2 % 2]
+            here = arm.array(list(operator.contract.joint_names))
+            goal = GOALS[executed.sent // 2 % 2]
+            policy.goal = here + np.clip(goal - here, -STEP, STEP)  # back from home, step by step
             return executed.sent >= until and node.log.count(SAYS) > held_up
 
         operator.wait(policy.drives(done), 180.0, "motion")
@@ -97,7 +101,8 @@ def test_whatever_is_held_up_the_controllers_keep_the_limits(node, operator, exe
         says("holding")
         operator.resume()
         moves(4)
-        assert call(operator, Trigger, "trajectory/home", Trigger.Request()).success
+        home = call(operator, Trigger, "trajectory/home", Trigger.Request())
+        assert home.success, home.message
         operator.resume()
     moves(8)
     assert node.end() == 0

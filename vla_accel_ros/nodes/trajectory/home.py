@@ -261,9 +261,11 @@ class Home:
                 future = Future()
                 until_ns = max(now_ns + self._most_ns, share.start_ns + self._most_ns // 2)
                 sent = cut(share, until_ns, self._limits_of(share.joints))
-                self._sent[adapter.controller.topic] = sent
-                self._streamed.append(_Streamed(adapter, share, future, until_ns))
                 adapter.send(sent, now_ns)
+                late_ns = max(adapter.rests_ns() - sent.end_ns, 0)  # it was moved by so much
+                share, sent = share.later(late_ns), sent.later(late_ns)
+                self._sent[adapter.controller.topic] = sent
+                self._streamed.append(_Streamed(adapter, share, future, until_ns + late_ns))
             futures.append(future)
         for future in futures:
             future.add_done_callback(self._ended)
