@@ -5,7 +5,9 @@ can be expected to end, with a margin, before the next frame is due, and before 
 joints; where it is computed in groups of layers, that is asked of each group. The expectation rises at once
 with a token that took longer and falls slowly, because a token too many delays a robot and one too few a
 sentence. Where there is never any slack, a token now and then keeps answers going, and takes at most SHARE of
-the time. In a lane of its own text waits for nobody (`TextAlone`).
+the time. EngineConfig.text_share gives text more than what is left over: further chunks of a frame wait for a
+token each time it has had less; new frames and their first chunks do not. In a lane of its own text waits
+for nobody (`TextAlone`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Sequence
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.policy import Backlog, Policy, in_progress, see
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
 
 PATIENCE_S = 0.2
 """Longest that text waits for its first token or its next, where nothing is left over."""
@@ -32,13 +34,14 @@ TOKEN_S = 0.001
 
 class TextInSlack(Policy):
     """What `first` chooses, and text when it chooses nothing. profile: what a token is expected to take.
-    groups: of a token; one takes as long as lately, as little waits for it if it takes longer."""
+    groups: of a token; one takes as long as lately, as little waits for it if it takes longer. share: of the
+    time that further chunks leave to text."""
 
-    def __init__(self, first: Policy, profile: Profile, groups: int = 1) -> None:
-        self._first, self._profile, self._groups = first, profile, groups
+    def __init__(self, first: Policy, profile: Profile, groups: int = 1, share: float = 0.0) -> None:
+        self._first, self._profile, self._groups, self._share = first, profile, groups, share
         self._wrote_s: float | None = None
         self._patience_s = PATIENCE_S
-        self._token_s = 0.0  # what the groups of a token took
+        self._token_s, self._took_s = 0.0, TOKEN_S  # what groups took of this token, and all of the last one
         self._backlog = Backlog()
         self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
         self._acts = False  # actions run in this lane
@@ -52,6 +55,7 @@ class TextInSlack(Policy):
         overdue = text is not None and (now_s >= self._overdue_s(asks) or (partial and self._hurries))
         if text is not None and text.stage == PREFILL and in_progress(ready):
             overdue = False
+        overdue = overdue or (text is not None and self._has_less(text, ready, now_s, due_s))
         if not overdue or (partial and self._after_text):
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:
@@ -80,12 +84,21 @@ class TextInSlack(Policy):
             return
         self._token_s += took_s
         if not any(request.writing for request in batch.requests):
-            self._patience_s, self._token_s = max(PATIENCE_S, self._token_s / SHARE), 0.0
+            self._took_s, self._token_s = self._token_s, 0.0
+            self._patience_s = max(PATIENCE_S, self._took_s / SHARE)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         asks = [request for request in ready if request.want == ASK]
         text_s = min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
         return min(text_s, self._first.wake_s(ready, now_s))
+
+    def _has_less(self, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float) -> bool:
+        """Whether further chunks wait for this token: text has had less than its share, and the token is over
+        before the next frame."""
+        if not self._share or any(_goes_first(request) for request in ready):
+            return False
+        owed_s = -math.inf if self._wrote_s is None else self._wrote_s + self._took_s / self._share
+        return now_s >= owed_s and self._fits(text, due_s - MARGIN_S, now_s)
 
     def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:
         if self._groups > 1:
@@ -109,6 +122,11 @@ class TextAlone(Policy):
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         return see(ready) or _text([request for request in ready if request.want == ASK])
+
+
+def _goes_first(request: Request) -> bool:
+    """Whether no text that is not overdue runs before it."""
+    return request.want == OBSERVE or (request.want == ACT and (request.whole or request.fresh))
 
 
 def _text(asks: list[Request]) -> MicroBatch | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
+from vla_accel_ros.engine.config import LANES, MOST_TEXT, STAGGERING, EngineConfig
 from vla_accel_ros.fleet.horizon import ALL
 from vla_accel_ros.models.flow.solver import SOLVERS
 from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
@@ -178,6 +178,14 @@ INFERENCE = (
         "itself (docs/streaming.md). Needs fast stages. 1: a token is computed at once.",
         minimum=1,
         maximum=64,
+    ),
+    Parameter(
+        "text_share",
+        EngineConfig.text_share,
+        "Of the time that text gets where further chunks of a frame would take all of it; new frames and "
+        "their first chunks never wait for it (docs/streaming.md). 0: a token each 0.2 s.",
+        minimum=0.0,
+        maximum=MOST_TEXT,
     ),
     Parameter(
         "frames_together",
