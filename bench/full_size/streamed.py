@@ -157,17 +157,19 @@ class Streamed:
 
     def _counted(self, batch: MicroBatch) -> Callable[[], None] | None:
         wait = self._run(batch)
+        # Of a token in groups of layers the last one counts.
+        token = batch.stage == DECODE and not any(request.partial for request in batch.requests)
         if wait is None:
-            self._count(batch)
+            self._count(batch, token)
             return None
 
         def count_then() -> None:
             wait()
-            self._count(batch)
+            self._count(batch, token)
 
         return count_then
 
-    def _count(self, batch: MicroBatch) -> None:
+    def _count(self, batch: MicroBatch, token: bool) -> None:
         kind = batch.requests[-1].kind
         names = {OBSERVE: "frames", ACT: "chunks", WHOLE: "first_chunks"}
         with self._lock:
@@ -177,7 +179,7 @@ class Streamed:
             finished = len(new)
             if kind in names:
                 self._done[names[kind]] += finished
-            elif batch.stage == DECODE:
+            elif token:
                 self._done["tokens"] += len(batch.requests)
 
     def _sense(self) -> None:

@@ -41,7 +41,8 @@ class TextInSlack(Policy):
         self._first, self._profile, self._groups, self._share = first, profile, groups, share
         self._wrote_s: float | None = None
         self._patience_s = PATIENCE_S
-        self._token_s, self._took_s = 0.0, TOKEN_S  # what groups took of this token, and all of the last one
+        self._token_s = 0.0  # what the groups of a token took
+        self._earned_s, self._asked_s = 0.0, math.inf  # of the share, what text has not taken, as of then
         self._backlog = Backlog()
         self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
         self._acts = False  # actions run in this lane
@@ -51,12 +52,14 @@ class TextInSlack(Policy):
     ) -> MicroBatch | None:
         asks = [request for request in ready if request.want == ASK]
         text = _text(asks)
+        self._earn(self._share * max(0.0, now_s - self._asked_s))
+        self._asked_s = now_s
         partial = text is not None and any(request.partial for request in text.requests)
         overdue = text is not None and (now_s >= self._overdue_s(asks) or (partial and self._hurries))
         if text is not None and text.stage == PREFILL and in_progress(ready):
             overdue = False
-        overdue = overdue or (text is not None and self._has_less(text, ready, now_s, due_s))
-        if not overdue or (partial and self._after_text):
+        earned = text is not None and self._has_earned(text, ready, now_s, due_s)
+        if not (overdue or earned) or (partial and self._after_text):
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:
                 self._after_text = False
@@ -65,10 +68,11 @@ class TextInSlack(Policy):
                 return urgent
         until_s = min(due_s - MARGIN_S, self._first.wake_s(ready, now_s))
         at_once = text is not None and text.stage == PREFILL and self._groups == 1
-        if text is None or not (overdue or at_once or self._fits(text, until_s, now_s)):
+        if text is None or not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
             return None
         self._after_text = True
         self._backlog.chose(text, now_s)
+        self._earn(-self._backlog.takes_s(ASK, text.stage))
         if self._acts and isinstance(self._first, StaggeredChunks):
             self._first.beside(self._backlog.free_s(now_s))
         if text.stage == DECODE:
@@ -84,21 +88,24 @@ class TextInSlack(Policy):
             return
         self._token_s += took_s
         if not any(request.writing for request in batch.requests):
-            self._took_s, self._token_s = self._token_s, 0.0
-            self._patience_s = max(PATIENCE_S, self._took_s / SHARE)
+            self._patience_s, self._token_s = max(PATIENCE_S, self._token_s / SHARE), 0.0
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         asks = [request for request in ready if request.want == ASK]
         text_s = min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
         return min(text_s, self._first.wake_s(ready, now_s))
 
-    def _has_less(self, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float) -> bool:
-        """Whether further chunks wait for this token: text has had less than its share, and the token is over
-        before the next frame."""
+    def _has_earned(self, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float) -> bool:
+        """Whether further chunks wait for this token, or group of it: text has had less than its share, and
+        it is over before the next frame."""
         if not self._share or any(_goes_first(request) for request in ready):
             return False
-        owed_s = -math.inf if self._wrote_s is None else self._wrote_s + self._took_s / self._share
-        return now_s >= owed_s and self._fits(text, due_s - MARGIN_S, now_s)
+        return self._earned_s >= 0.0 and self._fits(text, due_s - MARGIN_S, now_s)
+
+    def _earn(self, seconds: float) -> None:
+        """What is not taken for long is lost, and what was taken from slack is not owed for ever."""
+        most_s = self._share * PATIENCE_S
+        self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
 
     def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:
         if self._groups > 1:
