@@ -44,8 +44,8 @@ class Counting(Streams):
         return np.array([end_s % FRAME_S for end_s in first.values()])
 
 
-def chosen() -> Policy:
-    config = EngineConfig(staggered=STEPS, steps=STEPS, staggering=FRESH_FIRST, fast=True)
+def chosen(text_share: float = 0.0) -> Policy:
+    config = EngineConfig(staggered=STEPS, steps=STEPS, staggering=FRESH_FIRST, text_share=text_share)
     return staggered(Setup(config, Profile()))
 
 
@@ -68,7 +68,7 @@ def test_no_chunk_begins_that_the_next_frame_would_drop() -> None:
 @pytest.mark.usefixtures("newer_joints")
 def test_text_has_its_share_and_first_chunks_do_not_wait_for_it() -> None:
     wanted = 0.15
-    without, share = Counting(chosen()), Counting(chosen(), wanted)
+    without, share = Counting(chosen()), Counting(chosen(wanted), wanted)
     for system in (without, share):
         system.run_for(2.0)
     assert len(share.tokens) * TAKES_S[ASK] >= 0.9 * wanted * 2.0

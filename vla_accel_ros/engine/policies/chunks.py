@@ -49,10 +49,12 @@ class WholeChunks(Policy):
 
 class StaggeredChunks(WholeChunks):
     """Up to `seats` chunks at once. groups: in which a frame is computed. joins: chunks begun in a step.
-    dropped_after: steps of a chunk, where those are dropped that a new frame finds; None: they are finished,
-    and steps wait for joints."""
+    dropped_after: how long a chunk takes, in steps, where those are dropped that a new frame finds; None: they
+    are finished, and steps wait for joints."""
 
-    def __init__(self, seats: int, groups: int = 1, joins: int = 1, dropped_after: int | None = None) -> None:
+    def __init__(
+        self, seats: int, groups: int = 1, joins: int = 1, dropped_after: float | None = None
+    ) -> None:
         self._seats, self._groups, self._joins, self._steps = seats, groups, joins, dropped_after
         self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
         self._after_group = self._after_step = False  # what was chosen last
@@ -188,7 +190,8 @@ def staggered(setup: Setup) -> StaggeredChunks:
     config = setup.config
     finished = config.staggering == STREAM or config.lanes in (ACTIONS_APART, ALL_APART)
     joins = joins_of(config.staggered, config.steps)
-    dropped_after = None if finished else config.steps
+    # While it is made text has its share.
+    dropped_after = None if finished else config.steps / (1.0 - config.text_share)
     return StaggeredChunks(config.staggered, config.prefill_groups, joins, dropped_after)
 
 
