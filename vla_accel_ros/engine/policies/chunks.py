@@ -49,8 +49,8 @@ class WholeChunks(Policy):
 
 class StaggeredChunks(WholeChunks):
     """Up to `seats` chunks at once. groups: in which a frame is computed. joins: chunks begun in a step.
-    dropped_after: how long a chunk takes, in steps, where those are dropped that a new frame finds; None: they
-    are finished, and steps wait for joints."""
+    dropped_after: how long a chunk takes, in steps, where those are dropped that a new frame finds; None:
+    they are finished, and steps wait for joints."""
 
     def __init__(
         self, seats: int, groups: int = 1, joins: int = 1, dropped_after: float | None = None
