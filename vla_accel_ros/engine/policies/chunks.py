@@ -90,9 +90,15 @@ class StaggeredChunks(WholeChunks):
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When what a step waits for is expected; after that, when it is run without."""
+        until_s = self.waits_until_s(ready, now_s)
+        return min(until_s, self._expected_s) if now_s < self._expected_s else until_s
+
+    def waits_until_s(self, ready: Sequence[Request], now_s: float, patience: float = 1.0) -> float:
+        """Until when a step waits for newer joints; inf: none does. patience: how much of the time counts for
+        which it waits longer than they are expected."""
         if now_s >= self._wait_s or not any(request.want == ACT for request in ready):
             return math.inf
-        return self._expected_s if now_s < self._expected_s else self._wait_s
+        return self._expected_s + patience * (self._wait_s - self._expected_s)
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]

@@ -24,6 +24,8 @@ PATIENCE_S = 0.2
 """Longest that text waits for its first token or its next, where nothing is left over."""
 SHARE = 0.1
 """Of the time that text takes at most where actions leave none over."""
+LATE = 0.5
+"""How late a group of a token may end where a step waits, as a part of how late one of a frame may."""
 MARGIN_S = 0.001
 """Kept free before the next frame."""
 AGAIN_S = 0.005
@@ -66,7 +68,7 @@ class TextInSlack(Policy):
                 self._backlog.chose(urgent, now_s)
                 self._acts |= urgent.requests[-1].want == ACT
                 return urgent
-        until_s = min(due_s - MARGIN_S, self._first.wake_s(ready, now_s))
+        until_s = min(due_s - MARGIN_S, self._until_s(ready, now_s))
         at_once = text is not None and text.stage == PREFILL and self._groups == 1
         if text is None or not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
             return None
@@ -106,6 +108,12 @@ class TextInSlack(Policy):
         """What is not taken for long is lost, and what was taken from slack is not owed for ever."""
         most_s = self._share * PATIENCE_S
         self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
+
+    def _until_s(self, ready: Sequence[Request], now_s: float) -> float:
+        """When actions go on; a group of a token may end a little later."""
+        if self._groups > 1 and isinstance(self._first, StaggeredChunks):
+            return self._first.waits_until_s(ready, now_s, LATE)
+        return self._first.wake_s(ready, now_s)
 
     def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:
         if self._groups > 1:
