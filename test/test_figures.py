@@ -282,10 +282,11 @@ def offload() -> Iterator[Claim]:
 
 
 def streams() -> Iterator[Claim]:
-    after = (("stream_text_groups", 1), ("stream_groups", 1), ("stream_fresh", 0))
-    for name, skipped in (("stream", 0), *after):
+    after = (("stream_text_groups", 0, ", 60 s"), ("stream_groups", 1, ""))
+    fresh = (("stream_fresh", 0, ", joints at 1 kHz"), ("stream_fresh_pi05", 0, ""))
+    for name, skipped, more in (("stream", 0, ""), *after, *fresh):
         for case in result(name)["cases"][skipped:]:
-            named = f"| pi0, `{case['way']}`, `{case['setting']}` |"
+            named = f"| {case['kind']}, `{case['way']}`, `{case['setting']}`{more} |"
             first, chunks = case["first_chunk"], case["chunks"]
             figures = [case["vision"]["hz"], chunks["hz"], chunks["interval"]["p99_ms"], first["p50_ms"]]
             figures += [first["p99_ms"], case["tokens_hz"], case["saturated"]["against_first"]]
