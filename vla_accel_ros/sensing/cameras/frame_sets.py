@@ -92,8 +92,8 @@ class FrameSets:
 
     @property
     def lead_s(self) -> float:
-        """As long as sets lately came earlier or later than their rhythm, at least LEAST of an interval and at
-        most half the time for which a set is fresh; 0 before the rhythm is known."""
+        """As long as sets lately came earlier or later than their rhythm; at least LEAST of an interval, at
+        most half the time for which a set is fresh, and 0 before the rhythm is known."""
         with self._changed:
             if not self._intervals:
                 return 0.0
