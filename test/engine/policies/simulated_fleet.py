@@ -80,6 +80,7 @@ class Fleet(System):
 
     def _seen(self, asked_s: float, frame: Request) -> None:
         if frame.finished:
+            assert isinstance(frame.result, Prefix)
             self.runner.prefixes.remove(frame.robot)
             acted = partial(self._acted, asked_s, frame.result)
             self.submit(ACT, robot=frame.robot, prefix=frame.result, waits=True, on_progress=acted)

@@ -1,4 +1,4 @@
-"""A few frames, then all steps of their chunks: decided on plain requests, and in an engine's simulated time."""
+"""A few frames, then all steps of their chunks: decided on plain requests, and in simulated time."""
 
 from __future__ import annotations
 
