@@ -129,7 +129,7 @@ class EngineConfig:
     frames_together: most frames, of the same number of images, that are computed in one forward where
         several wait, as those of many robots do; 1 = each alone. A chunk then differs by rounding with what
         its frame was computed with, and is not computed again to the bit. For fast stages of kernels, and the
-        scheduling policy "throughput".
+        scheduling policies "throughput" and "batches".
     partition: sets of the GPU's multiprocessors for several lanes: "none"; "A:B", A for actions and B for
         frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only where actions
         would be late without (policies.partition). Where a device cannot be divided there is none.

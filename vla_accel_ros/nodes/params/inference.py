@@ -151,8 +151,9 @@ INFERENCE = (
     Parameter(
         "scheduling",
         EngineConfig.scheduling,
-        "Which scheduling policy decides what runs next, by its name: whole, staggered, tokens or one of "
-        "another package (entry points vla_accel_ros.policies); auto is what the other parameters ask for.",
+        "Which scheduling policy decides what runs next: whole, staggered, throughput, batches, tokens or "
+        "one of another package (entry points vla_accel_ros.policies); auto is what the other parameters "
+        "ask for.",
     ),
     Parameter(
         "lanes",
@@ -191,8 +192,8 @@ INFERENCE = (
         "frames_together",
         EngineConfig.frames_together,
         "Most frames that are computed in one forward where several wait, as those of many robots do, with "
-        "scheduling throughput. A chunk then differs by rounding with what its frame was computed with, and "
-        "a replay is near, not equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
+        "scheduling throughput or batches. A chunk then differs by rounding with what its frame was computed "
+        "with, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
         minimum=1,
         maximum=16,
     ),
