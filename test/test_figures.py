@@ -293,6 +293,27 @@ def streams() -> Iterator[Claim]:
             yield STREAMING, named, figures
 
 
+def partitions() -> Iterator[Claim]:
+    found = result("partition")
+    for split in found["splits"]:
+        alone, beside = split["alone"], split["beside"]
+        figures = [alone[name]["p50_ms"] for name in ("frame", "step", "chunk")]
+        figures += [beside[name][p] for name in ("frame", "step") for p in ("p50_ms", "p99_ms")]
+        yield STREAMING, f"| pi0.5, `{split['asked']}` |", [*figures, beside["steps_hz"]]
+    yield STREAMING, "A switch between two captured splits takes", [found["switch"]["switch_ms"], None]
+
+
+def processes() -> Iterator[Claim]:
+    for name in ("processes", "processes_stream"):
+        (case,) = result(name)["cases"]
+        times = case["image_to"]
+        figures = [case["vision"]["hz"], case["chunks"]["hz"]]
+        figures += [times[what]["p50_ms"] for what in ("observation", "prefix", "chunk")]
+        figures += [times["command"][p] for p in ("p50_ms", "p99_ms")]
+        figures += [case["commands"]["hz"], case["chunks"]["follow"]["p50_ms"]]
+        yield STREAMING, f"| pi0, `{case['way']}`, through processes |", figures
+
+
 def robots_on_a_gpu() -> Iterator[Claim]:
     found = result("fleet")
     for case in (*found["throughput"], *found["peers"]):
@@ -301,6 +322,12 @@ def robots_on_a_gpu() -> Iterator[Claim]:
         figures = [*case["image_to_chunk"].values(), 100 * case["late"], 100 * case["stall"]]
         figures.append(case["scheduler_step"]["p99_ms"])
         yield SCHEDULER, f"| `{case['setting']}`, trace {case['seed']} |", figures
+    again = result("fleet_batches")
+    yield SCHEDULER, "Later, in one run (", [again["throughput"][0]["chunks_hz"]]
+    for case in again["fleet"]:
+        figures = [*case["image_to_chunk"].values(), 100 * case["late"], 100 * case["stall"]]
+        figures.append(case["scheduler_step"]["p99_ms"])
+        yield SCHEDULER, f"| `{case['setting']}`, trace {case['seed']}, again |", figures
     (admitted,) = found["admission"]
     fit = [admitted["most"], found["seconds"]["window"], 16, admitted["expected"], -100 * admitted["error"]]
     yield SCHEDULER, "Robots that are in time:", [*fit, None]
@@ -626,6 +653,8 @@ PARTS = (
     loading_and_precision,
     offload,
     streams,
+    partitions,
+    processes,
     robots_on_a_gpu,
     fleet_scheduler,
     chunks_together,
