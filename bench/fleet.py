@@ -52,6 +52,7 @@ from vla_accel_ros.tools.provenance import provenance
 PARTS = ("throughput", "peers", "fleet", "admission", "replicas2")
 KIND = "pi05"
 FULL = "scheduling=throughput"
+SOON = "scheduling=batches,staggered=16,seats_by_load=true"
 SETTINGS = (
     f"{FULL},staggered=20,frames_together=4",
     f"{FULL},staggered=20,frames_together=4,precision=fp8",
@@ -71,10 +72,18 @@ SETTINGS = (
     f"{FULL},staggered=8,seats_by_load=true",
     f"{FULL},staggered=16,seats_by_load=true",
     f"{FULL},staggered=32,seats_by_load=true",
+    SOON,
+    f"{SOON},frames_together=4",
     "staggered=10",
     "staggered=16",
 )
-SERVED = ("staggered=16,seats_by_load=true", "staggered=16", SETTINGS[0])
+SERVED = (
+    "staggered=16,seats_by_load=true",
+    "staggered=16",
+    SETTINGS[0],
+    SOON,
+    f"{SOON},frames_together=4",
+)
 BATCH = 16
 ROBOTS = 40
 MOST_ROBOTS = 96

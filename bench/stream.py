@@ -179,11 +179,12 @@ def options_of(setting: str) -> dict[str, Any]:
     """Options of the engine that a setting means. Raises ValueError for what is none."""
     lanes, *others = setting.split(",")
     given: dict[str, Any] = {"lanes": lanes}
+    types: dict[str, Any] = {field.name: type(field.default) for field in fields(EngineConfig)}
     for name, found, value in (other.partition("=") for other in others):
-        if not found or name not in {field.name for field in fields(EngineConfig)}:
+        if not found or name not in types:
             raise ValueError(f"'{name}' in '{setting}' is no option of an engine with a value.")
-        given[name] = int(value) if value.isdecimal() else value
-    EngineConfig(fast=True, **given)
+        given[name] = value == "true" if types[name] is bool else types[name](value)
+    EngineConfig(fast=True, staggered=STEPS, **given)
     return given
 
 

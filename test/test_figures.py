@@ -282,14 +282,36 @@ def offload() -> Iterator[Claim]:
 
 
 def streams() -> Iterator[Claim]:
-    after = (("stream_text_groups", 1), ("stream_groups", 1), ("stream_fresh", 0))
-    for name, skipped in (("stream", 0), *after):
+    after = (("stream_text_groups", 0, ", 60 s"), ("stream_groups", 1, ""))
+    fresh = (("stream_fresh", 0, ", joints at 1 kHz"), ("stream_fresh_pi05", 0, ""))
+    for name, skipped, more in (("stream", 0, ""), *after, *fresh):
         for case in result(name)["cases"][skipped:]:
-            named = f"| pi0, `{case['way']}`, `{case['setting']}` |"
+            named = f"| {case['kind']}, `{case['way']}`, `{case['setting']}`{more} |"
             first, chunks = case["first_chunk"], case["chunks"]
             figures = [case["vision"]["hz"], chunks["hz"], chunks["interval"]["p99_ms"], first["p50_ms"]]
             figures += [first["p99_ms"], case["tokens_hz"], case["saturated"]["against_first"]]
             yield STREAMING, named, figures
+
+
+def partitions() -> Iterator[Claim]:
+    found = result("partition")
+    for split in found["splits"]:
+        alone, beside = split["alone"], split["beside"]
+        figures = [alone[name]["p50_ms"] for name in ("frame", "step", "chunk")]
+        figures += [beside[name][p] for name in ("frame", "step") for p in ("p50_ms", "p99_ms")]
+        yield STREAMING, f"| pi0.5, `{split['asked']}` |", [*figures, beside["steps_hz"]]
+    yield STREAMING, "A switch between two captured splits takes", [found["switch"]["switch_ms"], None]
+
+
+def processes() -> Iterator[Claim]:
+    for name in ("processes", "processes_stream"):
+        (case,) = result(name)["cases"]
+        times = case["image_to"]
+        figures = [case["vision"]["hz"], case["chunks"]["hz"]]
+        figures += [times[what]["p50_ms"] for what in ("observation", "prefix", "chunk")]
+        figures += [times["command"][p] for p in ("p50_ms", "p99_ms")]
+        figures += [case["commands"]["hz"], case["chunks"]["follow"]["p50_ms"]]
+        yield STREAMING, f"| pi0, `{case['way']}`, through processes |", figures
 
 
 def robots_on_a_gpu() -> Iterator[Claim]:
@@ -300,6 +322,12 @@ def robots_on_a_gpu() -> Iterator[Claim]:
         figures = [*case["image_to_chunk"].values(), 100 * case["late"], 100 * case["stall"]]
         figures.append(case["scheduler_step"]["p99_ms"])
         yield SCHEDULER, f"| `{case['setting']}`, trace {case['seed']} |", figures
+    again = result("fleet_batches")
+    yield SCHEDULER, "Later, in one run (", [again["throughput"][0]["chunks_hz"]]
+    for case in again["fleet"]:
+        figures = [*case["image_to_chunk"].values(), 100 * case["late"], 100 * case["stall"]]
+        figures.append(case["scheduler_step"]["p99_ms"])
+        yield SCHEDULER, f"| `{case['setting']}`, trace {case['seed']}, again |", figures
     (admitted,) = found["admission"]
     fit = [admitted["most"], found["seconds"]["window"], 16, admitted["expected"], -100 * admitted["error"]]
     yield SCHEDULER, "Robots that are in time:", [*fit, None]
@@ -625,6 +653,8 @@ PARTS = (
     loading_and_precision,
     offload,
     streams,
+    partitions,
+    processes,
     robots_on_a_gpu,
     fleet_scheduler,
     chunks_together,

@@ -86,6 +86,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "whole": "vla_accel_ros.engine.policies.chunks:whole",
         "staggered": "vla_accel_ros.engine.policies.chunks:staggered",
         "throughput": "vla_accel_ros.engine.policies.throughput:throughput",
+        "batches": "vla_accel_ros.engine.policies.batches:batches",
         "tokens": "vla_accel_ros.engine.policies.tokens:frames",
     },
     HORIZONS: {

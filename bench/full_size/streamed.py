@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -116,6 +116,7 @@ class Streamed:
         self._error: Exception | None = None
         self._done, self._run, self._lock = Counter[str](), engine.runner.run, threading.Lock()
         self._before, self._began_s, self._frames = Counter[str](), 0.0, (0, 0)
+        self._lately: deque[Request] = deque(maxlen=64)
         self.dropped = 0
 
     def __enter__(self) -> Streamed:
@@ -156,24 +157,29 @@ class Streamed:
 
     def _counted(self, batch: MicroBatch) -> Callable[[], None] | None:
         wait = self._run(batch)
+        # Of a token in groups of layers the last one counts.
+        token = batch.stage == DECODE and not any(request.partial for request in batch.requests)
         if wait is None:
-            self._count(batch)
+            self._count(batch, token)
             return None
 
         def count_then() -> None:
             wait()
-            self._count(batch)
+            self._count(batch, token)
 
         return count_then
 
-    def _count(self, batch: MicroBatch) -> None:
+    def _count(self, batch: MicroBatch, token: bool) -> None:
         kind = batch.requests[-1].kind
-        finished = sum(request.finished and request.error is None for request in batch.requests)
         names = {OBSERVE: "frames", ACT: "chunks", WHOLE: "first_chunks"}
         with self._lock:
+            # Of a frame in groups several may be computed when the last one was launched: it counts once.
+            new = [r for r in batch.requests if r.finished and r.error is None and r not in self._lately]
+            self._lately.extend(new)
+            finished = len(new)
             if kind in names:
                 self._done[names[kind]] += finished
-            elif batch.stage == DECODE:
+            elif token:
                 self._done["tokens"] += len(batch.requests)
 
     def _sense(self) -> None:

@@ -53,7 +53,7 @@ class Setting:
 def write_contract(path: Path, images: Sequence[str], commands_hz: float, step_dt_s: float) -> Path:
     """A robot whose joints are all told where to be, seen by a camera for each of these images.
 
-    Actions are in degrees: random weights then ask for the motion of a noisy policy, not for nonsense.
+    Actions are in degrees: random weights then ask for small motion, not for nonsense.
     """
     one = {"lower": -3.14, "upper": 3.14, "velocity": 3.0, "acceleration": 20.0, "action": "absolute"}
     camera = {"rate_hz": CAMERA_HZ, "max_age_s": MAX_AGE_S, "transport": "ring"}

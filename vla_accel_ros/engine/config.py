@@ -35,6 +35,8 @@ LEAST = {
 """The least of whole numbers."""
 MOST_SEATS = 64
 """Chunks denoised at once."""
+MOST_TEXT = 0.5
+"""Of the time that text may be given."""
 NO_PARTITION = "none"
 
 
@@ -122,10 +124,12 @@ class EngineConfig:
         For fast stages of kernels alone, see docs/streaming.md.
     text_groups: how many groups of layers a token of text is computed in, each of which is fitted between
         actions by itself; 1 = none. The bits are the same. For fast stages of kernels alone, as those.
+    text_share: of the time of its lane that text gets where further chunks of a frame would take all of it,
+        0 to MOST_TEXT; 0 = a token each 0.2 s. Frames and their first chunks never wait for it.
     frames_together: most frames, of the same number of images, that are computed in one forward where
         several wait, as those of many robots do; 1 = each alone. A chunk then differs by rounding with what
         its frame was computed with, and is not computed again to the bit. For fast stages of kernels, and the
-        scheduling policy "throughput".
+        scheduling policies "throughput" and "batches".
     partition: sets of the GPU's multiprocessors for several lanes: "none"; "A:B", A for actions and B for
         frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only where actions
         would be late without (policies.partition). Where a device cannot be divided there is none.
@@ -159,6 +163,7 @@ class EngineConfig:
     lanes: str = ONE
     prefill_groups: int = 1
     text_groups: int = 1
+    text_share: float = 0.0
     frames_together: int = 1
     partition: str = NO_PARTITION
     token_mode: str = SEQUENTIAL
@@ -217,6 +222,8 @@ class EngineConfig:
             raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")
         if self.token_prefer not in PREFERENCES:
             raise ValueError(f"token_prefer is '{self.token_prefer}'; use one of {PREFERENCES}.")
+        if not 0 <= self.text_share <= MOST_TEXT:
+            raise ValueError(f"text_share is {self.text_share}; give 0 to {MOST_TEXT} of the time.")
         if not 0 <= self.camera_hz < float("inf"):
             raise ValueError(f"camera_hz is {self.camera_hz}; give the frames a second, or 0.")
         if not 0 <= self.action_hz < float("inf"):

@@ -173,7 +173,8 @@ class ModelRunner:
             times = self.actor.measure() if config.token_mode == AUTO else None
         make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
         first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
-        with_text = first if self.text is None else TextInSlack(first, profile, config.text_groups)
+        text = profile, config.text_groups, config.text_share
+        with_text = first if self.text is None else TextInSlack(first, *text)
         return Degrading(self.partitioned.policy(in_lanes(lanes_of(config), first, with_text)))
 
     def _make_lanes(self) -> tuple[Lane, ...]:

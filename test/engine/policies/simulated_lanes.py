@@ -44,13 +44,14 @@ class Streams(Overlapping):
         fresh: bool = False,
         chunk_s: float = CHUNK_S,
         text_groups: int = 1,
+        text_share: float = 0.0,
     ) -> None:
         kinds = FIRST_APART if fresh and word == ALL_APART else LANES[word]
         super().__init__(word, policy, steps=steps, lanes=kinds)
         self.takes_s, self.fresh, self.robots, self.chunk_s = dict(takes_s), fresh, robots, chunk_s
         self.steps_run = 0
         self.runner.seats, self.runner.text_groups = fresh, text_groups
-        chosen = in_lanes(kinds, policy, TextInSlack(policy, self.profile, text_groups))
+        chosen = in_lanes(kinds, policy, TextInSlack(policy, self.profile, text_groups, text_share))
         self.scheduler.policy = self.degrading = Degrading(chosen)
         self.made: dict[str, list[tuple[float, int, Request]]] = {robot: [] for robot in robots}
         self.frames_seen: dict[str, list[tuple[float, int]]] = {robot: [] for robot in robots}

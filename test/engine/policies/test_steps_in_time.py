@@ -109,7 +109,7 @@ def test_groups_of_tokens_are_launched_behind_steps_that_end_before_the_joints_c
         said.append(len(made.tokens))
     assert np.quantile(intervals_s(made), 0.99) <= 0.0025
     waited, ahead = said
-    assert ahead >= 2 * 60 and ahead >= 1.5 * waited
+    assert ahead >= 2 * 60 and ahead >= 1.35 * waited
 
 
 def test_steps_do_not_wait_where_what_is_not_finished_is_dropped_with_the_next_frame() -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 from streams import MS, S
 
-from vla_accel_ros.sensing.cameras.frame_sets import FRESH, LATE, FrameSets
+from vla_accel_ros.sensing.cameras.frame_sets import FRESH, LATE, LEAST, FrameSets
 
 FRAME_S = 1 / 30
 
@@ -67,11 +67,13 @@ def test_a_set_that_has_just_come_is_taken():
     assert sets.worth_s(1.0) > 0.0
 
 
-def test_best_is_to_be_due_while_a_set_is_fresh():
+def test_best_is_to_be_due_just_after_a_set_of_an_even_rhythm_and_later_after_an_uneven_one():
     sets, clock = make_sets()
     assert sets.lead_s == 0.0
-    film(sets, clock, 5)
-    assert sets.lead_s == pytest.approx(FRESH / 2 * FRAME_S)
+    for late, lead in ((0.0, LEAST), (0.1, 0.1), (0.4, FRESH / 2)):
+        clock.now += (1.0 + late) * FRAME_S - 0.003
+        film(sets, clock, 5)
+        assert sets.lead_s == pytest.approx(lead * FRAME_S), "as late as one was lately, while a set is fresh"
     clock.now += sets.lead_s
     assert sets.worth_s(1.0) == 0.0
 

@@ -9,7 +9,9 @@ Steps keep time with the joints. A step that no chunk begins in finishes none la
 other; so where a stream is about to bring newer joints, the step waits for them if they are expected before
 it would itself be over. Chunks then leave as evenly as joints come, and the processor is free in between. Not
 so where the first chunk of each frame is whole and frames are computed in the same lane: what is not finished
-before the next frame's first chunk is dropped, so what has begun is finished soon.
+before the next frame's first chunk is dropped. So what has begun is finished soon, and none begins that would
+not be finished before the next frame, if frames come as they did; steps then compute fewer chunks, and text
+has what is left.
 
 A frame goes before steps, but where it is computed in groups of layers its groups fill the time in which a
 step waits, as many as fit. Where none fits, the two alternate: a group follows a step at once, or waits for
@@ -47,10 +49,14 @@ class WholeChunks(Policy):
 
 class StaggeredChunks(WholeChunks):
     """Up to `seats` chunks at once. groups: in which a frame is computed. joins: chunks begun in a step.
-    waits: whether steps wait for joints."""
+    dropped_after: how long a chunk takes, in steps, where those are dropped that a new frame finds; None:
+    they are finished, and steps wait for joints."""
 
-    def __init__(self, seats: int, groups: int = 1, joins: int = 1, waits: bool = True) -> None:
-        self._seats, self._groups, self._joins, self._waits = seats, groups, joins, waits
+    def __init__(
+        self, seats: int, groups: int = 1, joins: int = 1, dropped_after: float | None = None
+    ) -> None:
+        self._seats, self._groups, self._joins, self._steps = seats, groups, joins, dropped_after
+        self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
         self._after_group = self._after_step = False  # what was chosen last
         self._backlog = Backlog()
         # When joints are expected that the next step waits for, and until when it waits.
@@ -66,6 +72,7 @@ class StaggeredChunks(WholeChunks):
             self._after_group, self._after_step = frame and self._groups > 1, not frame
             if frame:
                 self._deferred = None
+                self._note_frames(batch, now_s)
             elif self._deferred is not None:
                 self._deferred += 1
             if self._after_group or not frame:
@@ -83,9 +90,15 @@ class StaggeredChunks(WholeChunks):
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When what a step waits for is expected; after that, when it is run without."""
+        until_s = self.waits_until_s(ready, now_s)
+        return min(until_s, self._expected_s) if now_s < self._expected_s else until_s
+
+    def waits_until_s(self, ready: Sequence[Request], now_s: float, patience: float = 1.0) -> float:
+        """Until when a step waits for newer joints; inf: none does. patience: how much of the time counts for
+        which it waits longer than they are expected."""
         if now_s >= self._wait_s or not any(request.want == ACT for request in ready):
             return math.inf
-        return self._expected_s if now_s < self._expected_s else self._wait_s
+        return self._expected_s + patience * (self._wait_s - self._expected_s)
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
@@ -95,13 +108,14 @@ class StaggeredChunks(WholeChunks):
         waiting = [request for request in acts if not request.begun]
         fresh = [request for request in waiting if request.fresh or not request.stream]
         begun = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
+        waiting = [request for request in waiting if self._in_time(request, now_s)]
         joining = max(0, min(self._joins, self._seats - len(begun)))
         if joining and fresh:
             return MicroBatch(DENOISE, (*begun, *fresh[:joining]))
         joins = waiting[:joining]
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if acts:
-            paced = self._waits and joining and not joins
+            paced = self._steps is None and joining and not joins
             self._expected_s, self._wait_s = self._waits_s(begun, now_s) if paced else (-math.inf, -math.inf)
         if now_s < self._wait_s:
             group = see(ready)
@@ -113,6 +127,21 @@ class StaggeredChunks(WholeChunks):
             return step
         at_once = self._groups == 1 or not joins or self._follows_step(now_s)
         return group if at_once or self._was_deferred() else step
+
+    def _note_frames(self, batch: MicroBatch, now_s: float) -> None:
+        """Of those that begin with this micro-batch."""
+        for request in batch.requests:
+            if request.want == OBSERVE and not request.begun:
+                self._frames_s[request.robot] = self._frames_s.get(request.robot, (0.0, -math.inf))[1], now_s
+
+    def _in_time(self, request: Request, now_s: float) -> bool:
+        """Whether a chunk that begins now is expected to be finished when its robot's next frame begins. One
+        of frames that follow each other faster than a chunk is made may begin at any time."""
+        before_s, last_s = self._frames_s.get(request.robot, (-math.inf, -math.inf))
+        if self._steps is None or not request.stream or request.fresh or not math.isfinite(before_s):
+            return True
+        takes_s, apart_s = self._steps * self._backlog.takes_s(ACT, DENOISE), last_s - before_s
+        return takes_s > apart_s or not now_s <= last_s + apart_s < now_s + takes_s
 
     def _fits(self, group: MicroBatch, now_s: float) -> bool:
         """Whether a group may run while a step waits: it ends in time, or follows the step before at once and
@@ -165,9 +194,11 @@ def whole(setup: Setup) -> WholeChunks:
 def staggered(setup: Setup) -> StaggeredChunks:
     """`staggered` chunks at once."""
     config = setup.config
-    waits = config.staggering == STREAM or config.lanes in (ACTIONS_APART, ALL_APART)
+    finished = config.staggering == STREAM or config.lanes in (ACTIONS_APART, ALL_APART)
     joins = joins_of(config.staggered, config.steps)
-    return StaggeredChunks(config.staggered, config.prefill_groups, joins, waits)
+    # While it is made text has its share.
+    dropped_after = None if finished else config.steps / (1.0 - config.text_share)
+    return StaggeredChunks(config.staggered, config.prefill_groups, joins, dropped_after)
 
 
 def joins_of(seats: int, steps: int) -> int:

@@ -55,7 +55,7 @@ class Backlog:
     long as it did lately."""
 
     def __init__(self) -> None:
-        self._takes_s: dict[tuple[str, str], float] = {}
+        self._took_s: dict[tuple[str, str], float] = {}
         self._over_s = -math.inf
 
     def free_s(self, now_s: float) -> float:
@@ -66,9 +66,13 @@ class Backlog:
         """For how long nothing has run."""
         return max(0.0, now_s - self._over_s)
 
+    def takes_s(self, kind: str, stage: str) -> float:
+        """What one takes; 0 if none has run."""
+        return self._took_s.get((kind, stage), 0.0)
+
     def ends_s(self, kind: str, stage: str, now_s: float) -> float:
         """When a micro-batch that is chosen now would be over; one that never ran takes no time."""
-        return self.free_s(now_s) + self._takes_s.get((kind, stage), 0.0)
+        return self.free_s(now_s) + self.takes_s(kind, stage)
 
     def chose(self, batch: MicroBatch, now_s: float) -> None:
         """It begins when the one before is over."""
@@ -81,7 +85,7 @@ class Backlog:
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         """A longer time counts at once, a shorter one by a half."""
         what = batch.requests[-1].kind, batch.stage
-        self._takes_s[what] = max(took_s, (self._takes_s.get(what, took_s) + took_s) / 2.0)
+        self._took_s[what] = max(took_s, (self._took_s.get(what, took_s) + took_s) / 2.0)
 
 
 def frame_first(ready: Sequence[Request]) -> MicroBatch | None:

@@ -5,7 +5,9 @@ can be expected to end, with a margin, before the next frame is due, and before 
 joints; where it is computed in groups of layers, that is asked of each group. The expectation rises at once
 with a token that took longer and falls slowly, because a token too many delays a robot and one too few a
 sentence. Where there is never any slack, a token now and then keeps answers going, and takes at most SHARE of
-the time. In a lane of its own text waits for nobody (`TextAlone`).
+the time. EngineConfig.text_share gives text more than what is left over: further chunks of a frame wait for a
+token each time it has had less; new frames and their first chunks do not. In a lane of its own text waits
+for nobody (`TextAlone`).
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from collections.abc import Sequence
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.policy import Backlog, Policy, in_progress, see
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
 
 PATIENCE_S = 0.2
 """Longest that text waits for its first token or its next, where nothing is left over."""
 SHARE = 0.1
 """Of the time that text takes at most where actions leave none over."""
+LATE = 0.5
+"""How late a group of a token may end where a step waits, as a part of how late one of a frame may."""
 MARGIN_S = 0.001
 """Kept free before the next frame."""
 AGAIN_S = 0.005
@@ -32,13 +36,15 @@ TOKEN_S = 0.001
 
 class TextInSlack(Policy):
     """What `first` chooses, and text when it chooses nothing. profile: what a token is expected to take.
-    groups: of a token; one takes as long as lately, as little waits for it if it takes longer."""
+    groups: of a token; one takes as long as lately, as little waits for it if it takes longer. share: of the
+    time that further chunks leave to text."""
 
-    def __init__(self, first: Policy, profile: Profile, groups: int = 1) -> None:
-        self._first, self._profile, self._groups = first, profile, groups
+    def __init__(self, first: Policy, profile: Profile, groups: int = 1, share: float = 0.0) -> None:
+        self._first, self._profile, self._groups, self._share = first, profile, groups, share
         self._wrote_s: float | None = None
         self._patience_s = PATIENCE_S
         self._token_s = 0.0  # what the groups of a token took
+        self._earned_s, self._asked_s = 0.0, math.inf  # of the share, what text has not taken, as of then
         self._backlog = Backlog()
         self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
         self._acts = False  # actions run in this lane
@@ -48,23 +54,27 @@ class TextInSlack(Policy):
     ) -> MicroBatch | None:
         asks = [request for request in ready if request.want == ASK]
         text = _text(asks)
+        self._earn(self._share * max(0.0, now_s - self._asked_s))
+        self._asked_s = now_s
         partial = text is not None and any(request.partial for request in text.requests)
         overdue = text is not None and (now_s >= self._overdue_s(asks) or (partial and self._hurries))
         if text is not None and text.stage == PREFILL and in_progress(ready):
             overdue = False
-        if not overdue or (partial and self._after_text):
+        earned = text is not None and self._has_earned(text, ready, now_s, due_s)
+        if not (overdue or earned) or (partial and self._after_text):
             urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:
                 self._after_text = False
                 self._backlog.chose(urgent, now_s)
                 self._acts |= urgent.requests[-1].want == ACT
                 return urgent
-        until_s = min(due_s - MARGIN_S, self._first.wake_s(ready, now_s))
+        until_s = min(due_s - MARGIN_S, self._until_s(ready, now_s))
         at_once = text is not None and text.stage == PREFILL and self._groups == 1
-        if text is None or not (overdue or at_once or self._fits(text, until_s, now_s)):
+        if text is None or not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
             return None
         self._after_text = True
         self._backlog.chose(text, now_s)
+        self._earn(-self._backlog.takes_s(ASK, text.stage))
         if self._acts and isinstance(self._first, StaggeredChunks):
             self._first.beside(self._backlog.free_s(now_s))
         if text.stage == DECODE:
@@ -86,6 +96,24 @@ class TextInSlack(Policy):
         asks = [request for request in ready if request.want == ASK]
         text_s = min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
         return min(text_s, self._first.wake_s(ready, now_s))
+
+    def _has_earned(self, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float) -> bool:
+        """Whether further chunks wait for this token, or group of it: text has had less than its share, and
+        it is over before the next frame."""
+        if not self._share or any(_goes_first(request) for request in ready):
+            return False
+        return self._earned_s >= 0.0 and self._fits(text, due_s - MARGIN_S, now_s)
+
+    def _earn(self, seconds: float) -> None:
+        """What is not taken for long is lost, and what was taken from slack is not owed for ever."""
+        most_s = self._share * PATIENCE_S
+        self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
+
+    def _until_s(self, ready: Sequence[Request], now_s: float) -> float:
+        """When actions go on; a group of a token may end a little later."""
+        if self._groups > 1 and isinstance(self._first, StaggeredChunks):
+            return self._first.waits_until_s(ready, now_s, LATE)
+        return self._first.wake_s(ready, now_s)
 
     def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:
         if self._groups > 1:
@@ -109,6 +137,11 @@ class TextAlone(Policy):
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         return see(ready) or _text([request for request in ready if request.want == ASK])
+
+
+def _goes_first(request: Request) -> bool:
+    """Whether no text that is not overdue runs before it."""
+    return request.want == OBSERVE or (request.want == ACT and (request.whole or request.fresh))
 
 
 def _text(asks: list[Request]) -> MicroBatch | None:

@@ -41,7 +41,7 @@ class Throughput(Policy):
             return MicroBatch(DENOISE, (whole[0],), steps=0)
         begun = [request for request in acts if request.begun]
         waiting = [request for request in acts if not request.begun]
-        frames = self._frames(ready)
+        frames = frames_of(ready, self._together)
         if frames is not None or lane == self._lane:
             self._lane = lane
             self._seen = tuple(request for request in ready if request.want in (OBSERVE, REWORD))
@@ -59,17 +59,17 @@ class Throughput(Policy):
         """A step that is held back for a frame is looked at again soon: the frame may not come."""
         return now_s + HOLDS_S if self._holds else math.inf
 
-    def _frames(self, ready: Sequence[Request]) -> MicroBatch | None:
-        """The frames that are computed next; other words for one are computed alone."""
-        waiting = by_priority([request for request in ready if request.want in (OBSERVE, REWORD)])
-        if not waiting:
-            return None
-        first, images = waiting[0], _images(waiting[0])
-        alike = takewhile(lambda one: images > 0 and _images(one) == images, waiting)
-        several = tuple(alike)[: self._together]
-        return MicroBatch(
-            first.stage, several[: 1 << (len(several).bit_length() - 1)] if several else (first,)
-        )
+
+def frames_of(ready: Sequence[Request], most: int) -> MicroBatch | None:
+    """The frames that are computed next, `most` of the same number of images; other words for one are
+    computed alone."""
+    waiting = by_priority([request for request in ready if request.want in (OBSERVE, REWORD)])
+    if not waiting:
+        return None
+    first, images = waiting[0], _images(waiting[0])
+    alike = takewhile(lambda one: images > 0 and _images(one) == images, waiting)
+    several = tuple(alike)[:most]
+    return MicroBatch(first.stage, several[: 1 << (len(several).bit_length() - 1)] if several else (first,))
 
 
 def _images(request: Request) -> int:

@@ -64,6 +64,7 @@ class Load:
     lanes: str = EngineConfig.lanes
     prefill_groups: int = EngineConfig.prefill_groups
     text_groups: int = EngineConfig.text_groups
+    text_share: float = EngineConfig.text_share
     frames_together: int = EngineConfig.frames_together
     partition: str = EngineConfig.partition
     token_mode: str = EngineConfig.token_mode

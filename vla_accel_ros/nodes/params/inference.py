@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
+from vla_accel_ros.engine.config import LANES, MOST_TEXT, STAGGERING, EngineConfig
 from vla_accel_ros.fleet.horizon import ALL
 from vla_accel_ros.models.flow.solver import SOLVERS
 from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
@@ -151,8 +151,9 @@ INFERENCE = (
     Parameter(
         "scheduling",
         EngineConfig.scheduling,
-        "Which scheduling policy decides what runs next, by its name: whole, staggered, tokens or one of "
-        "another package (entry points vla_accel_ros.policies); auto is what the other parameters ask for.",
+        "Which scheduling policy decides what runs next: whole, staggered, throughput, batches, tokens or "
+        "one of another package (entry points vla_accel_ros.policies); auto is what the other parameters "
+        "ask for.",
     ),
     Parameter(
         "lanes",
@@ -180,11 +181,19 @@ INFERENCE = (
         maximum=64,
     ),
     Parameter(
+        "text_share",
+        EngineConfig.text_share,
+        "Of the time that text gets where further chunks of a frame would take all of it; new frames and "
+        "their first chunks never wait for it (docs/streaming.md). 0: a token each 0.2 s.",
+        minimum=0.0,
+        maximum=MOST_TEXT,
+    ),
+    Parameter(
         "frames_together",
         EngineConfig.frames_together,
         "Most frames that are computed in one forward where several wait, as those of many robots do, with "
-        "scheduling throughput. A chunk then differs by rounding with what its frame was computed with, and "
-        "a replay is near, not equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
+        "scheduling throughput or batches. A chunk then differs by rounding with what its frame was computed "
+        "with, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
         minimum=1,
         maximum=16,
     ),

@@ -21,6 +21,7 @@ import numpy as np
 
 FRESH = 0.25
 LATE = 0.5
+LEAST = 1 / 32
 _INTERVALS = 9
 _SLACK = 1.1
 _SILENT = 2.0
@@ -91,9 +92,14 @@ class FrameSets:
 
     @property
     def lead_s(self) -> float:
-        """Half the time for which a set is fresh; 0 before the rhythm is known."""
+        """As long as sets lately came earlier or later than their rhythm; at least LEAST of an interval, at
+        most half the time for which a set is fresh, and 0 before the rhythm is known."""
         with self._changed:
-            return 0.5 * FRESH * float(np.median(self._intervals)) if self._intervals else 0.0
+            if not self._intervals:
+                return 0.0
+            interval_s = float(np.median(self._intervals))
+            uneven_s = max(abs(one - interval_s) for one in self._intervals)
+            return min(max(LEAST * interval_s, uneven_s), 0.5 * FRESH * interval_s)
 
     def age_s(self) -> float:
         """How long ago the newest set came; inf if none did."""

@@ -1,0 +1,71 @@
+"""Chunks of many robots in small batches, each finished before the next frames: short waits.
+
+Steps of all chunks that have begun between frames (`staggered`, `throughput`) share the GPU among all robots,
+so each chunk waits for the frames of as many others as it has steps. Here a few frames go first, then all
+steps of their chunks, and only then the next frames: as many chunks a second, and most of them come earlier.
+
+A batch is small (`few`), as who comes first waits for the frames of the rest: two chunks take as long in one
+batch as one after the other, from four on a batch pays. Twice as many are in it where twice as many requests
+are there, and as many as there are seats where not all of them have a seat: short waits cannot be had then,
+and full seats make the most chunks a second.
+
+A frame that comes soon after the steps have begun goes before the next step, and its chunk joins: the others
+have little to lose then. Lanes launch ahead, so the first step is chosen while the last frame is computed. Up
+to `together` frames of the same number of images are one micro-batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from vla_accel_ros.engine.policies.chunks import WholeChunks
+from vla_accel_ros.engine.policies.policy import Policy, Setup, by_priority
+from vla_accel_ros.engine.policies.throughput import frames_of
+from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
+
+FEW = 4
+"""Chunks of a batch while few robots wait."""
+SOON = 3
+"""Steps after which no frame goes before the rest of a batch."""
+
+
+class Batches(Policy):
+    """seats: chunks at once; few: of them in a batch while few requests are there; together: most frames of a
+    micro-batch."""
+
+    def __init__(self, seats: int, few: int = FEW, together: int = 1) -> None:
+        self._seats, self._few, self._together = seats, min(few, seats), together
+        self._steps = 0  # since a chunk joined
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        acts = by_priority([request for request in ready if request.want == ACT])
+        if whole := [request for request in acts if request.whole]:
+            return MicroBatch(DENOISE, (whole[0],), steps=0)
+        begun = [request for request in acts if request.begun]
+        waiting = [request for request in acts if not request.begun]
+        frames = sum(request.want in (OBSERVE, REWORD) for request in ready)
+        most = self._size(frames + len(acts))
+        if frames and len(acts) < most and (not begun or self._steps < SOON):
+            return frames_of(ready, min(self._together, most - len(acts)))
+        joins = waiting[: max(0, self._seats - len(begun))]
+        if not (begun or joins):
+            return frames_of(ready, self._together)
+        self._steps = 1 if joins else self._steps + 1
+        return MicroBatch(DENOISE, (*begun, *joins))
+
+    def _size(self, there: int) -> int:
+        """Of a batch, of so many requests."""
+        if there > self._seats:
+            return self._seats
+        return self._few if there < 2 * self._few else min(2 * self._few, self._seats)
+
+
+def batches(setup: Setup) -> Policy:
+    """Of `staggered` seats and `frames_together`."""
+    config = setup.config
+    if not config.staggered:
+        return WholeChunks()
+    return Batches(config.staggered, together=config.frames_together)
