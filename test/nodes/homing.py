@@ -51,6 +51,9 @@ class Node:
     def now_ns(self) -> int:
         return self.now
 
+    def clock_was_set(self) -> bool:
+        return False
+
     def output(self, kind: type, topic: str, profile: object) -> Any:
         return SimpleNamespace(publish=self._hear, get_subscription_count=lambda: 0)
 
@@ -93,7 +96,12 @@ class Robot:
             )
         else:
             self._adapter = ForwardCommandAdapter(self.node, contract.controllers[0], self.limits)
-        self._outputs = SimpleNamespace(begin=self._adapter.begin, rest=self._adapter.rest, open=lambda: None)
+        self._outputs = SimpleNamespace(
+            begin=self._adapter.begin,
+            rest=self._adapter.rest,
+            open=lambda: None,
+            rests_ns=self._adapter.rests_ns,
+        )
         self.streams = kind == "forward_command"
         self.standing = Hold(self.node)
         self._begin()
