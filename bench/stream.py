@@ -28,7 +28,6 @@ import gc
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from engine_path import page_locked
 from full_size.command import measuring, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
+from full_size.options import read_options
 from full_size.streamed import Camera, Streamed, costs_alone
 from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
@@ -178,12 +178,7 @@ def _work(saturated: dict[str, Any], alone_ms: dict[str, float]) -> float:
 def options_of(setting: str) -> dict[str, Any]:
     """Options of the engine that a setting means. Raises ValueError for what is none."""
     lanes, *others = setting.split(",")
-    given: dict[str, Any] = {"lanes": lanes}
-    types: dict[str, Any] = {field.name: type(field.default) for field in fields(EngineConfig)}
-    for name, found, value in (other.partition("=") for other in others):
-        if not found or name not in types:
-            raise ValueError(f"'{name}' in '{setting}' is no option of an engine with a value.")
-        given[name] = value == "true" if types[name] is bool else types[name](value)
+    given = {"lanes": lanes, **read_options(others, setting)}
     EngineConfig(fast=True, staggered=STEPS, **given)
     return given
 

@@ -6,11 +6,12 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
+from full_size.options import read_options
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
@@ -109,13 +110,7 @@ def _kind(policy: Policy, joints: int, rng: np.random.Generator) -> Embodiment:
 
 def options_of(setting: str) -> dict[str, Any]:
     """Options of the engine, "staggered=20,lanes=two". Raises ValueError for what is none."""
-    types: dict[str, Any] = {one.name: type(one.default) for one in fields(EngineConfig)}
-    given: dict[str, Any] = {}
-    for word in setting.split(","):
-        name, found, value = word.partition("=")
-        if not found or name not in types:
-            raise ValueError(f"'{word}' in '{setting}' is no option of an engine with a value.")
-        given[name] = value == "true" if types[name] is bool else types[name](value)
+    given = read_options(setting.split(","), setting)
     EngineConfig(fast=True, **given)
     return given
 

@@ -20,9 +20,9 @@ import math
 from collections.abc import Sequence
 
 from vla_accel_ros.engine.policies.chunks import WholeChunks
-from vla_accel_ros.engine.policies.policy import Policy, Setup, by_priority
-from vla_accel_ros.engine.policies.throughput import frames_of
-from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.policies.policy import Policy, Setup
+from vla_accel_ros.engine.policies.throughput import chunks_of, frames_of
+from vla_accel_ros.engine.request import DENOISE, OBSERVE, REWORD, MicroBatch, Request
 
 FEW = 4
 """Chunks of a batch while few robots wait."""
@@ -41,15 +41,14 @@ class Batches(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        acts = by_priority([request for request in ready if request.want == ACT])
-        if whole := [request for request in acts if request.whole]:
-            return MicroBatch(DENOISE, (whole[0],), steps=0)
-        begun = [request for request in acts if request.begun]
-        waiting = [request for request in acts if not request.begun]
+        whole, begun, waiting = chunks_of(ready)
+        if whole is not None:
+            return whole
         frames = sum(request.want in (OBSERVE, REWORD) for request in ready)
-        most = self._size(frames + len(acts))
-        if frames and len(acts) < most and (not begun or self._steps < SOON):
-            return frames_of(ready, min(self._together, most - len(acts)))
+        chunks = len(begun) + len(waiting)
+        most = self._size(frames + chunks)
+        if frames and chunks < most and (not begun or self._steps < SOON):
+            return frames_of(ready, min(self._together, most - chunks))
         joins = waiting[: max(0, self._seats - len(begun))]
         if not (begun or joins):
             return frames_of(ready, self._together)

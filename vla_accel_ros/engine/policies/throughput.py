@@ -36,11 +36,9 @@ class Throughput(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        acts = by_priority([request for request in ready if request.want == ACT])
-        if whole := [request for request in acts if request.whole]:
-            return MicroBatch(DENOISE, (whole[0],), steps=0)
-        begun = [request for request in acts if request.begun]
-        waiting = [request for request in acts if not request.begun]
+        whole, begun, waiting = chunks_of(ready)
+        if whole is not None:
+            return whole
         frames = frames_of(ready, self._together)
         if frames is not None or lane == self._lane:
             self._lane = lane
@@ -58,6 +56,16 @@ class Throughput(Policy):
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """A step that is held back for a frame is looked at again soon: the frame may not come."""
         return now_s + HOLDS_S if self._holds else math.inf
+
+
+def chunks_of(ready: Sequence[Request]) -> tuple[MicroBatch | None, list[Request], list[Request]]:
+    """A chunk that is denoised whole, which goes before all else; those that have begun in seats, and those
+    that wait for one."""
+    acts = by_priority([request for request in ready if request.want == ACT])
+    whole = next((request for request in acts if request.whole), None)
+    begun = [request for request in acts if request.begun]
+    waiting = [request for request in acts if not request.begun]
+    return MicroBatch(DENOISE, (whole,), steps=0) if whole is not None else None, begun, waiting
 
 
 def frames_of(ready: Sequence[Request], most: int) -> MicroBatch | None:
