@@ -59,7 +59,9 @@ def test_the_largest_number_that_fits_is_found(fit: int) -> None:
     assert most_robots(fits, 1, 6) == min(fit, 6) and len(tried) <= 3
 
 
-@pytest.mark.parametrize("word", ["four", "seats=2", "staggered=1", "lanes=five", "staggered=8,seats_by_load=yes"])
+@pytest.mark.parametrize(
+    "word", ["four", "seats=2", "staggered=1", "lanes=five", "staggered=8,seats_by_load=yes"]
+)
 def test_a_setting_that_cannot_be_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         fleet.main(["--small", "--settings", word])
