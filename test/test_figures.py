@@ -560,6 +560,24 @@ def plans_of_gpus() -> Iterator[Claim]:
     whole = [found["whole_met"], found["whole_of"]]
     offs = [abs(row["off_percent"]) for row in found["memory"]]
     yield PLAN, "That run met its aim in", [found["met"], found["of"], *whole, None, None, *offs]
+    yield from plan_of_an_h100()
+
+
+def plan_of_an_h100() -> Iterator[Claim]:
+    """Sentences of docs/plan.md: how far off the two plans were at most."""
+    found = result("plan_h100")
+
+    def off(device: str, stage: str, views: int = 0, sign: int = 0) -> float:
+        rows = (row for row in found["rows"] if row["device"] == device and row["stage"] == stage)
+        taken = (row["off_percent"] for row in rows if views in (0, row["views"]))
+        return max(sign * percent if sign else abs(percent) for percent in taken)
+
+    figures = [1, 3, None, found["whole_met"], found["whole_of"], None]
+    figures += [off(device, "whole") for device in ("measured", "h100")]
+    figures += [found["met"], found["of"], off("h100", "encode", 1, 1), off("h100", "encode", 3, -1)]
+    largest = max(abs(row["off_percent"]) for row in found["memory"])
+    figures += [off("measured", "prefill", 3), largest, len(found["memory"]), None]
+    yield PLAN, "Of whole engines, pi0 and pi0.5 at", figures
 
 
 def eight_bits() -> Iterator[Claim]:
