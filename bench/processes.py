@@ -1,6 +1,6 @@
 """From an image to the command of it through the nodes' loops, each in a process of its own, without ROS.
 
-    python bench/processes.py [--ways fresh stream] [--lanes one two three] [--seconds S]
+    python bench/processes.py [--ways fresh stream] [--lanes one two three] [--seconds S] [--motion PART]
         [--engine KEY=VALUE ...]
 
 Where rclpy cannot be had, which is the case on machines that only compute, nodes cannot run. So these are
@@ -11,13 +11,17 @@ commands of a forward_command controller. What ROS would carry goes otherwise: h
 joints and commands by slots. So deserialising messages, publishing and discovery cost nothing here;
 bench/ingest.py and bench/interpreter.py measure what they cost.
 
-Of each case, after a warm-up and by one clock: from the stamp of a frame to when vision took it, its prefix,
-its first chunk in the slot, and the first command made with a chunk of it, at the moment at which it would be
-published; commands a second and the time between two; chunks and frames a second, and frames that were
-dropped. The ways: `fresh`: the first chunk of a frame is denoised whole and before others; `stream`: every
-chunk has a seat (docs/staggered.md). Chunks are not guided. --engine sets any other field of EngineConfig.
-Prints a table and writes bench/results/processes.json. --small runs a tiny model in float32 on a CPU to try
-the command; its figures mean nothing and are written only to --out.
+Random weights go to and fro beyond any limit; of their motion actions ask for a part. By default all limits
+are kept, as by most of a policy's chunks; with 0.1 every chunk has to be limited, which takes the trajectory
+some five times as long.
+
+Of each case, after a warm-up and by one clock: from the stamp of a frame to when it came, to when vision took
+it, to its prefix, its first chunk in the slot, and the first command made with a chunk of it, at the moment
+at which it would be published; commands a second and the time between two; chunks and frames a second, and
+frames that were dropped. The ways: `fresh`: the first chunk of a frame is denoised whole and before others;
+`stream`: every chunk has a seat (docs/staggered.md). Chunks are not guided. --engine sets any other field of
+EngineConfig. Prints a table and writes bench/results/processes.json. --small runs a tiny model in float32 on
+a CPU to try the command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=15.0, help="of each case (default: %(default)s)")
     add("--warm-up", type=float, default=3.0, help="seconds before (default: %(default)s)")
     add("--action-hz", type=float, default=JOINTS_HZ, help="chunks wanted (default: %(default)s)")
+    add("--motion", type=float, default=0.03, help="part of their motion (default: %(default)s)")
     add("--language-hz", type=float, default=0.0, help="texts wanted (default: none)")
     add("--commands-hz", type=float, default=500.0, help="100 to 1000 (default: %(default)s)")
     add("--lead", type=float, default=0.005, help="lead_s of the trajectory (default: %(default)s)")
@@ -88,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         "action_hz": arguments.action_hz,
         "language_hz": arguments.language_hz,
         "lead_s": arguments.lead,
+        "motion": arguments.motion,
         "seconds": arguments.seconds,
         "transport": "rings, slots and a pipe between processes; no ROS",
         "seeds": "weights 0, images 0, noise 0",
@@ -146,6 +152,7 @@ def _setting(
         arguments.kind,
         arguments.small,
         arguments.prompt,
+        arguments.motion,
     )
     rates = {"vision": CAMERA_HZ, "action": arguments.action_hz, "language": arguments.language_hz}
     return replace(setting, engine={**engine, **further}, rates=rates)

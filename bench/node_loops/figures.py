@@ -23,6 +23,7 @@ def figures(logs: Mapping[str, Mapping[str, Any]], begin_ns: int, end_ns: int) -
     firsts = {
         name: _first(log)
         for name, log in (
+            ("arrival", vision["came"]),
             ("observation", vision["taken"]),
             ("prefix", vision["seen"]),
             ("chunk", vision["made"]),

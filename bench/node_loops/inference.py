@@ -36,9 +36,6 @@ from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Chunk, Observation
 
 KINDS = {"pi0": PI0, "pi05": PI05}
-SMALLER = 0.1
-"""Part of their motion that actions ask for. Random weights go to and fro beyond any limit, which takes the
-trajectory ten times as long to follow as a policy's smooth chunks."""
 IMAGES = ("base", "left", "right")
 
 
@@ -74,6 +71,7 @@ class _Inference:
             with engine.observe(nothing) as prefix:
                 engine.act(prefix)
         self.config = engine.config
+        self._motion = setting.motion
         self._ingest = Ingest(self._contract, page_lock=device.type == "cuda")
         self._ingest.instruct(nothing.instruction, "")
         self._joints = ForceReader(setting.joints)
@@ -97,20 +95,23 @@ class _Inference:
         self._stream = Streaming(
             engine, ports, paces["vision"], paces["action"], paces.get("language"), ANSWER_TOKENS
         )
-        self._times: dict[str, list[tuple[int, int]]] = {"taken": [], "seen": [], "made": []}
+        self._times: dict[str, list[tuple[int, int]]] = {"came": [], "taken": [], "seen": [], "made": []}
         self._page_lock: dict[str, str] = {}
         self._errors: list[Exception] = []
 
     def spin(self, port: Port, handles: Connection) -> dict[str, Any]:
         """What the node's executor does."""
-        names = self._contract.joint_names
+        names, sets = self._contract.joint_names, 0
         with closing(self._slot), closing(self._ingest):
             self._stream.start()
             try:
                 while port.running and not self._errors:
                     if handles.poll(1.0 / JOINTS_HZ):
                         camera, handle = handles.recv()
-                        self._ingest.handle(camera, handle, time.time_ns())
+                        self._ingest.handle(camera, handle, now_ns := time.time_ns())
+                        if self._ingest.sets.count != sets:
+                            sets = self._ingest.sets.count
+                            self._times["came"].append((handle.stamp_ns, now_ns))
                     for stamp_ns, position in self._joints.read():
                         self._ingest.joints(names, position, stamp_ns, time.time_ns())
                         self._stream.joints_came()
@@ -147,7 +148,7 @@ class _Inference:
             self._page_lock = {camera: rings.page_lock(camera).state for camera in rings.cameras}
 
     def _on_chunk(self, chunk: Chunk, inference_s: float) -> None:
-        actions = self._contract.to_robot(SMALLER * chunk.actions).astype(np.float32)
+        actions = self._contract.to_robot(self._motion * chunk.actions).astype(np.float32)
         self._slot.write(self._records.record(chunk, actions, inference_s), chunk.stamp_ns)
         self._times["made"].append((chunk.stamp_ns, time.time_ns()))
 

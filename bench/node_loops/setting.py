@@ -17,7 +17,8 @@ MAX_AGE_S = 0.5
 @dataclass(frozen=True)
 class Setting:
     """Of one run. name: of this run, unlike any other's. size: height and width of the cameras' images.
-    commands_hz: of the controller. engine: options of EngineConfig. rates: Hz of vision, action, language."""
+    commands_hz: of the controller. motion: part of their motion that actions ask for. engine: options of
+    EngineConfig. rates: Hz of vision, action, language."""
 
     name: str
     contract: Path
@@ -27,6 +28,7 @@ class Setting:
     kind: str
     small: bool
     prompt: int
+    motion: float = 1.0
     engine: Mapping[str, Any] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
 

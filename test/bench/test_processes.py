@@ -30,7 +30,7 @@ def test_frames_become_commands_through_all_processes(
     assert (case["engine"]["seed"], case["engine"]["staggered"]) == (3, 4)
     assert case["vision"]["hz"] > 0 and case["vision"]["dropped"] < case["vision"]["frames"]
     assert case["chunks"]["hz"] > 0 and case["commands"]["hz"] > 0
-    assert case["image_to"].keys() == {"observation", "prefix", "chunk", "command"}
+    assert case["image_to"].keys() == {"arrival", "observation", "prefix", "chunk", "command"}
     assert all(times["p99_ms"] >= times["p50_ms"] > 0 for times in case["image_to"].values())
     assert case["image_to"]["prefix"]["p50_ms"] > case["image_to"]["observation"]["p50_ms"]
     assert case["page_lock"] and case["chunks"]["why_refused"] == ""
@@ -44,6 +44,7 @@ def test_of_a_frame_the_first_of_everything_counts() -> None:
     logs: dict[str, dict[str, Any]] = {
         "camera": {"stamps_ns": stamps},
         "inference": {
+            "came": np.array([[100, 101], [133, 134], [166, 167]]) * MS,
             "taken": np.array([[100, 102], [133, 136]]) * MS,
             "seen": np.array([[100, 110], [133, 144]]) * MS,
             "made": np.array([[100, 115], [100, 117], [133, 150]]) * MS,

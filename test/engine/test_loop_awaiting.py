@@ -11,6 +11,10 @@ from simulated_loop import Clock, drive, make_loop
 from vla_accel_ros.engine.loop import PART, Loop
 
 
+ASKING_S = 5e-6
+"""What it takes to ask whether there is something to wait for."""
+
+
 class Frames:
     """Frames every 1 / hz seconds from `first` on, which a loop awaits: waiting moves the clock."""
 
@@ -21,6 +25,7 @@ class Frames:
 
     def wait(self, patience_s: float, given_up: Callable[[], bool]) -> None:
         self.patiences.append(patience_s)
+        self.clock.now += ASKING_S
         if self.age_s() > 0.25 * self.period and self.period - self.age_s() <= patience_s:
             self.clock.now += self.period - self.age_s() + 1e-6
 
@@ -59,24 +64,37 @@ def test_a_loop_that_awaits_frames_takes_them_fresh_whatever_its_phase(phase: fl
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.005, 0.01, 0.02, 0.032])
-def test_the_grid_moves_behind_the_frames_so_that_nothing_is_waited(phase: float) -> None:
+def test_the_grid_moves_to_a_little_before_the_frames(phase: float) -> None:
     clock = Clock()
     frames = Frames(clock, 90.0 + phase)
-    loop, starts, _ = watched(clock, frames, run_s=0.03, rate_hz=10.0)
-    drive(loop, clock, until=104.0)
+    loop, starts, ages = watched(clock, frames, run_s=0.03, rate_hz=10.0)
+    drive(loop, clock, until=110.0)
     assert loop.due_s is not None
-    assert (loop.due_s - frames.first + 1e-6) % frames.period <= 0.25 * frames.period
+    early = (frames.first - loop.due_s) % frames.period
+    assert early <= 2.0 * frames.lead_s + 1e-4
+    assert loop.expects_s == pytest.approx(loop.due_s + frames.lead_s)
     assert starts[-1] - starts[-2] == pytest.approx(0.1)
+    assert max(ages[-10:]) < 1e-4
 
 
 @pytest.mark.parametrize("phase", [0.001, 0.005, 0.01, 0.02, 0.032])
-def test_a_loop_as_fast_as_its_camera_does_not_leave_frames_lying(phase: float) -> None:
+def test_a_loop_as_fast_as_its_camera_takes_its_frames_as_they_come(phase: float) -> None:
     clock = Clock()
     frames = Frames(clock, 90.0 + phase)
     loop, starts, ages = watched(clock, frames, run_s=0.005, rate_hz=30.0)
     drive(loop, clock, until=115.0)
-    last = ages[-100:]
-    assert sum(last) / len(last) <= 0.25 * frames.period and max(last) <= 0.35 * frames.period
+    assert max(ages[-100:]) < 1e-4
+    assert len(starts) == pytest.approx(15 * 30, rel=0.02)
+
+
+@pytest.mark.parametrize("phase", [0.001, 0.01, 0.032])
+def test_a_loop_that_has_no_time_to_wait_is_due_a_little_after_the_frames(phase: float) -> None:
+    clock = Clock()
+    frames = Frames(clock, 90.0 + phase)
+    loop, starts, ages = watched(clock, frames, run_s=0.028, rate_hz=30.0)
+    drive(loop, clock, until=115.0)
+    assert max(ages[-100:]) <= 2.0 * frames.lead_s + 1e-4
+    assert loop.expects_s == loop.due_s
     assert len(starts) == pytest.approx(15 * 30, rel=0.02)
 
 

@@ -6,11 +6,11 @@ due is a miss. A body that had nothing to do returns False and counts as idle.
 
 A loop may await what it works on. When it is due it then waits for that, at most PART of its period, and no
 longer than leaves nine of ten recent runs time to end before period and deadline are over: so waiting costs
-no run, and what does not come leaves the loop its period. When every one of the last WAITS runs waited, the
-least wait moves the grid, and a little more: runs then are due just after what they work on has come, even
-when there is no time to wait. When it was older than that for every one of them, the grid moves forward, by
-EARLIER of a period at most: a loop as fast as its camera does not leave frames lying. `wake` makes a run due
-at once. `tick` holds all the logic and takes the time from outside; the thread only waits.
+no run, and what does not come leaves the loop its period. The grid follows what is awaited: where each of the
+last WAITS runs found that it comes later than the loop would have it, or earlier, the grid moves, forward by
+EARLIER of a period at most. A loop that has time to wait is due a little before (`Awaited.lead_s`), so that a
+run begins when there is something new; one that has none is due a little after. `wake` makes a run due at
+once. `tick` holds all the logic and takes the time from outside; the thread only waits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Awaited(Protocol):
-    """What a loop that is due may wait for. lead_s: how long after it has come it is best to be due."""
+    """What a loop that is due may wait for. lead_s: how far from when it comes it is best to be due."""
 
     @property
     def lead_s(self) -> float: ...
@@ -177,8 +177,8 @@ class Loop:
         self._body, self._clock, self._on_error, self._awaited = body, clock, on_error, awaited
         self._record = LoopRecord(name, rate_hz, clock)
         self._due: float | None = None
-        self._waits: deque[float] = deque([0.0], maxlen=WAITS)
-        self._ages: deque[float] = deque(maxlen=WAITS)
+        self._patience = self._early = 0.0  # of the last run; how long before what is awaited it is due
+        self._came: deque[float] = deque(maxlen=WAITS)  # after the last runs looked for it; below 0: before
         self._stopping = threading.Event()
         self._called = threading.Event()
         self._thread: threading.Thread | None = None
@@ -193,6 +193,11 @@ class Loop:
     def due_s(self) -> float | None:
         """When the next run is due, or the present one was, by the clock; None before the first."""
         return self._due
+
+    @property
+    def expects_s(self) -> float:
+        """When what it awaits is expected for the next run, or the present one; inf before the first."""
+        return math.inf if self._due is None else self._due + self._early
 
     def tick(self, now: float) -> float:
         """Run the body if it is due at `now`; returns when it is due next. The first tick is always due."""
@@ -232,7 +237,7 @@ class Loop:
         self._stopping.clear()
         self._called.clear()
         self._due = self._error = None
-        self._waits.append(0.0)
+        self._came.clear()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
@@ -277,27 +282,28 @@ class Loop:
         period = 1.0 / self.rate_hz
         assert self._due is not None
         needed = now - self._due + self._record.quantile_s(USUAL)
-        patience = min(PART * period, period - needed, self.deadline_s - needed)
-        if patience > 0.0:
-            self._awaited.wait(patience, self._stopping.is_set)
+        self._patience = min(PART * period, period - needed, self.deadline_s - needed)
+        if self._patience > 0.0:
+            self._awaited.wait(self._patience, self._stopping.is_set)
         begin = self._clock()
-        self._waits.append(begin - now)
-        self._ages.append(self._awaited.age_s())
+        self._came.append(begin - now - self._awaited.age_s())
         return begin
 
     def _shift(self) -> float:
-        """How far the grid moves: back when all the last runs waited, forward when all had something old."""
-        if self._awaited is not None and len(self._ages) == WAITS:
-            period, lead = 1.0 / self.rate_hz, self._awaited.lead_s
-            older = min(self._ages) - 2.0 * lead
-            if older > 0.0 and max(self._ages) < period:
-                self._ages.clear()
-                return -min(older, EARLIER * period)
-        least = min(self._waits)
-        if self._awaited is None or not least:
+        """How far the grid moves, so that what is awaited comes when it should, give or take `lead_s`."""
+        if self._awaited is None or len(self._came) < WAITS:
             return 0.0
-        self._waits.append(0.0)
-        return least + self._awaited.lead_s
+        period, lead = 1.0 / self.rate_hz, self._awaited.lead_s
+        best = lead if self._patience > 2.0 * lead else -lead  # after the loop is due
+        self._early = max(best, 0.0)
+        earliest, latest = min(self._came), max(self._came)
+        if earliest > best + lead:
+            self._came.clear()
+            return earliest - best
+        if -period < earliest and latest < best - lead:
+            self._came.clear()
+            return -min(best - latest, EARLIER * period)
+        return 0.0
 
     def _end(self) -> None:
         """Have the thread end, whatever it waits for."""

@@ -318,7 +318,7 @@ class Streaming:
             self._give(self._ports.on_text, Text(request.frame, request.number, text, finished))
 
     def _due_s(self) -> float:
-        return math.inf if self._vision.due_s is None else self._vision.due_s
+        return self._vision.expects_s
 
     def _ran(self, batch: MicroBatch, began_s: float) -> None:
         if batch.requests[-1].want == ASK and any(one.robot == self._robot for one in batch.requests):
