@@ -66,7 +66,7 @@ def test_a_lane_that_runs_ahead_computes_each_once(several: bool, monkeypatch: p
         request.begun = True
     wait = frames.run_together(given) if several else frames.run(given[0])
     launched = Launched(MicroBatch(ENCODE, tuple(given)), 0.0, computed=True, wait=wait)
-    assert all(request.awaited for request in given) and not launched.is_short
+    assert all(request.awaited for request in given) and not launched.is_followed
     launched.complete()
     for request in given:
         request.result.release()

@@ -61,7 +61,7 @@ def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the
         wait = run(batch)
         kinds.append(batch.kind)
         waits.append(wait is not None)
-        assert Launched(batch, 0.0, wait=wait).is_short, "a step may be launched behind a group"
+        assert Launched(batch, 0.0, wait=wait).is_followed, "a step may be launched behind a group"
         assert batch.requests[0].finished == batch.requests[0].awaited == (len(kinds) == LAYERS)
         return wait
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
 import pytest
+from builders import JOINTS
 from test_scheduler import WAIT_S, System, in_thread, joined
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART
@@ -54,10 +57,11 @@ class Overlapping(System):
 
     def begin(self, lane: str) -> list[str]:
         """Have a lane choose; what it runs from now on. Where that is nothing, what it ran ahead is over."""
-        batch = self.scheduler._schedule(self.lanes[lane])
+        one = self.lanes[lane]
+        batch = None if self.scheduler._holds_off(one) else self.scheduler._schedule(one)
         if batch is not None:
             self.running[lane] = batch, self.clock.now_s
-        elif self.lanes[lane].ahead:
+        elif one.ahead:
             self._advance(lane, None)
         return [] if batch is None else [request.want for request in batch.requests]
 
@@ -326,6 +330,94 @@ def test_a_lane_looks_out_for_what_it_can_launch_behind_what_runs_until_that_is_
     assert step(lane) == () and lane.again_s < float("inf")
     clock.now_s = lane.again_s + 1e-6
     assert step(lane) == (third,) and third.released and not lane.ahead
+
+
+def first_chunks() -> tuple[Overlapping, list[str]]:
+    """Whole first chunks of 4 ms and steps of 1 ms in a lane that runs ahead, and what happens in which
+    order."""
+    system, order = Overlapping(ONE, StaggeredChunks(2), steps=2, ahead=True), list[str]()
+    system.runner.seats, over_s = True, dict[int, float]()
+
+    def launched(batch: MicroBatch) -> None:
+        if batch.requests[0].want != ACT:
+            return
+        order.append(f"launch {batch.requests[0].kind}")
+        busy_s = max([system.clock.now_s, *over_s.values()])
+        over_s[id(batch)] = busy_s + (0.001 if batch.steps else 0.004)
+
+    def waited(batch: MicroBatch) -> None:
+        order.append(f"wait for {batch.requests[0].kind}")
+        system.clock.now_s = max(system.clock.now_s, over_s.pop(id(batch)))
+
+    system.runner.during, system.runner.after = launched, waited
+    system.seen()
+    for first in (True, False):  # how long they take is known then
+        joints = np.zeros(JOINTS, np.float32), 1 if first else 2
+        before = system.acting(first=first, sense=lambda joints=joints: joints)
+        go_on(system, partial(getattr, before, "released"))
+    order.clear()
+    return system, order
+
+
+def go_on(system: Overlapping, until: Callable[[], bool]) -> None:
+    """Let the lane step, and time pass where it has nothing to do."""
+    lane = system.lanes["main"]
+    system.scheduler.step(lane)
+    for _ in range(1000):
+        if until():
+            return
+        if not system.scheduler.step(lane):
+            assert lane.again_s > system.clock.now_s, "it asks again at once, and again"
+            system.clock.now_s = lane.again_s
+    raise AssertionError("it does not come to an end")
+
+
+def test_behind_a_first_chunk_a_step_is_chosen_when_that_is_nearly_over() -> None:
+    system, order = first_chunks()
+    began_s, begun_s = system.clock.now_s, list[float]()
+    system.seen()
+    first = system.acting(first=True)
+    further = [
+        system.acting(
+            first=False,
+            sense=lambda: (np.zeros(JOINTS, np.float32), round(1e6 * system.clock.now_s)),
+            on_begin=lambda request: begun_s.append(system.clock.now_s),
+        )
+        for _ in range(2)
+    ]
+    go_on(system, lambda: first.released)
+    assert begun_s == pytest.approx([began_s + 0.004 - EARLY_S], abs=1e-5), "with joints as new as can be"
+    assert order == ["launch whole", "launch act", "wait for whole"], "no second step before it is handed on"
+    go_on(system, lambda: all(request.released for request in further))
+    assert first.result and all(request.result for request in further)
+
+
+def test_chunks_of_the_frame_before_make_way_when_a_first_chunk_is_launched() -> None:
+    system, order = first_chunks()
+    newer = itertools.count(3)
+
+    def further() -> Request:
+        return system.acting(first=False, sense=lambda: (np.zeros(JOINTS, np.float32), next(newer)))
+
+    old = further()
+    assert system.scheduler.step() == (old,)
+    assert order.pop() == "launch act"
+    system.seen()
+    first = system.acting(first=True)
+    assert system.scheduler.step() == (first,) and first.awaited
+    assert old.cancelled and old.released and old.result is None
+    new = further()
+    go_on(system, lambda: new.released)
+    assert order.count("launch act") == 2 and first.result and new.result, "no step was for the old one"
+
+
+def test_a_first_chunk_with_which_others_must_agree_is_waited_for_before_any_begins() -> None:
+    system, order = first_chunks()
+    system.seen()
+    first = system.acting(first=True, commits=lambda stamp_ns: None)
+    further = system.acting(first=False, sense=lambda: (np.zeros(JOINTS, np.float32), 3))
+    go_on(system, lambda: further.released)
+    assert order[:3] == ["launch whole", "wait for whole", "launch act"] and first.result
 
 
 def test_a_step_and_groups_are_ahead_when_the_next_is_chosen_but_no_two_steps() -> None:

@@ -219,7 +219,7 @@ class Scheduler:
         try:
             with lane.computing():
                 before = tuple(lane.ahead)
-                batch = self._schedule(lane)
+                batch = None if self._holds_off(lane) else self._schedule(lane)
                 if batch is None and lane.looks_out(self._clock()):
                     idle = True
                     return ()
@@ -239,6 +239,13 @@ class Scheduler:
             if not idle or self._queue.changes != lane.looked:
                 self.wake()
             self._queue.settle()
+
+    def _holds_off(self, lane: Lane) -> bool:
+        """Whether the lane chooses nothing now, whatever is there."""
+        if not lane.holds_off(self._clock()):
+            return False
+        self._queue.look(lane)
+        return True
 
     def _schedule(self, lane: Lane) -> MicroBatch | None:
         """The lane's next micro-batch, whose requests have begun."""
@@ -263,9 +270,11 @@ class Scheduler:
         finally:
             for before in lane.due(launched):
                 self._postprocess(lane, before)
-        if not (lane.runs_ahead and launched.is_short):
+        if not (lane.runs_ahead and launched.is_followed):
             return launched
         lane.run_ahead(launched, self._clock())
+        if launched.is_first:
+            self._drop_older(batch.requests[0], lambda one: one.lane == lane.name and not one.awaited)
         launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
         for request in launched.told:
             tell(request)
@@ -391,7 +400,10 @@ class Scheduler:
         """Nobody wants the actions of an older frame once those of a newer one are there. One that another
         lane finishes meanwhile comes to nothing."""
         if by.want == ACT and by.stream and by.result is not None:
-            acts = [r for r in self.requests if r.want == ACT and r.stream and r.begun]
-            older = [r for r in acts if r.number < by.number and r.robot == by.robot]
-            if older:
-                self._queue.cancel(older)
+            self._drop_older(by)
+
+    def _drop_older(self, than: Request, which: Callable[[Request], bool] = lambda one: True) -> None:
+        acts = [r for r in self.requests if r.want == ACT and r.stream and r.begun and which(r)]
+        older = [r for r in acts if r.number < than.number and r.robot == than.robot]
+        if older:
+            self._queue.cancel(older)

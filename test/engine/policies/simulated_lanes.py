@@ -164,8 +164,11 @@ class RunningAhead(Streams):
         text_groups: int = 1,
         begin_s: float = 0.0,
         after_s: float = 0.0,
+        fresh: bool = False,
     ) -> None:
-        super().__init__(ONE, policy, takes_s, steps=steps, chunk_s=chunk_s, text_groups=text_groups)
+        super().__init__(
+            ONE, policy, takes_s, steps=steps, fresh=fresh, chunk_s=chunk_s, text_groups=text_groups
+        )
         self.host_s, self._begin_s, self._after_s = host_s, begin_s, after_s
         self._waits_for_text, self._free_s = waits_for_text, 0.0
         self._over_s: dict[int, float] = {}  # by micro-batch
@@ -177,7 +180,7 @@ class RunningAhead(Streams):
         end_s, lane = self.clock.now_s + seconds, self.lanes["main"]
         while self.clock.now_s < end_s:
             self._arrive(asking)
-            batch = self.scheduler._schedule(lane)
+            batch = None if self.scheduler._holds_off(lane) else self.scheduler._schedule(lane)
             if batch is not None:
                 self.running["main"] = batch, self.clock.now_s
                 self._took("main")
@@ -206,7 +209,7 @@ class RunningAhead(Streams):
 
     def _waited(self, batch: MicroBatch) -> None:
         self.clock.now_s = max(self.clock.now_s, self._over_s.pop(id(batch)))
-        self.clock.now_s += self._after_s if batch.requests[-1].kind == ACT else 0.0
+        self.clock.now_s += self._after_s if batch.requests[-1].want == ACT else 0.0
 
     def _begins(self, request: Request) -> None:
         self.clock.now_s += self._begin_s

@@ -9,7 +9,8 @@ A lane with a thread runs ahead: while the GPU computes a short micro-batch, the
 launched behind it, and only then is the result waited for. So the GPU does not wait for the host. A step
 and two groups of layers may be ahead at once when the next is chosen, as the host takes longer than a group
 does. Where there is no next one, the lane looks out for one until shortly before the oldest result is
-expected.
+expected. What comes behind the first chunk of a frame is chosen shortly before that is over, as it acts on
+the newest joints, and the chunk is waited for before anything else is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from vla_accel_ros.engine.request import DENOISE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import DENOISE, OBSERVE, WHOLE, MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
@@ -68,14 +69,20 @@ class Launched:
         return self.batch.stage == DENOISE and self.batch.steps == 1
 
     @property
-    def is_short(self) -> bool:
-        """Whether the next may be launched behind it: a step, or a group of a token or a frame. A whole frame
-        that is published only once it is computed is none."""
+    def is_first(self) -> bool:
+        """Whether it is the whole first chunk of a frame, with which no further one has to agree."""
+        one = self.batch.requests[0]
+        return one.kind == WHOLE and one.first is True and one.commits is None
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the next may be launched behind it: a step, a group of a token or a frame, or a first
+        chunk. A whole frame that is published only once it is computed is none."""
         if self.wait is None:
             return False
         requests = self.batch.requests
         group = requests[-1].want == OBSERVE and all(one.finished or not one.awaited for one in requests)
-        return group or self.of_token or self.is_step
+        return group or self.of_token or self.is_step or self.is_first
 
     @property
     def look_until_s(self) -> float:
@@ -114,7 +121,7 @@ class Lane:
         self.ahead: deque[Launched] = deque()
         self.runs_ahead, self.chosen_s, self.ended_s = False, -math.inf, -math.inf
         self.looked, self.again_s = 0, math.inf
-        self._takes_s: dict[tuple[str, int], float] = {}
+        self._takes_s: dict[tuple[str, int, int], float] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -150,10 +157,19 @@ class Lane:
         launched.over_s = max(now_s, free_s) + self._takes_s.get(_what(launched.batch), 0.0)
         self.ahead.append(launched)
 
+    def holds_off(self, now_s: float) -> bool:
+        """Whether nothing is chosen now, as a first chunk is ahead that is not nearly over, or has something
+        behind it already."""
+        first = next((one for one in reversed(self.ahead) if one.is_first), None)
+        if first is None or (first is self.ahead[-1] and now_s >= first.look_until_s):
+            return False
+        self.again_s = math.inf
+        return True
+
     def due(self, behind: Launched | None = None) -> Iterator[Launched]:
         """Of what runs ahead, what is waited for once this was launched behind it, taken out one by one:
         until no other step is left, or one other group. All, where it does not run ahead itself."""
-        step = behind.is_step if self.runs_ahead and behind is not None and behind.is_short else None
+        step = behind.is_step if self.runs_ahead and behind is not None and behind.is_followed else None
         most = 0 if step else GROUPS_AHEAD - 1
         while self.ahead and (step is None or sum(one.is_step == step for one in self.ahead) > most):
             yield self.ahead.popleft()
@@ -201,8 +217,8 @@ class Lane:
         self._thread = None
 
 
-def _what(batch: MicroBatch) -> tuple[str, int]:
-    return batch.kind, len(batch.requests)
+def _what(batch: MicroBatch) -> tuple[str, int, int]:
+    return batch.kind, len(batch.requests), batch.steps
 
 
 def _fail(requests: Iterable[Request], error: Exception) -> None:
