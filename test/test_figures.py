@@ -304,14 +304,18 @@ def partitions() -> Iterator[Claim]:
 
 
 def processes() -> Iterator[Claim]:
-    for name in ("processes", "processes_stream"):
+    for name, how in (
+        ("processes", "within limits"),
+        ("processes_limited", "limited"),
+        ("processes_stream", "within limits"),
+    ):
         (case,) = result(name)["cases"]
         times = case["image_to"]
         figures = [case["vision"]["hz"], case["chunks"]["hz"]]
         figures += [times[what]["p50_ms"] for what in ("observation", "prefix", "chunk")]
         figures += [times["command"][p] for p in ("p50_ms", "p99_ms")]
         figures += [case["commands"]["hz"], case["chunks"]["follow"]["p50_ms"]]
-        yield STREAMING, f"| pi0, `{case['way']}`, through processes |", figures
+        yield STREAMING, f"| pi0, `{case['way']}`, through processes, {how} |", figures
 
 
 def robots_on_a_gpu() -> Iterator[Claim]:
