@@ -55,7 +55,7 @@ def measure(model: Path, calibration: Path, count: int) -> dict[str, Any]:
         "product_errors": {
             "median": float(f"{np.median(list(made.errors.values())):.4g}"),
             "largest": float(f"{max(made.errors.values()):.4g}"),
-            "stay_exact": made.exact,
+            "stay_exact": made.exact(),
         },
         "rows": rows,
     }

@@ -1,6 +1,7 @@
 """Kernels for quantised weights and int8 rows compile for the devices they are for, within what those have.
 
-int8, int4 and w8a8: all; fp8: Ada (sm_89) and later. int8 rows are multiplied by matrix units.
+int8, int4 and w8a8: all; fp8, of weights and of rows: Ada (sm_89) and later. Rows in 8 bits are multiplied by
+matrix units, as they are; but of fp8, tiles of a word's row are widened where those want 64 rows.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     of_all = needs[capability]
     assert not isinstance(of_all, str), of_all
     wanted = sum((FEW for _ in range(kinds)), ROWS if kinds == 3 else Counter())
-    assert Counter(need["kernel"] for need in of_all) == wanted + INT8
-    assert all(need["int8"] for need in of_all if need["kernel"] == "_int8_product")
+    assert Counter(need["kernel"] for need in of_all) == wanted + INT8 + (INT8 if kinds == 3 else Counter())
+    products = [need for need in of_all if need["kernel"] == "_int8_product"]
+    assert all(need["int8"] for need in products[:9])
+    narrow = 2 if capability in ("90", "100") else 0
+    assert sum(need["fp8"] for need in products[9:]) == len(products[9:]) - narrow
     for need in of_all:
         assert need["stack"] == 0, need
         assert need["shared"] <= ARCHITECTURES[capability].shared_bytes, need
