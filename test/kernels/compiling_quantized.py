@@ -20,6 +20,7 @@ from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
 from vla_accel_ros.models.layers.quantized import quantized as quantize
 from vla_accel_ros.tools.tune import pieces
+from vla_accel_ros.tools.tune.candidates import ROWS
 
 
 def place(*shape: int) -> torch.Tensor:
@@ -76,6 +77,12 @@ def rows_in_8_bits(processors: int, kind: str) -> None:
         weight = quantize(torch.ones(2 * columns, width), kind)
         activation = "silu" if rows == 1 else "gelu"
         int8.gated(place_rows(rows, width, CPU), weight, place(rows, columns), activation, config=config)
+    of_tuning = {(each.block_m, each.block_n): each for each in ROWS}  # those of most stages
+    wide, narrow = (quantize(torch.ones(columns, 2048), kind) for columns in (4096, 2048))
+    a = place_rows(544, 2048, CPU)
+    int8.multiply(a, narrow, place(544, 2048), None, "add", config=of_tuning[128, 128])
+    for tile in ((128, 64), (64, 128)):
+        int8.gated(a, wide, place(544, 2048), config=of_tuning[tile])
     by, tables, ints = torch.empty(16384), torch.empty(3, 10, 1024), torch.zeros(1, dtype=torch.int32)
     int8.quantize(place(544, 16384), by, place_rows(544, 16384, CPU))
     int8.rms_norm(place(544, 2048), by[:2048], place_rows(544, 2048, CPU))

@@ -111,14 +111,16 @@ def _int8_product(
 ):  # fmt: skip
     """SUM: dtype of the sums. INEXACT: of fp8, inner dimension that Hopper's matrix units may add up by
     themselves, None = all."""
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    ok = (row < rows)[:, None] & (column < columns)[None, :]
-    row, near = tl.minimum(row, rows - 1), tl.minimum(column, columns - 1)
-    k = tl.arange(0, BLOCK_K)
-    to_a = a + row[:, None].to(tl.int64) * width + k[None, :]
-    to_one = weight + near[None, :].to(tl.int64) * width + k[:, None]
-    to_other = to_one + columns.to(tl.int64) * width
+    # Addresses of a tile are 64 bits once and 32 bits for each element, which would fill the registers else.
+    m, n, k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    first_row, first_column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    ok = (m < rows - first_row)[:, None] & (n < columns - first_column)[None, :]
+    m, n = tl.minimum(m, rows - 1 - first_row), tl.minimum(n, columns - 1 - first_column)
+    row, near = first_row + m, first_column + n
+    to_a = a + first_row.to(tl.int64) * width + (m[:, None] * width + k[None, :])
+    of_weight = n[None, :] * width + k[:, None]
+    to_one = weight + first_column.to(tl.int64) * width + of_weight
+    to_other = weight + (columns + first_column).to(tl.int64) * width + of_weight
     first = tl.zeros((BLOCK_M, BLOCK_N), SUM)
     second = tl.zeros((BLOCK_M, BLOCK_N), SUM)
     for start in range(0, width, BLOCK_K):
@@ -140,7 +142,7 @@ def _int8_product(
     made = first.to(tl.float32) * of_rows * tl.load(weight_scale + near)[None, :]
     if bias is not None:
         made += tl.load(bias + near).to(tl.float32)[None, :]
-    to = out + row[:, None].to(tl.int64) * columns + near[None, :]
+    to = out + first_row.to(tl.int64) * columns + first_column + (m[:, None] * columns + n[None, :])
     if GATED:
         up = second.to(tl.float32) * of_rows * tl.load(weight_scale + columns + near)[None, :]
         made = (_gelu(made) if FINISH == "gelu" else made * tl.sigmoid(made)) * up
@@ -230,13 +232,6 @@ def gated(
     return None
 
 
-def product_shape(a: Activations, weight: Weight, kernel: str = INT8_PRODUCT) -> Shape:
-    """Of multiply, or of gated: what it is tuned by."""
-    columns = weight.shape[0] // (2 if kernel == INT8_GATED else 1)
-    count = len(a.values if isinstance(a, Rows) else a)
-    return Shape(kernel, count, columns, weight.shape[1], str(weight.dtype).removeprefix("torch."))
-
-
 def _launch(
     a: Rows, weight: Weight, out: Tensor, bias: Tensor | None, finish: str, is_gated: bool,
     config: Config | None,
@@ -246,7 +241,8 @@ def _launch(
     (count, width), columns = a.values.shape, out.shape[1]
     if config is None:
         kernel = INT8_GATED if is_gated else INT8_PRODUCT
-        config = safe(product_shape(a, weight, kernel), _processors(out.device))
+        dtype = str(weight.dtype).removeprefix("torch.")
+        config = safe(Shape(kernel, count, columns, width, dtype), _processors(out.device))
     whole = weight.dtype == torch.int8
     grid = triton.cdiv(count, config.block_m), triton.cdiv(columns, config.block_n)
     _int8_product[grid](

@@ -115,12 +115,12 @@ def of_runs(
 
 def _error(made: Calibration, name: str, group: Group, kept: list[Tensor], kind: str) -> float:
     """Of the product of rows of a kind with its columns smoothed, over the product's magnitude."""
-    weight = torch.cat([linear.weight.detach().float().cpu() for linear in group])
-    rows, by = torch.stack(kept), made.factors(name, weight)
+    weight = torch.cat([linear.weight.detach().float() for linear in group])
+    rows, by = torch.stack(kept).to(weight.device), made.factors(name, weight)
     exact = rows.double() @ weight.double().T
     small = quantized(weight, kind, by)
     places = int8.place_rows(len(rows), rows.shape[1], rows.device, small.dtype)
-    found = torch.empty(len(rows), len(weight))
+    found = torch.empty(len(rows), len(weight), device=rows.device)
     int8.quantize(rows, by, places)
     int8.multiply(places, small, found)
     return float((found - exact).norm() / exact.norm().clamp_min(1e-30))
