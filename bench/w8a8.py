@@ -50,6 +50,7 @@ def main() -> None:
     )
     add("--draws", type=int, default=3, help="of random weights (default: %(default)s)")
     add("--kinds", nargs="+", default=("pi0", "pi05"), choices=("pi0", "pi05"), help="of random weights")
+    add("--dtypes", nargs="+", default=("bfloat16", "float32"), help="of errors_gpu (default: both)")
     add("--full", action="store_true", help="outliers: pi0 and pi0.5 of their published sizes")
     add("--seeds", type=int, default=200, help="episodes a condition of success (default: %(default)s)")
     add("--few", type=int, default=200, help="the same without a calibration (default: %(default)s)")
@@ -126,7 +127,8 @@ def of_errors_gpu(arguments: argparse.Namespace) -> dict[str, Any]:
         if not (ROOT / name).exists():
             raise SystemExit(f"{name} is not there: make it with --parts record where the simulation is.")
     observations = kernels.recorded(ROOT / OBSERVATIONS, arguments.frames)
-    found = kernels.measure(chosen_model(arguments), ROOT / CALIBRATION, observations)
+    where = chosen_model(arguments), ROOT / CALIBRATION
+    found = kernels.measure(*where, observations, arguments.dtypes)
     print("\n".join(kernels.lines(found)), flush=True)
     return {"calibrated_on": arguments.calibrated_on, **found}
 

@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ import torch
 from vla_accel_ros.kernels import ops as kernel_ops
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.ops import Ops, TritonOps, parts_shape
-from vla_accel_ros.kernels.tuning import WAYS, Config, Shape, Table, round_up
+from vla_accel_ros.kernels.tuning import WAYS, Config, Shape, Table
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.tools.tune.candidates import (
     CANDIDATES,
@@ -34,7 +33,7 @@ from vla_accel_ros.tools.tune.candidates import (
     rows_candidates,
 )
 from vla_accel_ros.tools.tune.pieces import NEAR, Piece, chain_us, error, layer_us, pieces
-from vla_accel_ros.tools.tune.row_pieces import Product, of_few_rows, of_frame
+from vla_accel_ros.tools.tune.row_pieces import Product, products
 from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning
 from vla_accel_ros.tools.tune.wide_pieces import down_us, encoder, prefix_attention, staggered_attention
 
@@ -148,21 +147,14 @@ def small_steps(
 def rows_steps(
     config: PiConfig, device: torch.device, kind: str, batches: tuple[int, ...], tuning: Tuning
 ) -> Iterator[tuple[str, Step]]:
-    """Of each product of rows in 8 bits, one for each entry of a table; those of two images first. kind:
-    W8A8, of int8, or FP8."""
-    views = (VIEWS, *(count for count in (1, 3) if count != VIEWS))
-    frames = [of_frame(config, count) for count in views]
-    seen = set[tuple[object, ...]]()
+    """Of each product of rows in 8 bits. kind: W8A8, of int8, or FP8."""
 
     def choose(product: Product) -> Gain | None:
         piece = product.piece(kind, device)
         return _choose(tuning, piece, rows_candidates(product.rows), (), device)
 
-    for product in chain(frames[0], of_few_rows(config, batches), *frames[1:]):
-        entry = product.kernel, round_up(product.rows), product.columns, product.inner
-        if entry not in seen:
-            seen.add(entry)
-            yield f"{product.name}, {kind} rows", partial(choose, product)
+    for product in products(config, (VIEWS, 1, 3), batches):
+        yield f"{product.name}, {kind} rows", partial(choose, product)
 
 
 def _best(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference.int8 import place_rows, quantize
+from vla_accel_ros.kernels.tuning import round_up
 from vla_accel_ros.models.config import GemmaConfig, PiConfig
 from vla_accel_ros.models.layers.quantized import quantized
 from vla_accel_ros.tools.tune.pieces import LAYERS, Piece
@@ -48,6 +50,18 @@ class Product(NamedTuple):
         out, bias = draw(self.rows, self.columns), draw(self.columns) if self.biased else None
         more = () if gated else (bias, self.finish)
         return Piece(f"{self.kernel} {self.name}", lambda i: (a, weights[i], out, *more), (2,))
+
+
+def products(config: PiConfig, views: Sequence[int], batches: Sequence[int]) -> Iterator[Product]:
+    """One for each entry of a table: of frames of so many images, of denoising so many chunks, of a word.
+    What the first number of images needs comes first."""
+    first, *others = (of_frame(config, count) for count in views)
+    seen = set[tuple[str, int, int, int]]()
+    for product in chain(first, of_few_rows(config, batches), *others):
+        entry = product.kernel, round_up(product.rows), product.columns, product.inner
+        if entry not in seen:
+            seen.add(entry)
+            yield product
 
 
 def of_frame(config: PiConfig, views: int) -> Iterator[Product]:
