@@ -17,6 +17,7 @@ from vla_accel_ros.kernels.triton import int8 as kernels
 from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, SHARED_BYTES, Config, Shape, safe
 from vla_accel_ros.models.layers.quantized import FP8, W8A8, Quantized, smoothing, top_of
 from vla_accel_ros.models.layers.quantized import quantized as quantize
+from vla_accel_ros.tools.tune.candidates import ROWS
 
 kinds = pytest.mark.parametrize("kind", [W8A8, FP8])
 DTYPE = {W8A8: torch.int8, FP8: torch.float8_e4m3fn}
@@ -85,6 +86,23 @@ def test_gated(dtype: torch.dtype, kind: str, sizes: tuple[int, int, int], activ
     int8.gated(a, weight, expected, activation)
     kernels.gated(a, weight, ours, activation, config=CONFIG)
     assert_near(ours, expected, dtype)
+
+
+@kinds
+@pytest.mark.parametrize("config", ROWS, ids=str)
+def test_tiles_that_are_timed_compute_the_same(kind: str, config: Config) -> None:
+    """Of rows, columns and an inner dimension that they do not divide."""
+    (a, weight), draw = drawn((70, 48, 300), kind=kind), Drawing(8)
+    for finish, kernel, reference in (
+        ("add", kernels.multiply, int8.multiply),
+        ("gelu", kernels.gated, int8.gated),
+    ):
+        columns, more = (48, (None, "add")) if finish == "add" else (24, ("gelu",))
+        expected = draw(70, columns, dtype=torch.float32)
+        ours = expected.clone()
+        reference(a, weight, expected, *more)
+        kernel(a, weight, ours, *more, config=config)
+        assert_near(ours, expected, torch.float32)
 
 
 def assert_rows_alike(ours: Rows, expected: Rows) -> None:
