@@ -55,6 +55,7 @@ def test_the_largest_of_every_column_that_any_observation_brought(kind: str, tmp
     assert made.observations == 3
     assert all(0 < error < 0.03 for error in made.errors.values()) and not made.exact()
     assert all(0 < error < 0.05 for error in made.fp8_errors.values()) and not made.exact(FP8)
+    assert all(made.fp8_errors[name] > error for name, error in made.errors.items())
     assert not any(group[0]._forward_pre_hooks for group in products(policy.model).values())
 
 

@@ -20,6 +20,7 @@ from vla_accel_ros.kernels.ops import Ops, TritonOps, gated_int8_shape, multiply
 from vla_accel_ros.kernels.reference.int8 import place_rows
 from vla_accel_ros.kernels.triton import int8 as triton_int8
 from vla_accel_ros.kernels.tuning import Config, Shape, Table, read_table, safe
+from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.layers.quantized import FP8, W8A8, quantized
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.tune import choose
@@ -29,7 +30,11 @@ from vla_accel_ros.tools.tune.row_pieces import of_few_rows, of_frame
 from vla_accel_ros.tools.tune.steps import Gain, Tuning
 
 CPU = torch.device("cpu")
-TOY = make_config("pi05", image_names=("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"))
+TOY = make_config(
+    vision=VisionConfig(width=40, depth=2, mlp=88, heads=4, image_size=28, patch=14),
+    image_names=("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"),
+)
+"""Whose products are all of different sizes."""
 kinds = pytest.mark.parametrize("kind", [W8A8, FP8])
 DTYPE = {W8A8: "int8", FP8: "float8_e4m3fn"}
 

@@ -123,6 +123,7 @@ def _product(a: Activations, weight: Weight) -> Tensor:
         assert isinstance(weight, Tensor), "exact activations are of exact weights"
         return F.linear(a, weight).float()
     assert isinstance(weight, Quantized), "activations in 8 bits are of weights in 8 bits"
+    assert weight.dtype == a.values.dtype, "both are int8, or fp8"
     small = a.values.dtype != torch.int8 or weight.columns * INT8_MAX**2 < EXACT_SUMS
     dtype = torch.float32 if small else torch.float64
     sums = a.values.to(dtype) @ weight.values.to(dtype).T
