@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     import torch
 
     from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.engine.stages.int8 import Int8
+    from vla_accel_ros.tools.bench.subjects import Ours
     from vla_accel_ros.types import Observation
 
 SUBJECTS = ("bundled", "random")
 KINDS = ("pi0", "pi05")
+PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, help="default: random only on a GPU")
     parser.add_argument("--frames", type=int, default=48, help="of the simulation (default: %(default)s)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of random")
+    parser.add_argument("--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS, help="of random")
     parser.add_argument("--views", nargs="+", type=int, default=(2,), help="numbers of cameras, of random")
     parser.add_argument("--runs", type=int, default=100, help="replays of each (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON")
@@ -72,7 +76,6 @@ def bundled(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
     import torch
 
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.stages.precision import PRECISIONS
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 
     torch.set_num_threads(1)
@@ -156,7 +159,6 @@ def random(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any
     import torch
 
     from full_size.figures import allocated_by, kernels_of, summary
-    from vla_accel_ros.engine.stages.precision import PRECISIONS
     from vla_accel_ros.models.config import PI0, PI05
     from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
     from vla_accel_ros.tools.tune.pieces import times_ms
@@ -180,29 +182,47 @@ def random(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any
             with torch.inference_mode():
                 error = relative(plain(model, given)(), exact[views])
             same = None
-            for precision in PRECISIONS:
-                ours = Ours(model, given, precision=precision)
+            for name_of_case, precision, int8 in ways(arguments.precisions):
+                ours = Ours(model, given, precision=precision, int8=int8)
                 same = ours.actions if same is None else same
                 parts = ours.parts()
                 case: dict[str, Any] = {
                     "kind": kind,
                     "views": views,
-                    "precision": precision,
+                    "precision": name_of_case,
                     **{name: summary(times_ms(parts[name], arguments.runs)) for name in names},
                     "to_float32": _rounded(relative(ours.actions, exact[views])),
                     "to_exact": _rounded(relative(ours.actions, same)),
                     "plain_bfloat16_to_float32": _rounded(error),
-                    "copies_bytes": ours.stages.small.nbytes,
+                    "copies_bytes": copied_bytes(ours),
                     "kernels": kernels_of(parts["total"]),
                     "allocated_bytes": allocated_by(parts["total"]),
                 }
                 cases.append(case)
                 times = "".join(f"{case[name]['p50_ms']:9.3f}" for name in names)
                 errors = f"{case['to_float32']:12.2e}{case['to_exact']:10.1e}"
-                print(f"{kind:>6}, {views} views {precision:8}{times}{errors}", flush=True)
+                print(f"{kind:>6}, {views} views {name_of_case:14}{times}{errors}", flush=True)
                 del ours, parts
                 torch.cuda.empty_cache()
     return {"dtype": "bfloat16", "prompt": 20, "runs": arguments.runs, "cases": cases}
+
+
+def copied_bytes(ours: Ours) -> int:
+    """Of the weights that its stages have in fewer bits."""
+    stages = ours.stages
+    return stages.small.nbytes + (0 if stages.int8 is None else stages.int8.nbytes)
+
+
+def ways(precisions: Sequence[str]) -> Iterator[tuple[str, str, Int8 | None]]:
+    """What a case is called, its precision and its weights: rows in 8 bits as the device has them, and in
+    denoising, too."""
+    from vla_accel_ros.engine.stages.int8 import Int8
+    from vla_accel_ros.engine.stages.precision import ROWS_EVERYWHERE
+
+    for precision in precisions:
+        yield precision, precision, None
+        if precision in ROWS_EVERYWHERE:
+            yield f"{precision}, denoise too", precision, Int8.of(precision, denoise=True)
 
 
 def _rounded(value: Any) -> Any:

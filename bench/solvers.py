@@ -10,11 +10,11 @@ and when. `success` keeps each episode as it comes in out/, and goes on from the
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from parts import write
 from solving import closed, later
 from solving.closed import DEFAULT, Way
 
@@ -23,7 +23,6 @@ from vla_accel_ros.models.flow.solver import AB2, SOLVERS
 from vla_accel_ros.tools.bench import command
 from vla_accel_ros.tools.bench.solvers import figures, lines
 from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
-from vla_accel_ros.tools.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 DRAFT = 0.3
@@ -88,14 +87,6 @@ def of_success(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = closed.summary(cells)
     print("\n".join(closed.lines(rows)), flush=True)
     return {"family": closed.FAMILY, "timing": asdict(closed.TIMING), "rows": rows}
-
-
-def write(path: Path, part: str, found: dict[str, Any]) -> None:
-    """Into the JSON, beside the other parts."""
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    kept[part] = found
-    kept.setdefault("parts", {})[part] = provenance()
-    path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 PARTS = {"errors": of_errors, "drafts": of_drafts, "success": of_success}

@@ -594,6 +594,9 @@ def eight_bits() -> Iterator[Claim]:
     assert not products["stay_exact"]
     about = [found["errors"]["frames"], None, 100 * products["median"], 100 * products["largest"]]
     yield PRECISION, "The bundled policy's actions,", [*about, found["errors"]["moved_rms_mrad"]]
+    in_fp8 = found["errors"]["product_errors_fp8"]
+    assert not in_fp8["stay_exact"]
+    yield PRECISION, "Of its products in fp8:", [100 * in_fp8["median"], 100 * in_fp8["largest"]]
     names = {"pi0": "pi0", "pi05": "pi0.5"}
     for row in found["outliers"]["rows"]:
         parts = [row[name] for name in ("tokens", "keys", "values", "actions")]

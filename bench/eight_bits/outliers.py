@@ -11,7 +11,7 @@ made and has none. The calibration sees other images, words and noise than those
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.layers.quantized import FP8, W8A8
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model
 from vla_accel_ros.tools.calibrate.seen import of_runs
@@ -33,11 +34,13 @@ SMALL = {"vision": (64, 128), "prefix": (64, 256), "expert": (48, 96)}
 SEEN, VIEWS, PROMPT = 2, 2, 20
 
 
-def measure(draws: int, full: bool, small: bool) -> dict[str, Any]:
+def measure(draws: int, full: bool, small: bool, kinds: Sequence[str] = ("pi0", "pi05")) -> dict[str, Any]:
     """Cosines and relative errors of each draw. full: all layers; small: a toy's widths, too."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = []
     for kind, config in {"pi0": PI0, "pi05": PI05}.items():
+        if kind not in kinds:
+            continue
         for draw in range(draws):
             rows += [
                 {"kind": kind, "draw": draw, **row}
@@ -75,8 +78,10 @@ def _drawn(config: PiConfig, device: torch.device, seed: int) -> list[dict[str, 
             plain(model, random_inputs(config, VIEWS, PROMPT, device, 200 + SEEN * seed + other))()
 
     made = of_runs(model, run, SEEN)
-    for name, int8 in (("w8a8", Int8()), ("w8a8, calibrated", Int8(made))):
-        found[name] = _parts(Ours(model, given, precision="w8a8", int8=int8))
+    for precision in ("w8a8", "w8a8-fp8"):
+        for name, file in ((precision, None), (f"{precision}, calibrated", made)):
+            int8 = Int8.of(precision, file, denoise=True)
+            found[name] = _parts(Ours(model, given, precision=precision, int8=int8))
     # Values are with the outliers' factors; all else is what it was.
     wanted = {**exact, "values": _parts(Ours(model, given))["values"]}
     rows = []
@@ -89,7 +94,8 @@ def _drawn(config: PiConfig, device: torch.device, seed: int) -> list[dict[str, 
                 "error": float(f"{float((values - own[part]).norm() / own[part].norm()):.4g}"),
             }
         rows.append(row)
-    return [{**row, "stay_exact": len(made.exact)} for row in rows]
+    kept = {kind: len(made.exact(kind)) for kind in (W8A8, FP8)}
+    return [{**row, "stay_exact": kept[FP8 if "fp8" in row["precision"] else W8A8]} for row in rows]
 
 
 def _parts(ours: Ours) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from handovers import paired
@@ -41,17 +42,21 @@ TIMING = Timing(period=3, latency=4)
 @dataclass(frozen=True)
 class Way:
     """How chunks are sampled. draft: tolerance of solving.drafts; None = every step is computed. precision:
-    of fast stages, None = plain torch; calibration: its file, in the repository."""
+    of fast stages, None = plain torch; calibration: its file, in the repository; eight_bit_denoise: see
+    engine.config. device: what computes the policy."""
 
     solver: str
     steps: int
     draft: float | None = None
     precision: str | None = None
     calibration: str = ""
+    eight_bit_denoise: bool = False
+    device: str = "cpu"
 
     def __str__(self) -> str:
         drafted = "" if self.draft is None else f", drafts within {self.draft:g}"
         calibrated = ", calibrated" if self.calibration else ""
+        calibrated += ", denoise too" if self.eight_bit_denoise else ""
         precision = "" if self.precision is None else f", {self.precision}{calibrated}"
         return f"{self.solver} {self.steps}{drafted}{precision}"
 
@@ -77,19 +82,27 @@ def _open_worker(policy: Path, contract: Path) -> None:
 
 
 @cache
-def _opened() -> tuple[AnyPolicy, SimRobot, Contract]:
+def _opened() -> tuple[SimRobot, Contract]:
     assert _given is not None
-    contract = Contract.load(_given[1])
-    return load_policy(_given[0], delta_mask=contract.delta_mask), SimRobot(), contract
+    return SimRobot(), Contract.load(_given[1])
+
+
+@cache
+def _policy(device: str) -> AnyPolicy:
+    """On a GPU in bfloat16, as engines have it there."""
+    assert _given is not None
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    return load_policy(_given[0], torch.device(device), dtype, _opened()[1].delta_mask)
 
 
 @cache
 def _engine(way: Way) -> tuple[Engine, Drafting | None]:
-    policy, _, contract = _opened()
+    policy, contract = _policy(way.device), _opened()[1]
     options: dict[str, Any] = {"steps": way.steps, "solver": way.solver}
     if way.precision is not None:
         calibration = str(ROOT / way.calibration) if way.calibration else ""
         options |= {"fast": True, "precision": way.precision, "calibration": calibration}
+        options["eight_bit_denoise"] = way.eight_bit_denoise
     engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s, **options)
     return engine, None if way.draft is None else Drafting.of(engine, way.draft)
 
@@ -99,7 +112,7 @@ def _play(job: tuple[Way, str, int]) -> Played:
     engine, drafting = _engine(way)
     if drafting is not None:
         drafting.begin()
-    choices, (_, robot, contract) = tasks(FAMILY), _opened()
+    choices, (robot, contract) = tasks(FAMILY), _opened()
     session = Session(engine, robot, contract, TIMING)
     episode = session.play(choices[seed % len(choices)], seed, ask_every=None, event=CONDITIONS[condition])
     return Played(episode, None if drafting is None else drafting.counts)
@@ -165,12 +178,12 @@ def _read(log: Path, policy: str) -> dict[tuple[Way, str, int], Played]:
     return known
 
 
-def summary(cells: Iterable[tuple[Way, str, list[Played]]]) -> list[dict[str, Any]]:
-    """A row for each way: all conditions together, and success in each."""
+def summary(cells: Iterable[tuple[Way, str, list[Played]]], default: Way = DEFAULT) -> list[dict[str, Any]]:
+    """A row for each way: all conditions together, and success in each. default: it is paired with."""
     by: dict[Way, dict[str, list[Played]]] = {}
     for way, condition, played in cells:
         by.setdefault(way, {})[condition] = played
-    return [_row(way, conditions, by[DEFAULT]) for way, conditions in by.items()]
+    return [_row(way, conditions, by[default]) for way, conditions in by.items()]
 
 
 def _episodes(conditions: dict[str, list[Played]]) -> list[Episode]:

@@ -3,10 +3,10 @@
     python test/kernels/compiling.py CAPABILITY [TABLE.json]
 
 Launches are the bench's own, at the published sizes; instead of running, each is compiled, and a line of JSON
-says what it needs: {"kernel", "threads", "registers", "stack", "shared", "wgmma", "int8", "fused"}. stack:
-bytes of spilled registers. int8: whether the matrix units multiply it. fused: additions of another lane's
-value that a product was fused with (launch.rounded); the kernels of a flow step's ends are compiled for small
-tiles, too, of which a lane has one value.
+says what it needs: {"kernel", "threads", "registers", "stack", "shared", "wgmma", "int8", "fp8", "fused"}.
+stack: bytes of spilled registers. int8, fp8: whether the matrix units multiply it. fused: additions of
+another lane's value that a product was fused with (launch.rounded); the kernels of a flow step's ends are
+compiled for small tiles, too, of which a lane has one value.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Compiled:
             "shared": made.metadata.shared,
         }
         ptx = made.asm["ptx"]
-        found = {"wgmma": "wgmma" in ptx, "int8": in_int8(ptx), "fused": fused(ptx)}
+        found = {"wgmma": "wgmma" in ptx, "int8": in_int8(ptx), "fp8": in_fp8(ptx), "fused": fused(ptx)}
         print(json.dumps({"kernel": self.kernel.__name__, **needs, **found}))
 
 
@@ -122,6 +122,11 @@ def fused(ptx: str) -> int:
 def in_int8(ptx: str) -> bool:
     """Whether the matrix units multiply int8 by int8."""
     return bool(re.search(r"(mma|wgmma)\.\S*\.s8\.s8", ptx)) or "tcgen05.mma.cta_group::1.kind::i8" in ptx
+
+
+def in_fp8(ptx: str) -> bool:
+    """Whether the matrix units multiply e4m3 by e4m3."""
+    return bool(re.search(r"(mma|wgmma)\.\S*\.e4m3\.e4m3", ptx)) or ".kind::f8f6f4" in ptx
 
 
 def replace_kernels(module: ModuleType, capability: int) -> None:

@@ -1,6 +1,7 @@
 """Kernels for quantised weights and int8 rows compile for the devices they are for, within what those have.
 
-int8, int4 and w8a8: all; fp8: Ada (sm_89) and later. int8 rows are multiplied by matrix units.
+int8, int4 and w8a8: all; fp8, of weights and of rows: Ada (sm_89) and later. Rows in 8 bits are multiplied by
+matrix units, as they are; but of fp8, tiles of a word's row are widened where those want 64 rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from each_capability import needs_of
 SCRIPT = Path(__file__).with_name("compiling_quantized.py")
 FEW = Counter({"_project": 2, "_rotary_qkv": 1, "_gated_up": 1, "_multiply": 1})
 ROWS = Counter(["_rms_norm_rows", "_layer_norm_rows", "_glu_rows", "_gelu_rows"])
-INT8 = Counter({"_int8_product": 9, "_rms_norm_int8": 2, "_add_norm_int8": 2})
+PRODUCTS, OF_TUNING = 12, 3
+"""Launches of products of rows in 8 bits; how many, the last, are large tiles that `vla tune` times."""
+INT8 = Counter({"_int8_product": PRODUCTS, "_rms_norm_int8": 2, "_add_norm_int8": 2})
 INT8 += Counter(["_quantize", "_layer_norm_int8"])
 
 
@@ -31,9 +34,16 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     of_all = needs[capability]
     assert not isinstance(of_all, str), of_all
     wanted = sum((FEW for _ in range(kinds)), ROWS if kinds == 3 else Counter())
-    assert Counter(need["kernel"] for need in of_all) == wanted + INT8
-    assert all(need["int8"] for need in of_all if need["kernel"] == "_int8_product")
+    assert Counter(need["kernel"] for need in of_all) == wanted + INT8 + (INT8 if kinds == 3 else Counter())
+    products = [need for need in of_all if need["kernel"] == "_int8_product"]
+    assert all(need["int8"] for need in products[:PRODUCTS])
+    narrow = 2 if capability in ("90", "100") else 0
+    assert sum(need["fp8"] for need in products[PRODUCTS:]) == len(products[PRODUCTS:]) - narrow
+    tried = {id(need) for n, need in enumerate(products) if n % PRODUCTS >= PRODUCTS - OF_TUNING}
     for need in of_all:
-        assert need["stack"] == 0, need
-        assert need["shared"] <= ARCHITECTURES[capability].shared_bytes, need
+        of_tuning = id(need) in tried
+        # Triton multiplies int8 on a B200 by instructions whose sums are in registers.
+        assert need["stack"] <= (64 if of_tuning and capability == "100" else 0), need
+        if not (of_tuning and ARCHITECTURES[capability].shared_bytes < 100 << 10):  # passed over there
+            assert need["shared"] <= ARCHITECTURES[capability].shared_bytes, need
         assert need["registers"] * need["threads"] <= REGISTERS, need

@@ -14,6 +14,8 @@ import torch
 
 from vla_accel_ros.kernels.tuning import (
     ATTENTION,
+    INT8_GATED,
+    INT8_PRODUCT,
     PARTED,
     SHARED_BYTES,
     Config,
@@ -113,7 +115,7 @@ def test_tables_of_the_package_can_be_read() -> None:
     assert "sm_90.json" in names
     for name in names:
         table = read_table((folder / name).read_text(), name, 132)
-        known = {name.split()[0] for name in CANDIDATES} | {*ATTENTION, PARTED}
+        known = {name.split()[0] for name in CANDIDATES} | {*ATTENTION, PARTED, INT8_PRODUCT, INT8_GATED}
         assert {key.split("/")[0] for key in table.entries} <= known
 
 

@@ -16,6 +16,7 @@ from recorded_run import Run
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.calibration import products, read
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.layers.quantized import FP8
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.calibrate.dataset import is_dataset, of_dataset
 from vla_accel_ros.tools.calibrate.seen import calibrate
@@ -52,7 +53,9 @@ def test_the_largest_of_every_column_that_any_observation_brought(kind: str, tmp
     for name, rows in seen.items():
         assert torch.equal(made.largest[name], torch.cat(rows).abs().amax(0))
     assert made.observations == 3
-    assert all(0 < error < 0.03 for error in made.errors.values()) and not made.exact
+    assert all(0 < error < 0.03 for error in made.errors.values()) and not made.exact()
+    assert all(0 < error < 0.05 for error in made.fp8_errors.values()) and not made.exact(FP8)
+    assert all(made.fp8_errors[name] > error for name, error in made.errors.items())
     assert not any(group[0]._forward_pre_hooks for group in products(policy.model).values())
 
 
@@ -80,8 +83,8 @@ def test_a_product_that_loses_more_than_is_wanted_stays_exact() -> None:
     errors = calibrate(policy, [make_observation(0)]).errors
     limit = float(np.median(list(errors.values())))
     made = calibrate(policy, [make_observation(0)], most_error=limit)
-    assert made.exact == [name for name, error in errors.items() if error > limit]
-    assert 0 < len(made.exact) < len(errors)
+    assert made.exact() == [name for name, error in errors.items() if error > limit]
+    assert 0 < len(made.exact()) < len(errors)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -20,7 +20,9 @@ STREAM, FRESH_FIRST = "stream", "fresh"
 STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
-EXACT, W8A8 = "exact", "w8a8"
+EXACT, W8A8, W8A8_FP8 = "exact", "w8a8", "w8a8-fp8"
+DENOISED = (W8A8, W8A8_FP8)
+"""Precisions whose steps of denoising may be of rows in 8 bits."""
 RESIDENT, VISION = "none", "vision"
 LEAST = {
     "slots": 1,
@@ -96,8 +98,10 @@ class EngineConfig:
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute by captured stages and, where the family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
-    calibration: file of `vla calibrate` for precision "w8a8" or "w8a8-int4"; "" = none: columns are not
-        smoothed.
+    calibration: file of `vla calibrate` for precision "w8a8", "w8a8-int4" or "w8a8-fp8"; "" = none: columns
+        are not smoothed.
+    eight_bit_denoise: whether denoising of precision "w8a8" and "w8a8-fp8" is in 8 bits on GPUs with fast
+        memory, too, where launches bound it and it is slower than exact (docs/precision.md).
     keep_exact: False gives up the exact weights of what the stages have in fewer bits, to save their memory;
         the policy can then be computed by such stages alone, see engine.stages.dropping and docs/plan.md.
     offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
@@ -153,6 +157,7 @@ class EngineConfig:
     fast: bool = False
     precision: str = EXACT
     calibration: str = ""
+    eight_bit_denoise: bool = False
     keep_exact: bool = True
     offload: str = RESIDENT
     staggered: int = 0
@@ -182,6 +187,11 @@ class EngineConfig:
             raise ValueError(
                 f"calibration is '{self.calibration}', but precision is {self.precision}, which has no use "
                 f"for it; give precision {W8A8}, or no calibration."
+            )
+        if self.eight_bit_denoise and self.precision not in DENOISED:
+            raise ValueError(
+                f"eight_bit_denoise is true, but precision is {self.precision}, which has no such steps; use "
+                f"{' or '.join(DENOISED)}, or leave it false."
             )
         needs_exact = self.precision == EXACT or self.precision.startswith(W8A8)
         if not self.keep_exact and (needs_exact or self.staggered):

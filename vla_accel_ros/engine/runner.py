@@ -67,13 +67,13 @@ from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import Words
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
-from vla_accel_ros.engine.stages.precision import INT8_ROWS, W8A8_INT4
+from vla_accel_ros.engine.stages.precision import ROWS, ROWS_EVERYWHERE, W8A8_INT4
 from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Progress, Stages
 from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.calibration import read
-from vla_accel_ros.models.layers.quantized import INT4, INT8, W8A8
+from vla_accel_ros.models.layers.quantized import INT4, INT8
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, WordedPolicy
 
 
@@ -337,7 +337,7 @@ class ModelRunner:
 def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | None) -> PackedForward:
     positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
     weights = {INT8: INT8, INT4: INT4, W8A8_INT4: INT4}.get(config.precision)
-    rows = int8 if config.precision == W8A8 else None
+    rows = int8 if config.precision in ROWS_EVERYWHERE else None
     model = policy.model
     words = Words(model.embed_tokens, model.logits)
     return PackedForward(
@@ -346,8 +346,8 @@ def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | 
 
 
 def _int8(policy: AnyPolicy, config: EngineConfig) -> Int8 | None:
-    """What stages of int8 rows have. Raises ValueError for a calibration that does not fit."""
-    if config.precision not in INT8_ROWS:
+    """What stages of rows in 8 bits have. Raises ValueError for a calibration that does not fit."""
+    if config.precision not in ROWS:
         return None
     calibration = read(Path(config.calibration), policy.model) if config.calibration else None
-    return Int8(calibration, None if config.precision == W8A8 else False)
+    return Int8.of(config.precision, calibration, config.eight_bit_denoise or None)

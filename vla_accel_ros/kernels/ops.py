@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,9 @@ from torch import Tensor
 
 from vla_accel_ros.kernels import tuning
 from vla_accel_ros.kernels.reference import attention, flow, image, int8, linear, norm, quantized
+from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.kernels.tuning import Config, Shape, Table
+from vla_accel_ros.models.layers.quantized import Weight
 
 
 class Ops:
@@ -86,7 +89,6 @@ class TritonOps(Ops):
             attention,
             flow,
             image,
-            int8,
             linear,
             norm,
             project,
@@ -132,12 +134,6 @@ class TritonOps(Ops):
 
             return launch
 
-        def of_int8(kernel: Callable[..., None], name: str) -> Callable[..., None]:
-            def launch(a: Any, weight: Any, *arguments: Any) -> None:
-                kernel(a, weight, *arguments, config=self.table.pick(int8.product_shape(a, weight, name)))
-
-            return launch
-
         def attend_views(qkv: Tensor, heads: int, views: int) -> Tensor:
             if view_attention.takes(qkv, heads, views):
                 return view_attention.attend_views(qkv, heads, views, pdl=pdl)
@@ -165,18 +161,33 @@ class TritonOps(Ops):
             "gelu_rows": quantized.gelu_rows,
             "multiply_rows": quantized.multiply_rows,
             "multiply_unscaled": quantized.multiply_unscaled,
-            "quantize": int8.quantize,
-            "rms_norm_int8": int8.rms_norm,
-            "layer_norm_int8": int8.layer_norm,
-            "add_norm_int8": int8.add_norm,
-            "multiply_int8": of_int8(int8.multiply, tuning.INT8_PRODUCT),
-            "gated_int8": of_int8(int8.gated, tuning.INT8_GATED),
+            **of_rows_in_8_bits(self.table),
         }
         for name, function in bound.items():
             setattr(self, name, function)
 
     def parts(self, rows: int, weight: Tensor) -> int:
         return self.table.pick(parts_shape(rows, weight)).split
+
+
+def of_rows_in_8_bits(table: Table) -> dict[str, Callable[..., None]]:
+    """The kernels of int8 and fp8 rows by their names in Ops, products launched as a table says."""
+    from vla_accel_ros.kernels.triton import int8
+
+    def tuned(kernel: Callable[..., None], shape: Callable[..., Shape]) -> Callable[..., None]:
+        def launch(a: Rows | Tensor, weight: Weight, *arguments: Any) -> None:
+            kernel(a, weight, *arguments, config=table.pick(shape(a, weight)))
+
+        return launch
+
+    return {
+        "quantize": int8.quantize,
+        "rms_norm_int8": int8.rms_norm,
+        "layer_norm_int8": int8.layer_norm,
+        "add_norm_int8": int8.add_norm,
+        "multiply_int8": tuned(int8.multiply, multiply_int8_shape),
+        "gated_int8": tuned(int8.gated, gated_int8_shape),
+    }
 
 
 def ops_for(device: torch.device, multiprocessors: int | None = None) -> Ops:
@@ -242,6 +253,18 @@ def product_shape(kernel: str, x: Tensor, weight: Tensor, *_: Any) -> Shape:
 bias_product_shape = partial(product_shape, "bias_product")
 gelu_product_shape = partial(product_shape, "gelu_product")
 add_product_shape = partial(product_shape, "add_product")
+
+
+def multiply_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
+    """Of rows in 8 bits, int8 or fp8 as the weight says."""
+    rows, (columns, inner) = len(a.values if isinstance(a, Rows) else a), weight.shape
+    return Shape(tuning.INT8_PRODUCT, rows, columns, inner, _name(weight.dtype))
+
+
+def gated_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
+    """The same with two tiles of weights."""
+    both = multiply_int8_shape(a, weight)
+    return replace(both, kernel=tuning.INT8_GATED, columns=both.columns // 2)
 
 
 def parts_shape(rows: int, weight: Tensor) -> Shape:

@@ -28,7 +28,7 @@ PARTED = "product_in_parts"
 """A product of cuBLAS, whose tiles change with every few rows."""
 PARTED_ROWS = 256
 INT8_PRODUCT, INT8_GATED = "int8_product", "int8_gated"
-"""Of int8 rows with int8 weights; gated: with two tiles of weights."""
+"""Of rows with weights in 8 bits, int8 or fp8; gated: with two tiles of weights."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 Products of int8 activations lose most where few columns are much larger than the others. For each product the
 file has the largest magnitude of each column, from which factors follow that share the load between a column
-and its weights (models.layers.quantized.smoothing), and the relative error of the product with them. Products
-whose error is above what the file says stay exact. `vla calibrate` writes it (tools/calibrate).
+and its weights (models.layers.quantized.smoothing), and the relative error of the product with them, in
+int8 and in fp8. Products whose error is above what the file says stay exact. `vla calibrate` writes it
+(tools/calibrate).
 
 Products are named by stack, layer and matrix: "vision.0.fc1", "prefix.17.gate_up", "expert.3.o".
 """
@@ -21,17 +22,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from vla_accel_ros.models.layers.quantized import W8A8, Weight, quantized, smoothing
+from vla_accel_ros.models.layers.quantized import FP8, W8A8, Weight, quantized, smoothing
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 
-FORMAT = "vla_accel_ros calibration 1"
+FORMAT = "vla_accel_ros calibration 2"
 ALPHA = 0.5
 """Share of the load that moves from activations to weights."""
 MOST_ERROR = 0.05
 """Relative error of a product up to which it is computed in 8 bits."""
 SAMPLED = 64
 """Numbers of a matrix that tell models apart."""
+
+ERRORS = {W8A8: "error", FP8: "error in fp8"}
+"""Of a product in a kind of rows: what it is called in the file."""
 
 Group = tuple[nn.Linear, ...]
 """Projections of one input, which are one matrix in the fast stages, in the order of its rows."""
@@ -76,8 +80,9 @@ def fingerprint(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Calibration:
-    """largest: by product, float32 [K]. errors: relative, of the products in 8 bits. alpha, most_error: see
-    ALPHA and MOST_ERROR. model: its fingerprint. observations: how many were seen."""
+    """largest: by product, float32 [K]. errors: relative, of the products of int8 rows; fp8_errors: of fp8
+    rows. alpha, most_error: see ALPHA and MOST_ERROR. model: its fingerprint. observations: how many were
+    seen."""
 
     model: str
     observations: int
@@ -85,11 +90,15 @@ class Calibration:
     errors: Mapping[str, float] = field(default_factory=dict)
     alpha: float = ALPHA
     most_error: float = MOST_ERROR
+    fp8_errors: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def exact(self) -> list[str]:
-        """Products that stay exact."""
-        return [name for name, error in self.errors.items() if not error <= self.most_error]
+    def errors_in(self, kind: str) -> Mapping[str, float]:
+        """By product, of rows of a kind."""
+        return self.fp8_errors if kind == FP8 else self.errors
+
+    def exact(self, kind: str = W8A8) -> list[str]:
+        """Products that stay exact where others are of rows of a kind."""
+        return [name for name, error in self.errors_in(kind).items() if not error <= self.most_error]
 
     def factors(self, name: str, weight: Tensor, scaled: Tensor | None = None) -> Tensor:
         """float32 [K]: what columns of a product's activations are multiplied by. weight [N, K]; scaled
@@ -100,7 +109,9 @@ class Calibration:
     def write(self, path: Path) -> None:
         """To a file. Raises OSError where it cannot be."""
         tensors = {f"{name}.largest": largest.contiguous() for name, largest in self.largest.items()}
-        tensors |= {f"{name}.error": torch.tensor([error]) for name, error in self.errors.items()}
+        for kind, called in ERRORS.items():
+            found = self.errors_in(kind)
+            tensors |= {f"{name}.{called}": torch.tensor([error]) for name, error in found.items()}
         said = {
             "format": FORMAT,
             "model": self.model,
@@ -128,20 +139,23 @@ def read(path: Path, model: nn.Module) -> Calibration:
     if said.get("model") != fingerprint(model):
         raise ValueError(f"the calibration {path} is of another network than this checkpoint's; {again}.")
     largest = dict[str, Tensor]()
-    errors = dict[str, float]()
+    errors: dict[str, dict[str, float]] = {kind: {} for kind in ERRORS}
     for name, group in products(model).items():
-        found, off = tensors.get(f"{name}.largest"), tensors.get(f"{name}.error")
-        width = group[0].in_features
-        if found is None or off is None:
+        found, width = tensors.get(f"{name}.largest"), group[0].in_features
+        off = {kind: tensors.get(f"{name}.{called}") for kind, called in ERRORS.items()}
+        if found is None or any(one is None or one.shape != (1,) for one in off.values()):
             raise ValueError(f"the calibration {path} lacks {name}; {again}.")
-        if found.shape != (width,) or off.shape != (1,) or not bool((found >= 0).all()):
+        if found.shape != (width,) or not bool((found >= 0).all()):
             raise ValueError(
                 f"the calibration {path} has {list(found.shape)} magnitudes of {name}, whose columns are "
                 f"{width}, or some that are no magnitudes; {again}."
             )
-        largest[name], errors[name] = found.float(), float(off)
+        largest[name] = found.float()
+        for kind, one in off.items():
+            errors[kind][name] = float(cast(Tensor, one))
     alpha, most = (_number(path, said, name) for name in ("alpha", "most_error"))
-    return Calibration(said["model"], int(_number(path, said, "observations")), largest, errors, alpha, most)
+    observations = int(_number(path, said, "observations"))
+    return Calibration(said["model"], observations, largest, errors[W8A8], alpha, most, errors[FP8])
 
 
 def _number(path: Path, said: Mapping[str, str], name: str) -> float:
@@ -157,12 +171,12 @@ def _number(path: Path, said: Mapping[str, str], name: str) -> float:
 
 
 def int8_weight(
-    name: str, weight: Tensor, calibration: Calibration | None, scaled: Tensor | None = None
+    name: str, weight: Tensor, calibration: Calibration | None, scaled: Tensor | None = None, kind: str = W8A8
 ) -> Weight:
-    """A product's matrix [N, K] for int8 rows, smoothed as it was calibrated, or itself where it stays
-    exact. scaled: see Calibration.factors."""
+    """A product's matrix [N, K] for rows of a kind, W8A8 or FP8, smoothed as it was calibrated, or itself
+    where it stays exact. scaled: see Calibration.factors."""
     if calibration is None:
-        return quantized(weight, W8A8)
-    if name in calibration.exact:
+        return quantized(weight, kind)
+    if name in calibration.exact(kind):
         return weight
-    return quantized(weight, W8A8, calibration.factors(name, weight, scaled))
+    return quantized(weight, kind, calibration.factors(name, weight, scaled))

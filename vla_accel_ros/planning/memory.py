@@ -103,13 +103,13 @@ def copies(sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True
     made = 0
     if sizes.kind == "pi0" and (keep_exact or work.dtypes("denoise").weights == "bf16"):
         made += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
-    if work.int8_rows:
+    if (rows := work.rows_in) is not None:
         own = ((3 * v.width, v.width), (v.width, v.width), (v.mlp, v.width), (v.width, v.mlp))
-        made += v.depth * sum(_small(*m, "int8") for m in own)
-        made += p.depth * sum(_small(*m, "int8") for m in _matrices(p, with_o=True))
+        made += v.depth * sum(_small(*m, rows) for m in own)
+        made += p.depth * sum(_small(*m, rows) for m in _matrices(p, with_o=True))
     if work.precision == "fp8":
         made += _stack_in("fp8", p, with_o=False)
-    if work.dtypes("encode").weights == "fp8":
+    if work.precision == "fp8" and work.dtypes("encode").weights == "fp8":
         made += v.depth * sum(_small(*m, "fp8") for m in _encoder(v))
     denoise = work.dtypes("denoise").weights
     if denoise != "bf16":

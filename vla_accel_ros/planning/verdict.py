@@ -84,7 +84,7 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     work, found = plan.work, []
     tried = {}
     if isinstance(plan.sizes, PiConfig):
-        for precision in ("fp8", "int8", "int4", "w8a8", "w8a8-int4"):
+        for precision in ("fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8"):
             if precision != work.precision:
                 tried[f"precision: {precision}"] = replace(work, precision=precision)
     if "denoise" in plan.stages and work.steps > 5:

@@ -1,4 +1,4 @@
-"""Stages of precision w8a8: near the exact ones, and exact where a calibration says so."""
+"""Stages of precision w8a8 and w8a8-fp8: near the exact ones, and exact where a calibration says so."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form
+from vla_accel_ros.engine.stages.denoise.int8 import DenoiseInt8
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
+from vla_accel_ros.engine.stages.precision import ADA, W8A8_FP8, check
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.calibration import Calibration, fingerprint, products
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Segment
-from vla_accel_ros.models.layers.quantized import Quantized
+from vla_accel_ros.models.layers.quantized import W8A8, Quantized
 from vla_accel_ros.models.pi.model import Pi
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 KINDS = ("pi0", "pi05")
 kinds = pytest.mark.parametrize("kind", KINDS)
+rows = pytest.mark.parametrize("rows", [W8A8, W8A8_FP8])
+MOST = {W8A8: 0.04, W8A8_FP8: 0.1}
 
 
 def calibration(model: torch.nn.Module, errors: dict[str, float] | None = None, seed: int = 0) -> Calibration:
@@ -35,7 +40,7 @@ def calibration(model: torch.nn.Module, errors: dict[str, float] | None = None, 
     named, given = products(model), errors or {}
     largest = {name: 10 ** torch.rand(group[0].in_features, generator=g) for name, group in named.items()}
     found = {name: given.get(name.split(".")[0], 0.0) for name in named}
-    return Calibration(fingerprint(model), 1, largest, found)
+    return Calibration(fingerprint(model), 1, largest, found, fp8_errors=found)
 
 
 class Run:
@@ -44,7 +49,7 @@ class Run:
     def __init__(self, model: Pi, int8: Int8 | None, guide: Inpainting | None = None) -> None:
         config, g = model.config, torch.Generator().manual_seed(3)
         self.pool = KVPool(config.prefix, 2, config.max_tokens, CPU, torch.float32)
-        self.stages = Stages(model, self.pool, precision="w8a8" if int8 else "exact", int8=int8)
+        self.stages = Stages(model, self.pool, precision=named(int8), int8=int8)
         images = torch.randint(256, (2, 28, 28, 3), generator=g).byte().numpy()
         prompt = torch.randint(4, config.vocab, (7,), generator=g)
         noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
@@ -58,65 +63,89 @@ class Run:
         ).actions
 
 
+def named(int8: Int8 | None) -> str:
+    return "exact" if int8 is None else W8A8 if int8.kind == W8A8 else W8A8_FP8
+
+
 def apart(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
 @kinds
+@rows
 @pytest.mark.parametrize("smoothed", [False, True])
-def test_every_stage_is_near_but_not_the_same(kind: str, smoothed: bool) -> None:
+def test_every_stage_is_near_but_not_the_same(kind: str, rows: str, smoothed: bool) -> None:
     model = make_model(make_config(kind), varied=False)
-    ours, exact = Run(model, Int8(calibration(model) if smoothed else None)), Run(model, None)
+    ours, exact = Run(model, Int8.of(rows, calibration(model) if smoothed else None)), Run(model, None)
     for made in ("tokens", "hidden", "actions"):
-        assert 0 < apart(getattr(ours, made), getattr(exact, made)) < 0.04, made
-    assert 0 < apart(ours.kv.k, exact.kv.k) < 0.04
-    assert 0 < apart(ours.kv.v, exact.kv.v) < 0.04
+        assert 0 < apart(getattr(ours, made), getattr(exact, made)) < MOST[rows], made
+    assert 0 < apart(ours.kv.k, exact.kv.k) < MOST[rows]
+    assert 0 < apart(ours.kv.v, exact.kv.v) < MOST[rows]
 
 
 @kinds
-def test_products_that_lose_too_much_stay_exact(kind: str) -> None:
+def test_fp8_is_of_all_products_of_denoising_or_of_none(kind: str) -> None:
+    model = make_model(make_config(kind), varied=False)
+    made = calibration(model)
+    exact, whole, before = (
+        Run(model, None),
+        *(Run(model, Int8.of(W8A8_FP8, made, own)) for own in (True, False)),
+    )
+    layers = whole.stages.int8.expert(model, ())
+    assert {weight.dtype for layer in layers for weight in vars(layer).values()} == {torch.float8_e4m3fn}
+    assert torch.equal(whole.kv.k, before.kv.k) and type(before.stages.denoise(1, 4)) is Denoise
+    assert 0 < apart(whole.actions, before.actions) < MOST[W8A8_FP8]
+    assert apart(before.actions, exact.actions) > 0
+
+
+@kinds
+@rows
+def test_products_that_lose_too_much_stay_exact(kind: str, rows: str) -> None:
     model = make_model(make_config(kind), varied=False)
     exact = Run(model, None)
-    everything = Int8(calibration(model, dict.fromkeys(("vision", "prefix", "expert"), 1.0)))
+    everything = Int8.of(rows, calibration(model, dict.fromkeys(("vision", "prefix", "expert"), 1.0)))
     ours = Run(model, everything)
     for made in ("tokens", "hidden", "actions"):
         torch.testing.assert_close(getattr(ours, made), getattr(exact, made), rtol=1e-4, atol=5e-5)
     assert everything.nbytes == 0 and len(everything.said.split(", ")) == len(products(model)) + 2
-    expert = Run(model, Int8(calibration(model, {"vision": 1.0, "prefix": float("nan")})))
+    expert = Run(model, Int8.of(rows, calibration(model, {"vision": 1.0, "prefix": float("nan")})))
     torch.testing.assert_close(expert.kv.k, exact.kv.k, rtol=1e-4, atol=5e-5)
-    assert 0 < apart(expert.actions, exact.actions) < 0.04
+    assert 0 < apart(expert.actions, exact.actions) < MOST[rows]
 
 
 @kinds
-def test_one_product_of_a_layer_may_be_exact(kind: str) -> None:
+@rows
+def test_one_product_of_a_layer_may_be_exact(kind: str, rows: str) -> None:
     model = make_model(make_config(kind), varied=False)
     exact = Run(model, None)
     for left in ("qkv", "o", "gate_up", "down", "fc1", "fc2"):
         made = calibration(model)
         errors = {name: float(name.endswith(f".{left}")) for name in made.errors}
-        ours = Int8(Calibration(made.model, 1, made.largest, errors))
-        assert 0 < apart(Run(model, ours).actions, exact.actions) < 0.04
+        ours = Int8.of(rows, Calibration(made.model, 1, made.largest, errors, fp8_errors=errors))
+        assert 0 < apart(Run(model, ours).actions, exact.actions) < MOST[rows]
         layer = ours.vision(model)[0] if left.startswith("fc") else ours.expert(model, ())[0]
         assert isinstance(getattr(layer, left), Tensor) and isinstance(layer.o, Tensor) == (left == "o")
 
 
 @kinds
+@rows
 @pytest.mark.parametrize("form", [Form.GUIDED, Form.COMMITTED])
-def test_chunks_that_agree_with_others_are_near(kind: str, form: Form) -> None:
+def test_chunks_that_agree_with_others_are_near(kind: str, rows: str, form: Form) -> None:
     model = make_model(make_config(kind), varied=False)
     target = torch.randn(8, 8, generator=torch.Generator().manual_seed(9))
     weights = torch.linspace(1, 0, 8)
     guide = Inpainting(target, weights, committed=2 if form is Form.COMMITTED else 0)
-    ours, exact = Run(model, Int8(calibration(model)), guide), Run(model, None, guide)
-    assert 0 < apart(ours.actions, exact.actions) < 0.04
+    ours, exact = Run(model, Int8.of(rows, calibration(model)), guide), Run(model, None, guide)
+    assert 0 < apart(ours.actions, exact.actions) < MOST[rows]
     assert torch.equal(ours.actions[:, :2], target[None, :2]) == (form is Form.COMMITTED)
 
 
+@rows
 @torch.inference_mode()
-def test_packed_forwards_have_int8_rows_and_a_row_does_not_depend_on_company() -> None:
+def test_packed_forwards_have_such_rows_and_a_row_does_not_depend_on_company(rows: str) -> None:
     model, g = make_model(make_config("pi05"), varied=False), torch.Generator().manual_seed(5)
     sizes = model.config.prefix
-    int8 = Int8(calibration(model))
+    int8 = Int8.of(rows, calibration(model))
     ours = PackedForward(model.language_model, sizes, 64, int8=int8)
     exact = PackedForward(model.language_model, sizes, 64)
     past = KV(*(torch.randn(sizes.depth, 1, sizes.kv_heads, 9, sizes.head_dim, generator=g) for _ in "kv"))
@@ -124,7 +153,7 @@ def test_packed_forwards_have_int8_rows_and_a_row_does_not_depend_on_company() -
     prompt = Segment(torch.randn(1, 33, sizes.width, generator=g), causal=True)
     for segments in (words, [prompt]):
         found, wanted = (torch.cat([part[0] for part in run(segments)]) for run in (ours, exact))
-        assert 0 < apart(found.clone(), wanted) < 0.04
+        assert 0 < apart(found.clone(), wanted) < MOST[rows]
     together = [part.clone() for part in ours([prompt, *words])]
     torch.testing.assert_close(together[2], ours([words[1]])[0], rtol=1e-5, atol=1e-6)
     assert ours.copied_bytes == 0 < int8.nbytes
@@ -187,6 +216,61 @@ def test_the_log_says_whether_it_is_calibrated() -> None:
     assert "as calibrated on 1 observations, all products are in 8 bits" in Int8(calibration(model)).said
     said = Int8(calibration(model, {"expert": 0.5})).said
     assert "8 of 24 products, above 0.05 of error, stay exact: expert.0.qkv, expert.0.o" in said
+
+
+@pytest.mark.parametrize("denoise", [False, True])
+def test_denoising_in_8_bits_is_asked_for_where_memory_is_fast(
+    monkeypatch: pytest.MonkeyPatch, denoise: bool
+) -> None:
+    monkeypatch.setattr("vla_accel_ros.engine.stages.int8.feeds_fast", lambda device: True)
+    for precision in (W8A8, W8A8_FP8):
+        engine = Engine(make_policy("pi05"), fast=True, precision=precision, eight_bit_denoise=denoise)
+        stages = engine.runner.stages
+        assert isinstance(stages, Stages) and isinstance(stages.denoise(1, 4), DenoiseInt8) == denoise
+    with pytest.raises(ValueError, match="eight_bit_denoise is true, but precision is w8a8-int4"):
+        Engine(make_policy("pi05"), fast=True, precision="w8a8-int4", eight_bit_denoise=True)
+
+
+@pytest.mark.gpu
+@rows
+@kinds
+@torch.inference_mode()
+def test_captured_stages_are_those_of_the_references_repeat_and_allocate_nothing(
+    kind: str, rows: str
+) -> None:
+    """Denoising, too. On a GPU that does not multiply fp8 the engine refuses it."""
+    if rows == W8A8_FP8 and torch.cuda.get_device_capability() < ADA:
+        with pytest.raises(ValueError, match="does not multiply it"):
+            check(rows, True, CUDA, torch.bfloat16)
+        return
+    config = make_config(kind)
+    model = make_model(config, varied=False).to(CUDA)
+    made, g = calibration(model), torch.Generator(CUDA).manual_seed(1)
+    images = torch.randint(256, (2, 28, 28, 3), generator=g, device=CUDA).byte().cpu().numpy()
+    prompt = torch.randint(4, config.vocab, (7,), generator=g, device=CUDA)
+    noise = torch.randn(1, config.horizon, config.action_dim, generator=g, device=CUDA)
+    state = torch.randn(1, config.state_dim, generator=g, device=CUDA)
+    found: dict[str, tuple[Tensor, ...]] = {}
+    for name, ops in (("kernels", None), ("references", Ops)):
+        pool = KVPool(config.prefix, 2, config.max_tokens, CUDA, torch.float32)
+        stages = Stages(model, pool, precision=rows, int8=Int8.of(rows, made, True), ops=ops)
+        if ops is not None:
+            stages.record = lambda stage, partition: None  # type: ignore[method-assign]  # computed anew
+        for _ in range(2):  # the second time from the captured graphs
+            (length,) = stages.observe([images], [prompt], [1])
+            now = pool.view(1, length).k.clone(), stages.act(noise, state, [1], [length], 3).actions
+            before = found.setdefault(name, now)
+            assert all(torch.equal(a, b) for a, b in zip(now, before, strict=True))
+        if ops is None:
+            torch.cuda.synchronize()
+            allocated = torch.cuda.memory_stats()["allocation.all.allocated"]
+            for stage in (stages.encode(2), stages.prefill(2, 7), stages.denoise(1, 3)):
+                assert stage.captured
+                stage.run()
+            torch.cuda.synchronize()
+            assert torch.cuda.memory_stats()["allocation.all.allocated"] == allocated
+    for ours, expected in zip(found["kernels"], found["references"], strict=True):
+        assert apart(ours, expected) < (0.01 if rows == W8A8 else 0.03)
 
 
 def test_streamed_weights_and_int8_copies_exclude_each_other() -> None:

@@ -1,4 +1,5 @@
-"""Weights of stages that multiply int8 rows by int8 weights (precision w8a8), and where such rows lie.
+"""Weights of stages that multiply int8 rows by int8 weights (precision w8a8), and where such rows lie; or fp8
+rows by fp8 weights (w8a8-fp8), in the same launches.
 
 Copies are made from the folded weights layer by layer, when a stage first asks for them; prefill and text
 share those of the prefix stack. A product that its calibration found to lose too much keeps its exact matrix.
@@ -13,13 +14,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.stages.precision import feeds_fast
+from vla_accel_ros.engine.stages.precision import ROWS, ROWS_EVERYWHERE, feeds_fast
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.int8 import Activations, place_rows
 from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.models.calibration import Calibration, int8_weight
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.quantized import Quantized, Weight
+from vla_accel_ros.models.layers.quantized import W8A8, Quantized, Weight
 from vla_accel_ros.models.pi.folded import FoldedLayer
 from vla_accel_ros.models.pi.model import Pi
 
@@ -51,12 +52,19 @@ class Int8:
 
     calibration: None = columns are not smoothed, all products are in 8 bits. denoise: whether denoising has
     int8 rows; None = unless the device has fast memory (engine.stages.precision), where launches bound it, of
-    which it would need nine a layer instead of five.
+    which it would need nine a layer instead of five. kind: of rows and weights, W8A8 = int8, or FP8.
     """
 
-    def __init__(self, calibration: Calibration | None = None, denoise: bool | None = None) -> None:
-        self.calibration, self._denoise = calibration, denoise
+    def __init__(
+        self, calibration: Calibration | None = None, denoise: bool | None = None, kind: str = W8A8
+    ) -> None:
+        self.calibration, self._denoise, self.kind = calibration, denoise, kind
         self._made: dict[str, tuple[Any, ...]] = {}
+
+    @classmethod
+    def of(cls, precision: str, calibration: Calibration | None = None, denoise: bool | None = None) -> Int8:
+        """Of a precision of engine.stages.precision.ROWS. denoise: where that has such rows in denoising."""
+        return cls(calibration, denoise if precision in ROWS_EVERYWHERE else False, ROWS[precision])
 
     def vision(self, model: Pi) -> tuple[Int8Vision, ...]:
         """Of the image encoder."""
@@ -79,7 +87,7 @@ class Int8:
         return self._once("prefix", layers, lambda index, layer: self._layer(f"prefix.{index}", layer))
 
     def in_denoise(self, device: torch.device) -> bool:
-        """Whether denoising has int8 rows there."""
+        """Whether denoising has rows in 8 bits there."""
         return not feeds_fast(device) if self._denoise is None else self._denoise
 
     def expert(self, model: Pi, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
@@ -108,7 +116,7 @@ class Int8:
                 "activations are rounded by rows, columns are not smoothed: a file of `vla calibrate` makes "
                 "actions more exact"
             )
-        exact, seen = self.calibration.exact, self.calibration.observations
+        exact, seen = self.calibration.exact(self.kind), self.calibration.observations
         said = f"columns are smoothed as calibrated on {seen} observations"
         if not exact:
             return f"{said}, all products are in 8 bits"
@@ -129,7 +137,7 @@ class Int8:
         )
 
     def _weight(self, name: str, weight: Tensor, scaled: Tensor | None = None) -> Weight:
-        return int8_weight(name, weight, self.calibration, scaled)
+        return int8_weight(name, weight, self.calibration, scaled, self.kind)
 
     def _once(self, name: str, layers: Sequence[Any], make: Callable[[int, Any], L]) -> tuple[L, ...]:
         if name not in self._made:
@@ -142,27 +150,31 @@ def _all(layer: Int8Layer | Int8Vision) -> list[Weight]:
 
 
 class Places(NamedTuple):
-    """Where the rows before a product lie: exact ones, and int8 ones if the product's weight is int8."""
+    """Where the rows before a product lie: exact ones, and others of the weight's dtype if that is in 8
+    bits."""
 
     exact: Tensor
     int8: Rows
 
     @classmethod
     def beside(cls, exact: Tensor) -> Places:
-        """Memory for as many int8 rows as a tensor [..., K] has, whose memory is not used."""
+        """Memory for as many rows in 8 bits as a tensor [..., K] has, whose memory is not used."""
         width = exact.shape[-1]
         return cls(exact.view(-1, width), place_rows(exact.numel() // width, width, exact.device))
 
     def of(self, weight: Weight) -> Activations:
         """What a norm before a product with this weight leaves rows in."""
-        return self.int8 if isinstance(weight, Quantized) else self.exact
+        return self._in(weight) if isinstance(weight, Quantized) else self.exact
+
+    def _in(self, weight: Quantized) -> Rows:
+        return Rows(self.int8.values.view(weight.dtype), self.int8.scale)
 
     def rounded(self, ops: Ops, weight: Weight, exact: Tensor | None = None) -> Activations:
         """The exact rows, these or others of their shape, as a product with this weight takes them."""
         rows = self.exact if exact is None else exact
         if isinstance(weight, Quantized):
-            ops.quantize(rows, weight.by, self.int8)
-            return self.int8
+            ops.quantize(rows, weight.by, made := self._in(weight))
+            return made
         return rows
 
 

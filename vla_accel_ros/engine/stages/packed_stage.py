@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,9 @@ from torch import Tensor
 from vla_accel_ros.engine.stages.int8 import Int8Layer, Places, smoothed
 from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.engine.stages.prefill.layered import Layered
-from vla_accel_ros.kernels.reference import int8, packed_attention, quantized, rows
+from vla_accel_ros.kernels.ops import Ops, of_rows_in_8_bits
+from vla_accel_ros.kernels.reference import packed_attention, quantized, rows
+from vla_accel_ros.kernels.tuning import load_table
 from vla_accel_ros.kernels.work import Work
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.layers.fused import fuse
@@ -63,24 +66,25 @@ def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
 
 
 class Kernels(NamedTuple):
-    """What a forward launches besides products: a module each, with the functions of kernels.reference."""
+    """What a forward launches: a module each, with the functions of kernels.reference, and of rows in 8 bits
+    those of kernels.ops.Ops."""
 
     attention: Any
     rows: Any
     quantized: Any = quantized
-    int8: Any = int8
+    int8: Any = Ops
 
 
 def kernels_for(device: torch.device) -> Kernels:
     """Triton's on a GPU, the plain references elsewhere. Raises ImportError on a GPU without triton."""
     if device.type != "cuda":
-        return Kernels(packed_attention, rows, quantized, int8)
-    from vla_accel_ros.kernels.triton import int8 as gpu_int8
+        return Kernels(packed_attention, rows)
     from vla_accel_ros.kernels.triton import packed_attention as gpu_attention
     from vla_accel_ros.kernels.triton import rows as gpu_rows
     from vla_accel_ros.kernels.triton import small_weights
 
-    return Kernels(gpu_attention, gpu_rows, small_weights, gpu_int8)
+    rows_in_8_bits = SimpleNamespace(**of_rows_in_8_bits(load_table(device)))
+    return Kernels(gpu_attention, gpu_rows, small_weights, rows_in_8_bits)
 
 
 class Words(NamedTuple):
@@ -191,17 +195,17 @@ class PackedInt8(PackedStage):
     def _qkv_of(self, index: int) -> None:
         ops, weight = self._kernels.int8, self.stack.layers[index].qkv
         rows = self._normed.of(weight)
-        ops.rms_norm(self._residual, self._factors[index][0], rows, self.stack.eps)
-        ops.multiply(rows, weight, self._qkv)
+        ops.rms_norm_int8(self._residual, self._factors[index][0], rows, self.stack.eps)
+        ops.multiply_int8(rows, weight, self._qkv)
 
     def _o_of(self, index: int) -> None:
         ops, weight = self._kernels.int8, self.stack.layers[index].o
-        ops.multiply(self._read.rounded(ops, weight), weight, self._residual, None, "add")
+        ops.multiply_int8(self._read.rounded(ops, weight), weight, self._residual, None, "add")
 
     def _mlp_of(self, index: int) -> None:
         ops, layer = self._kernels.int8, self.stack.layers[index]
         rows = self._normed.of(layer.gate_up)
-        ops.rms_norm(self._residual, self._factors[index][1], rows, self.stack.eps)
-        ops.gated(rows, layer.gate_up, self._fed, self.stack.activation)
+        ops.rms_norm_int8(self._residual, self._factors[index][1], rows, self.stack.eps)
+        ops.gated_int8(rows, layer.gate_up, self._fed, self.stack.activation)
         fed = self._fed_rows.rounded(ops, layer.down)
-        ops.multiply(fed, layer.down, self._residual, None, "add")
+        ops.multiply_int8(fed, layer.down, self._residual, None, "add")

@@ -9,7 +9,9 @@ read in encode and prefill, whose rows are made by many blocks that do not know 
 w8a8 multiplies int8 by int8 in all products of layers of encode, prefill, denoise and text
 (engine.stages.int8), for devices that have more of such arithmetic; staggered steps, the last layer of the
 token that text begins with and, where memory is fast, denoising stay exact. w8a8-int4 has them in encode and
-prefill, and int4 weights as int4 has them: what the plan of an Orin has as its fastest.
+prefill, and int4 weights as int4 has them: what the plan of an Orin has as its fastest. w8a8-fp8 is w8a8 with
+fp8 in place of int8, on GPUs that multiply it: unlike fp8 it takes a calibration, has activations of denoise
+and text and all products of a layer in fp8, and leaves those exact that lose too much.
 `python bench/precision.py` measures what each choice costs and gives.
 """
 
@@ -40,10 +42,12 @@ from vla_accel_ros.models.pi.folded import FoldedLayer, Prefix
 from vla_accel_ros.models.pi.model import Pi
 
 EXACT = "exact"
-W8A8_INT4 = "w8a8-int4"
-PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8, W8A8_INT4)
-INT8_ROWS = (W8A8, W8A8_INT4)
-"""Those with int8 rows, and a calibration."""
+W8A8_INT4, W8A8_FP8 = "w8a8-int4", "w8a8-fp8"
+PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8, W8A8_INT4, W8A8_FP8)
+ROWS = {W8A8: W8A8, W8A8_INT4: W8A8, W8A8_FP8: FP8}
+"""Those with rows in 8 bits, and a calibration: the kind of weights and rows."""
+ROWS_EVERYWHERE = (W8A8, W8A8_FP8)
+"""Those of them that have such rows in denoising and text, too."""
 
 ADA = (8, 9)
 """The first compute capability that multiplies fp8."""
@@ -99,7 +103,7 @@ class SmallVision:
 
 class Small:
     """The quantised weights of one model's stages, each made when it is first asked for; None where exact,
-    and of int8 rows, whose are in engine.stages.int8.
+    and of rows in 8 bits with a calibration, whose are in engine.stages.int8.
 
     precision: one of PRECISIONS that `check` has let pass. prefill_only: whether fp8 is for prefill alone;
     None = as it is faster on the model's device. Raises ValueError for sizes that have no fp8 products there.
@@ -141,7 +145,7 @@ class Small:
 
     def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
         """For denoise, of the folded layers, which are the same for any number of steps."""
-        if self.precision in (EXACT, W8A8) or self._prefill_only:
+        if self.precision == EXACT or self.precision in ROWS_EVERYWHERE or self._prefill_only:
             return None
         if self._expert is None:
             kind = INT4 if self.precision == W8A8_INT4 else self.precision
@@ -166,14 +170,16 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
         return
     if not fast:
         raise ValueError(f"precision is {precision}, which only the fast stages have; set fast, too.")
-    if precision != FP8 or device.type != "cuda":
+    if precision not in (FP8, W8A8_FP8) or device.type != "cuda":
         return
     name, found = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     if found < ADA:
         raise ValueError(
-            f"precision is fp8, but {name} (sm_{found[0]}{found[1]}) does not multiply it, as GPUs from "
-            f"sm_89 on do; use {INT8} or {INT4}."
+            f"precision is {precision}, but {name} (sm_{found[0]}{found[1]}) does not multiply it, as GPUs "
+            f"from sm_89 on do; use {W8A8}, {INT8} or {INT4}."
         )
+    if precision == W8A8_FP8:
+        return
     if dtype != torch.bfloat16:
         raise ValueError(
             f"precision is fp8, whose products are bfloat16, but dtype is {dtype}; use bfloat16."

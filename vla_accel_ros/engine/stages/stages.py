@@ -26,7 +26,7 @@ from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.memory.host_buffers import Pending
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
-from vla_accel_ros.engine.stages.precision import EXACT, INT8_ROWS, Small, check
+from vla_accel_ros.engine.stages.precision import EXACT, ROWS, Small, check
 from vla_accel_ros.engine.stages.prefill.encode import Encode, EncodeFp8, tower_of
 from vla_accel_ros.engine.stages.prefill.finish import Finish
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
@@ -38,7 +38,6 @@ from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.gemma import rotary_tables
-from vla_accel_ros.models.layers.quantized import W8A8
 from vla_accel_ros.models.pi.folded import Expert
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix, with_clean_step
 from vla_accel_ros.models.pi.model import Pi
@@ -74,10 +73,10 @@ class Stages:
 
     time_rule, solver: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those
     of the pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
-    engine.stages.precision; int8: its weights if it is w8a8, None = not calibrated. rule: how pixels become
-    the network's. joints: numbers of an action that the magnitudes of updates count where a call does not
-    say; None = all. offload: share of the image encoder's layers whose weights are streamed, see
-    engine.stages.memory.offload.
+    engine.stages.precision; int8: its weights if it is one of ROWS there, None = not calibrated. rule: how
+    pixels become the network's. joints: numbers of an action that the magnitudes of updates count where a
+    call does not say; None = all. offload: share of the image encoder's layers whose weights are streamed,
+    see engine.stages.memory.offload.
     partitions: streams by a name for each, on which stages that are called for that partition are captured,
     so that their graphs keep its processors and priority; None, which is there, is no partition. A call is
     for that of the stream which it is in, if there is one. groups: of layers, in which a prefix can be
@@ -110,9 +109,7 @@ class Stages:
         self.make_ops = ops or (lambda: ops_for(device))
         self.prefix = fold_prefix(model.language_model)
         self.small = Small(precision, model, self.prefix)
-        self.int8 = (
-            (int8 or Int8(denoise=None if precision == W8A8 else False)) if precision in INT8_ROWS else None
-        )
+        self.int8 = (int8 or Int8.of(precision)) if precision in ROWS else None
         if offload and (self.small.in_vision or self.int8 is not None):
             raise ValueError(
                 f"offload is vision and precision {precision}, whose image encoder has copies of its weights "

@@ -5,7 +5,7 @@ Activations are rounded by rows (tokens), each with its own scale, in the pass t
 before a product, or a pass of its own after attention and activations. Sums of products are whole numbers, so
 their order does not matter: kernel and reference differ by the rounding of what comes after them alone. Every
 pass and product here also takes what is exact (`Tensor` for `Rows`, a weight that is not quantised), for
-layers that lose too much in 8 bits.
+layers that lose too much in 8 bits; and rows and weights in fp8, whose sums are float32.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.reference.linear import NORM_EPS
 from vla_accel_ros.kernels.reference.quantized import Rows
-from vla_accel_ros.models.layers.quantized import INT8_MAX, Quantized, Weight, rows_in_int8
+from vla_accel_ros.models.layers.quantized import E4M3_MAX, INT8_MAX, Quantized, Weight, rows_in_int8
 
 Activations = Rows | Tensor
-"""[M, K]: int8 values with a scale for each row, or exact."""
+"""[M, K]: int8 or fp8 values with a scale for each row, or exact."""
 
 EXACT_SUMS = 1 << 24
 """Up to here float32 holds every whole number."""
 
 
-def place_rows(rows: int, width: int, device: torch.device) -> Rows:
-    """Memory for int8 rows."""
-    values = torch.zeros(rows, width, device=device, dtype=torch.int8)
+def place_rows(rows: int, width: int, device: torch.device, dtype: torch.dtype = torch.int8) -> Rows:
+    """Memory for rows of int8 or float8_e4m3fn."""
+    values = torch.zeros(rows, width, device=device, dtype=dtype)
     return Rows(values, torch.ones(rows, 1, device=device))
 
 
@@ -81,7 +81,7 @@ def multiply(
 ) -> None:
     """out = a @ weight.T + bias; finish "add": out += it; "gelu": out = gelu of it, by its tanh form.
 
-    weight [N, K], int8 if a is; bias [N] of any float dtype; out [M, N].
+    weight [N, K], in 8 bits if a is; bias [N] of any float dtype; out [M, N].
     """
     made = _product(a, weight)
     if bias is not None:
@@ -107,18 +107,24 @@ def _leave(wide: Tensor, out: Activations) -> None:
     if isinstance(out, Tensor):
         out.view(wide.shape).copy_(wide)
         return
-    values, scale = rows_in_int8(wide)
-    out.values.copy_(values)
+    if out.values.dtype == torch.int8:
+        values, scale = rows_in_int8(wide)
+        out.values.copy_(values)
+    else:
+        scale = wide.abs().amax(1).clamp_min(1e-30) / E4M3_MAX
+        out.values.copy_(wide * (1.0 / scale)[:, None])
     out.scale.copy_(scale[:, None])
 
 
 def _product(a: Activations, weight: Weight) -> Tensor:
-    """float32 [M, N]; of int8 the whole sums, which float32 or float64 hold exactly, and then the scales."""
+    """float32 [M, N]; of int8 the whole sums, which float32 or float64 hold exactly, and then the scales. Of
+    fp8, float32 sums."""
     if isinstance(a, Tensor):
         assert isinstance(weight, Tensor), "exact activations are of exact weights"
         return F.linear(a, weight).float()
-    assert isinstance(weight, Quantized), "int8 activations are of int8 weights"
-    small = weight.columns * INT8_MAX**2 < EXACT_SUMS
+    assert isinstance(weight, Quantized), "activations in 8 bits are of weights in 8 bits"
+    assert weight.dtype == a.values.dtype, "both are int8, or fp8"
+    small = a.values.dtype != torch.int8 or weight.columns * INT8_MAX**2 < EXACT_SUMS
     dtype = torch.float32 if small else torch.float64
     sums = a.values.to(dtype) @ weight.values.to(dtype).T
     return sums.float() * a.scale * weight.scale

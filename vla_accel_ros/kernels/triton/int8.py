@@ -3,7 +3,9 @@
 Both factors of a product lie along its inner dimension, as the matrix units of sm_80 and later read int8. Its
 sums are int32, so tiles may be of any shape without a difference; what follows (scales, bias, residual, gelu,
 gate) is done before they are written. A pass takes a row at once, because its scale follows from its largest
-value. Where activations and weights are exact, cuBLAS multiplies them.
+value. Where activations and weights are exact, cuBLAS multiplies them. Rows and weights may be fp8 instead,
+from sm_89 on: the same launches, but sums are float32, on Hopper within the matrix units for short rows alone
+(models.layers.quantized.SHORT).
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ from vla_accel_ros.kernels.triton import norm, rows
 from vla_accel_ros.kernels.triton.norm import _gelu
 from vla_accel_ros.kernels.triton.small_weights import _processors
 from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, Config, Shape, safe
-from vla_accel_ros.models.layers.quantized import INT8_MAX, Quantized, Weight
+from vla_accel_ros.models.layers.quantized import INT8_MAX, SHORT, Quantized, Weight, top_of
 
 
 @triton.jit
 def _leave_int8(values, row, c, ok, out, scale, width, TOP: tl.constexpr):
-    """values of a row as int8 times a scale, or as they are where there is no scale."""
+    """values of a row as int8 or fp8 times a scale, or as they are where there is no scale."""
     if scale is not None:
         unit = tl.maximum(tl.max(tl.where(ok, tl.abs(values), 0.0), axis=0), 1e-30) / TOP
         tl.store(scale + row, unit)
-        # To the nearest, ties to even: beyond 2^23 float32 has no fractions.
-        values = (values * (1.0 / unit) + 12582912.0) - 12582912.0
+        values = values * (1.0 / unit)
+        if out.dtype.element_ty == tl.int8:
+            # To the nearest, ties to even: beyond 2^23 float32 has no fractions.
+            values = (values + 12582912.0) - 12582912.0
     tl.store(out + row * width + c, values.to(out.dtype.element_ty), mask=ok)
 
 
@@ -103,37 +107,42 @@ def _add_norm_int8(
 def _int8_product(
     a, a_scale, weight, weight_scale, bias, out, rows, columns, width, GATED: tl.constexpr,
     FINISH: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_K: tl.constexpr, SUM: tl.constexpr, INEXACT: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    ok = (row < rows)[:, None] & (column < columns)[None, :]
-    row, near = tl.minimum(row, rows - 1), tl.minimum(column, columns - 1)
-    k = tl.arange(0, BLOCK_K)
-    to_a = a + row[:, None].to(tl.int64) * width + k[None, :]
-    to_one = weight + near[None, :].to(tl.int64) * width + k[:, None]
-    to_other = to_one + columns.to(tl.int64) * width
-    first = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
-    second = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+    """SUM: dtype of the sums. INEXACT: of fp8, inner dimension that Hopper's matrix units may add up by
+    themselves, None = all."""
+    # Addresses of a tile are 64 bits once and 32 bits for each element, which would fill the registers else.
+    m, n, k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    first_row, first_column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    ok = (m < rows - first_row)[:, None] & (n < columns - first_column)[None, :]
+    m, n = tl.minimum(m, rows - 1 - first_row), tl.minimum(n, columns - 1 - first_column)
+    row, near = first_row + m, first_column + n
+    to_a = a + first_row.to(tl.int64) * width + (m[:, None] * width + k[None, :])
+    of_weight = n[None, :] * width + k[:, None]
+    to_one = weight + first_column.to(tl.int64) * width + of_weight
+    to_other = weight + (columns + first_column).to(tl.int64) * width + of_weight
+    first = tl.zeros((BLOCK_M, BLOCK_N), SUM)
+    second = tl.zeros((BLOCK_M, BLOCK_N), SUM)
     for start in range(0, width, BLOCK_K):
         if EVEN:
             tile, w = tl.load(to_a + start), tl.load(to_one + start)
-            first = tl.dot(tile, w, first, out_dtype=tl.int32)
+            first = tl.dot(tile, w, first, max_num_imprecise_acc=INEXACT, out_dtype=SUM)
             if GATED:
-                second = tl.dot(tile, tl.load(to_other + start), second, out_dtype=tl.int32)
+                u = tl.load(to_other + start)
+                second = tl.dot(tile, u, second, max_num_imprecise_acc=INEXACT, out_dtype=SUM)
         else:
             k_ok = k < width - start
-            tile = tl.load(to_a + start, mask=k_ok[None, :], other=0)
-            w = tl.load(to_one + start, mask=k_ok[:, None], other=0)
-            first = tl.dot(tile, w, first, out_dtype=tl.int32)
+            tile = tl.load(to_a + start, mask=k_ok[None, :], other=0.0)
+            w = tl.load(to_one + start, mask=k_ok[:, None], other=0.0)
+            first = tl.dot(tile, w, first, max_num_imprecise_acc=INEXACT, out_dtype=SUM)
             if GATED:
-                u = tl.load(to_other + start, mask=k_ok[:, None], other=0)
-                second = tl.dot(tile, u, second, out_dtype=tl.int32)
+                u = tl.load(to_other + start, mask=k_ok[:, None], other=0.0)
+                second = tl.dot(tile, u, second, max_num_imprecise_acc=INEXACT, out_dtype=SUM)
     of_rows = tl.load(a_scale + row)[:, None]
     made = first.to(tl.float32) * of_rows * tl.load(weight_scale + near)[None, :]
     if bias is not None:
         made += tl.load(bias + near).to(tl.float32)[None, :]
-    to = out + row[:, None].to(tl.int64) * columns + near[None, :]
+    to = out + first_row.to(tl.int64) * columns + first_column + (m[:, None] * columns + n[None, :])
     if GATED:
         up = second.to(tl.float32) * of_rows * tl.load(weight_scale + columns + near)[None, :]
         made = (_gelu(made) if FINISH == "gelu" else made * tl.sigmoid(made)) * up
@@ -147,14 +156,14 @@ def _int8_product(
 def quantize(x: Tensor, by: Tensor | None, out: Rows) -> None:
     """See kernels.reference.int8.quantize; all here are contiguous."""
     width, block, warps = _row_of(x)
-    _quantize[(x.numel() // width,)](x, by, *out, width, TOP=INT8_MAX, BLOCK=block, num_warps=warps)
+    _quantize[(x.numel() // width,)](x, by, *out, width, TOP=_top(out), BLOCK=block, num_warps=warps)
 
 
 def rms_norm(x: Tensor, factor: Tensor, out: Activations, eps: float = NORM_EPS) -> None:
     """See kernels.reference.int8.rms_norm."""
     width, block, warps = _row_of(x)
     _rms_norm_int8[(x.shape[0],)](
-        x, factor, *_parts(out), width, eps, TOP=INT8_MAX, BLOCK=block, num_warps=warps
+        x, factor, *_parts(out), width, eps, TOP=_top(out), BLOCK=block, num_warps=warps
     )
 
 
@@ -162,7 +171,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, out: Activations) -> Non
     """See kernels.reference.int8.layer_norm."""
     width, block, warps = _row_of(x)
     _layer_norm_int8[(x.shape[0],)](
-        x, weight, bias, *_parts(out), width, EPS=NORM_EPS, TOP=INT8_MAX, BLOCK=block, num_warps=warps
+        x, weight, bias, *_parts(out), width, EPS=NORM_EPS, TOP=_top(out), BLOCK=block, num_warps=warps
     )
 
 
@@ -180,7 +189,7 @@ def add_norm(
     (batch, tokens, _), (width, block, warps) = x.shape, _row_of(x)
     tables = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
     _add_norm_int8[(batch * tokens,)](
-        x, y, by, *_parts(out), at, gate, scale, shift, tokens, width, *tables, EPS=NORM_EPS, TOP=INT8_MAX,
+        x, y, by, *_parts(out), at, gate, scale, shift, tokens, width, *tables, EPS=NORM_EPS, TOP=_top(out),
         BLOCK=block, num_warps=warps,
     )  # fmt: skip
 
@@ -223,32 +232,35 @@ def gated(
     return None
 
 
-def product_shape(a: Activations, weight: Weight, kernel: str = INT8_PRODUCT) -> Shape:
-    """Of multiply, or of gated: what it is tuned by."""
-    columns = weight.shape[0] // (2 if kernel == INT8_GATED else 1)
-    count = len(a.values if isinstance(a, Rows) else a)
-    return Shape(kernel, count, columns, weight.shape[1], "int8")
-
-
 def _launch(
     a: Rows, weight: Weight, out: Tensor, bias: Tensor | None, finish: str, is_gated: bool,
     config: Config | None,
 ) -> None:  # fmt: skip
-    assert isinstance(weight, Quantized), "int8 activations are of int8 weights"
+    assert isinstance(weight, Quantized), "activations in 8 bits are of weights in 8 bits"
+    assert weight.dtype == a.values.dtype, "both are int8, or fp8"
     (count, width), columns = a.values.shape, out.shape[1]
     if config is None:
         kernel = INT8_GATED if is_gated else INT8_PRODUCT
-        config = safe(product_shape(a, weight, kernel), _processors(out.device))
+        dtype = str(weight.dtype).removeprefix("torch.")
+        config = safe(Shape(kernel, count, columns, width, dtype), _processors(out.device))
+    whole = weight.dtype == torch.int8
     grid = triton.cdiv(count, config.block_m), triton.cdiv(columns, config.block_n)
     _int8_product[grid](
         *a, weight.values, weight.scale, bias, out, count, columns, width, GATED=is_gated, FINISH=finish,
         EVEN=width % config.block_k == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k, num_warps=config.warps, num_stages=config.stages,
+        BLOCK_K=config.block_k, SUM=tl.int32 if whole else tl.float32,
+        INEXACT=0 if whole else None if width <= SHORT else config.block_k,
+        num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
 def _parts(out: Activations | None) -> tuple[Tensor | None, Tensor | None]:
     return (out, None) if out is None or isinstance(out, Tensor) else (out.values, out.scale)
+
+
+def _top(out: Activations | None) -> float:
+    """What the largest of a row becomes."""
+    return top_of(out.values.dtype) if isinstance(out, Rows) else INT8_MAX
 
 
 def _row_of(x: Tensor) -> tuple[int, int, int]:

@@ -6,8 +6,9 @@ it: half of a bfloat16 matrix in fp8 and int8, 28 % in int4. What it saves is tr
 
 fp8, int8 and w8a8 have a scale for each row (output channel), int4 one for each 64 columns of a row, chosen
 among a few to leave the smallest error. All are symmetric: value times scale, no zero point. w8a8 is int8 for
-products with int8 activations, whose columns may be smoothed (SmoothQuant, arXiv 2211.10438): a column of
-activations is multiplied by `by` before it is rounded, and the same column of the weight divided.
+products with int8 activations. Their columns may be smoothed, and those of products with fp8 activations
+(SmoothQuant, arXiv 2211.10438): a column of activations is multiplied by `by` before it is rounded, and the
+same column of the weight divided.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Quantized:
 
     kind fp8, int8, w8a8: values float8_e4m3fn or int8 [N, K], scale float32 [N]; int4: values uint8
     [N, groups * 32], each half plus 8, zero weights beyond column K, scale float32 [N, groups].
-    by float32 [K], of w8a8: what columns of activations are multiplied by before they are rounded; None = 1.
+    by float32 [K], of w8a8 and fp8: what columns of activations are multiplied by before they are rounded;
+    None = 1.
     """
 
     kind: str
@@ -87,7 +89,7 @@ Weight = Tensor | Quantized
 
 def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
     """A copy of a matrix [N, K] of finite numbers in a kind, made of a block of rows at a time. by: see
-    Quantized, for w8a8 alone. Raises ValueError for a kind there is not."""
+    Quantized, for w8a8 and fp8. Raises ValueError for a kind there is not."""
     at_once = max(1, BLOCK // max(1, weight.shape[1]))
     rows, first = len(weight), _rows(weight[:at_once].detach().float(), kind, by)
     if rows <= at_once:
@@ -102,8 +104,8 @@ def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
 
 def _rows(wide: Tensor, kind: str, by: Tensor | None) -> Quantized:
     if kind == FP8:
-        values, scale = rows_in_fp8(wide)
-        return Quantized(kind, values, scale, wide.shape[1])
+        values, scale = rows_in_fp8(wide if by is None else wide / by)
+        return Quantized(kind, values, scale, wide.shape[1], by)
     if kind == INT8:
         scale = wide.abs().amax(1).clamp_min(1e-30) / 127
         return Quantized(kind, (wide / scale[:, None]).round().to(torch.int8), scale, wide.shape[1])
@@ -126,6 +128,11 @@ def rows_in_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
     largest of a row is 127."""
     scale = rows.abs().amax(1).clamp_min(1e-30) / INT8_MAX
     return (rows * (1.0 / scale)[:, None]).round().to(torch.int8), scale
+
+
+def top_of(dtype: torch.dtype) -> float:
+    """What the largest of a row becomes, in int8 or fp8."""
+    return INT8_MAX if dtype == torch.int8 else E4M3_MAX
 
 
 def smoothing(activations: Tensor, weight: Tensor, alpha: float) -> Tensor:

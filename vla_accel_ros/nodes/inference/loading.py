@@ -58,6 +58,7 @@ class Load:
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
     calibration: str = EngineConfig.calibration
+    eight_bit_denoise: bool = EngineConfig.eight_bit_denoise
     keep_exact: bool = EngineConfig.keep_exact
     offload: str = EngineConfig.offload
     scheduling: str = EngineConfig.scheduling

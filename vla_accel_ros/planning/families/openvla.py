@@ -21,9 +21,9 @@ ROUND = 16
 def stages(config: OpenVLAConfig, work: Work) -> Stages:
     """Of one frame of each of work.batch robots; work.views and work.steps are not used."""
     g, d = config.prefix, work.dtypes("prefill")
-    int8 = work.precision == "w8a8"  # of the language model alone
-    images, everywhere = work.batch, int8 or work.precision.startswith("all-")
-    d_towers = EXACT if int8 else work.dtypes("encode")
+    rows8 = work.rows_everywhere  # of the language model alone
+    images, everywhere = work.batch, rows8 or work.precision.startswith("all-")
+    d_towers = EXACT if rows8 else work.dtypes("encode")
     rows = -(-(config.dino.tokens + work.prompt + ACTION_TOKENS - 1) // ROUND) * ROUND
     features = config.features
     encode: list[Op] = []

@@ -11,9 +11,9 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.planning.families.stacks import (
     decoder_layers,
     decoder_parameters,
-    int8_layers,
     narrow_layers,
     patches,
+    rows_layers,
     tower_layers,
     vision_parameters,
 )
@@ -35,7 +35,7 @@ def stages(config: PiConfig, work: Work) -> Stages:
 
 
 def _encode(config: PiConfig, work: Work) -> list[Op]:
-    v, images, int8 = config.vision, work.views * work.batch, work.int8_rows
+    v, images, int8 = config.vision, work.views * work.batch, work.rows_in is not None
     rounding = one_pass("round", 2 * v.depth, images * v.tokens, v.width, v.width, itemsize=1.5)
     return [
         *patches(v, images),
@@ -52,8 +52,8 @@ def _prefill(config: PiConfig, work: Work) -> list[Op]:
     kv = 2 * g.kv_heads * g.head_dim
     everywhere = work.precision.startswith("all-")
     many = work.batch * rows
-    if work.int8_rows:
-        layers = int8_layers(g, g.depth - 1, rows, rows, placed=True, batch=work.batch)
+    if work.rows_in is not None:
+        layers = rows_layers(g, g.depth - 1, rows, rows, d, placed=True, batch=work.batch)
     else:
         layers = decoder_layers(g, g.depth - 1, rows, rows, d, work.batch, everywhere)
     return [
@@ -70,10 +70,10 @@ def _denoise(config: PiConfig, work: Work) -> list[Op]:
     tokens = (work.chunk or config.horizon) + pi0
     keys = work.views * config.vision.tokens + work.prompt + tokens
     many = work.batch * tokens
-    if work.precision == "w8a8" and work.batch > 1:  # as staggered ones are
+    if work.rows_everywhere and work.batch > 1:  # as staggered ones are
         d = EXACT
-    if work.precision == "w8a8" and d != EXACT:
-        layers, ends_kind = int8_layers(g, g.depth, tokens, keys, placed=False), Kind.NARROW
+    if work.rows_everywhere and d != EXACT:
+        layers, ends_kind = rows_layers(g, g.depth, tokens, keys, d, placed=False), Kind.NARROW
     elif many <= MOST_NARROW:
         layers = narrow_layers(g, g.depth, tokens, keys, d, work.batch)
         ends_kind = Kind.NARROW
@@ -95,8 +95,8 @@ def _denoise(config: PiConfig, work: Work) -> list[Op]:
 def _decode(config: PiConfig, work: Work) -> list[Op]:
     g, d = config.prefix, work.dtypes("decode")
     keys = work.views * config.vision.tokens + work.prompt + 1
-    if work.precision == "w8a8":
-        layers = int8_layers(g, g.depth, 1, keys, placed=True, batch=work.batch)
+    if work.rows_everywhere:
+        layers = rows_layers(g, g.depth, 1, keys, d, placed=True, batch=work.batch)
     else:
         layers = decoder_layers(g, g.depth, 1, keys, d, work.batch, everywhere=True, by=PACKED)
     return [

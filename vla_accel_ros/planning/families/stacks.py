@@ -62,10 +62,12 @@ def narrow_layers(
     ]
 
 
-def int8_layers(g: GemmaConfig, layers: int, rows: int, keys: int, placed: bool, batch: int = 1) -> list[Op]:
-    """As decoder_layers of int8 rows: gates are within the product, results of attention and of the MLP's
-    first half are rounded by a pass each. placed: keys and values are by a pass of their own."""
-    many, heads, d = batch * rows, g.heads * g.head_dim, Dtypes("int8", "int8")
+def rows_layers(
+    g: GemmaConfig, layers: int, rows: int, keys: int, d: Dtypes, placed: bool, batch: int = 1
+) -> list[Op]:
+    """As decoder_layers of rows in 8 bits: gates are within the product, results of attention and of the
+    MLP's first half are rounded by a pass each. placed: keys and values are by a pass of their own."""
+    many, heads = batch * rows, g.heads * g.head_dim
     made = decoder_layers(g, layers, rows, keys, d, batch, everywhere=True)
     left_out = {"activation"} if placed else {"activation", "place"}
     return [

@@ -34,6 +34,7 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
         **{name: Dtypes("int8", "int8") for name in ("encode", "prefill")},
         **{name: Dtypes("int4") for name in ("denoise", "decode")},
     },
+    "w8a8-fp8": {name: Dtypes("fp8", "fp8") for name in STAGES},
     "all-int8": {name: Dtypes("int8", "int8") for name in STAGES},
     "all-fp8": {name: Dtypes("fp8", "fp8") for name in STAGES},
     "all-fp4": {name: Dtypes("fp4", "fp4") for name in STAGES},
@@ -41,7 +42,10 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
 """By the engine's name of it (engine.stages.precision). Those that begin with all- no engine here has:
 weights and activations of every stage, as other engines have them, for comparison."""
 
-ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4")
+ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8")
+ROWS = {"w8a8": "int8", "w8a8-int4": "int8", "w8a8-fp8": "fp8"}
+"""Of the engine's precisions whose encode and prefill have rows in 8 bits: the dtype."""
+ROWS_EVERYWHERE = ("w8a8", "w8a8-fp8")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Work:
     model's; batch: robots whose frames and chunks are computed together; answer: tokens that are decoded.
 
     fast_memory: the device feeds few rows faster than its processors widen weights, where fp8 is for prefill
-    alone, and denoising of w8a8 is exact. Raises ValueError for what no stage computes.
+    alone, and denoising of w8a8 and w8a8-fp8 is exact. Raises ValueError for what no stage computes.
     """
 
     views: int = 2
@@ -74,14 +78,19 @@ class Work:
         """Of the products of a stage that may have fewer bits."""
         if self.precision == "fp8" and self.fast_memory and stage != "prefill":
             return EXACT
-        if self.precision == "w8a8" and self.fast_memory and stage == "denoise":
+        if self.rows_everywhere and self.fast_memory and stage == "denoise":
             return EXACT
         return PRECISIONS[self.precision].get(stage, EXACT)
 
     @property
-    def int8_rows(self) -> bool:
-        """Whether encode and prefill are as the engine has them in int8."""
-        return self.precision in ("w8a8", "w8a8-int4")
+    def rows_in(self) -> str | None:
+        """In which dtype encode and prefill have rows in 8 bits, as the engine has them; None = in none."""
+        return ROWS.get(self.precision)
+
+    @property
+    def rows_everywhere(self) -> bool:
+        """Whether denoising and text have them, too, as far as the device pays."""
+        return self.precision in ROWS_EVERYWHERE
 
     @property
     def bucket(self) -> int:

@@ -1,4 +1,4 @@
-"""`vla calibrate`: make the file with which precision w8a8 is more exact, from recorded observations.
+"""`vla calibrate`: make the file with which products of 8-bit rows are more exact, of recorded observations.
 
 The plain network runs on observations of a bag, of a LeRobot dataset or of the simulated arm. The file says,
 for each product, how large the columns of its inputs become, and how far off it is in 8 bits; those above
@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.contract.contract import Contract
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+    from vla_accel_ros.models.layers.quantized import FP8, W8A8
     from vla_accel_ros.tools.bench.observations import recorded, simulated
     from vla_accel_ros.tools.calibrate.dataset import is_dataset, of_dataset
     from vla_accel_ros.tools.calibrate.seen import calibrate
@@ -62,13 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
         observations = simulated(engine, contract, arguments.frames)
     made = calibrate(policy, observations, arguments.alpha, arguments.most_error, _say)
     made.write(arguments.out)
-    errors = sorted(made.errors.items(), key=lambda item: -item[1])
-    print(f"\r{len(errors)} products on {made.observations} observations; relative errors in 8 bits:")
-    print(f"median {errors[len(errors) // 2][1]:.4f}; largest:")
-    for name, error in errors[:WORST]:
-        print(f"  {name:20}{error:.4f}")
-    exact = made.exact
-    print(f"{len(exact)} stay exact, above {made.most_error:g}{': ' if exact else ''}{', '.join(exact)}")
+    print(f"\r{len(made.errors)} products on {made.observations} observations; relative errors in 8 bits:")
+    for kind, called in {W8A8: "int8", FP8: "fp8"}.items():
+        errors = sorted(made.errors_in(kind).items(), key=lambda item: -item[1])
+        print(f"{called}: median {errors[len(errors) // 2][1]:.4f}; largest:")
+        for name, error in errors[:WORST]:
+            print(f"  {name:20}{error:.4f}")
+        exact = made.exact(kind)
+        print(f"{len(exact)} stay exact, above {made.most_error:g}{': ' if exact else ''}{', '.join(exact)}")
     print(f"written: {arguments.out}")
     return 0
 

@@ -8,6 +8,7 @@ from all that came: with these the product is computed exactly and in 8 bits, sm
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,13 +18,14 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.kernels.reference import int8
 from vla_accel_ros.models.calibration import (
     ALPHA,
+    ERRORS,
     MOST_ERROR,
     Calibration,
     Group,
     fingerprint,
     products,
 )
-from vla_accel_ros.models.layers.quantized import W8A8, quantized
+from vla_accel_ros.models.layers.quantized import FP8, W8A8, quantized
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
 
@@ -104,17 +106,21 @@ def of_runs(
             raise ValueError(f"the inputs of {name} are not finite, or none; is the checkpoint whole?")
         largest[name] = found.largest
     made = Calibration(fingerprint(model), observations, largest, {}, alpha, most_error)
-    errors = {name: _error(made, name, group, inputs[name].rows) for name, group in groups.items()}
-    return Calibration(made.model, observations, largest, errors, alpha, most_error)
+    both: dict[str, dict[str, float]] = {
+        kind: {name: _error(made, name, group, inputs[name].rows, kind) for name, group in groups.items()}
+        for kind in ERRORS
+    }
+    return replace(made, errors=both[W8A8], fp8_errors=both[FP8])
 
 
-def _error(made: Calibration, name: str, group: Group, kept: list[Tensor]) -> float:
-    """Of the product with its columns smoothed, over the product's magnitude."""
-    weight = torch.cat([linear.weight.detach().float().cpu() for linear in group])
-    rows, by = torch.stack(kept), made.factors(name, weight)
+def _error(made: Calibration, name: str, group: Group, kept: list[Tensor], kind: str) -> float:
+    """Of the product of rows of a kind with its columns smoothed, over the product's magnitude."""
+    weight = torch.cat([linear.weight.detach().float() for linear in group])
+    rows, by = torch.stack(kept).to(weight.device), made.factors(name, weight)
     exact = rows.double() @ weight.double().T
-    places = int8.place_rows(len(rows), rows.shape[1], rows.device)
-    found = torch.empty(len(rows), len(weight))
+    small = quantized(weight, kind, by)
+    places = int8.place_rows(len(rows), rows.shape[1], rows.device, small.dtype)
+    found = torch.empty(len(rows), len(weight), device=rows.device)
     int8.quantize(rows, by, places)
-    int8.multiply(places, quantized(weight, W8A8, by), found)
+    int8.multiply(places, small, found)
     return float((found - exact).norm() / exact.norm().clamp_min(1e-30))

@@ -118,6 +118,26 @@ SMALL_WEIGHTS = tuple(
     for stages in (3, 5)
 )  # fmt: skip
 """For products with quantised weights, of which only `project` can be split."""
+ROWS = tuple(
+    Config(block_m, block_n, block_k, 1, warps, stages)
+    for block_m, block_n, block_k, warps, depths in (
+        (16, 32, 128, 4, (3, 5)), (16, 64, 128, 4, (3,)), (16, 32, 256, 4, (3,)),
+        (32, 32, 128, 4, (3,)), (32, 64, 128, 4, (3,)),
+        (64, 32, 128, 4, (3, 5)), (64, 64, 64, 4, (4,)), (64, 64, 128, 4, (3, 4)), (64, 128, 128, 4, (3,)),
+        (128, 64, 64, 8, (3,)), (128, 64, 128, 8, (3, 4)), (128, 128, 64, 8, (4,)),
+        (128, 128, 128, 8, (3, 4))
+    )
+    for stages in depths
+)  # fmt: skip
+"""For products of rows in 8 bits, gated or not."""
+
+
+def rows_candidates(rows: int) -> tuple[Config, ...]:
+    """Of ROWS those for so many rows: no tile of more than there are, and few only where they are few."""
+    most = max(16, 1 << (rows - 1).bit_length())
+    return tuple(each for each in ROWS if each.block_m <= most and (each.block_m >= 64 or rows <= 64))
+
+
 STAGGERED = 10
 """Chunks denoised at once that their attention is tuned for."""
 STAGGERED_ATTENTION = tuple(

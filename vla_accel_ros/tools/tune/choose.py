@@ -30,8 +30,10 @@ from vla_accel_ros.tools.tune.candidates import (
     SMALL_WEIGHTS,
     STAGGERED,
     STAGGERED_ATTENTION,
+    rows_candidates,
 )
 from vla_accel_ros.tools.tune.pieces import NEAR, Piece, chain_us, error, layer_us, pieces
+from vla_accel_ros.tools.tune.row_pieces import Product, products
 from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning
 from vla_accel_ros.tools.tune.wide_pieces import down_us, encoder, prefix_attention, staggered_attention
 
@@ -91,9 +93,12 @@ def steps(
     yield LAYER, whole_layers
 
 
-def starting_table(table: Table, ways: tuple[str, ...], used: Table) -> Table:
-    """What a tuning begins with: with fewer ways than all the table in use, else nothing."""
-    if set(ways) < set(WAYS):
+def starting_table(table: Table, ways: tuple[str, ...], used: Table, only_weights: bool = False) -> Table:
+    """What a tuning begins with: with fewer ways than all, or for weights alone, the table in use, else
+    nothing."""
+    if only_weights:
+        table.entries, table.hopper, table.pdl = dict(used.entries), dict(used.hopper), used.pdl
+    elif set(ways) < set(WAYS):
         table.entries = dict(used.entries)
         table.hopper = {} if "cuda" in ways else dict(used.hopper)
     return table
@@ -137,6 +142,19 @@ def small_steps(
         if splits or piece.kernel in ("rotary_qkv", "gated_up"):
             candidates = tuple(c for c in SMALL_WEIGHTS if splits or c.split == 1)
             yield f"{piece.name}, {kind}", partial(_choose, tuning, piece, candidates, (), device)
+
+
+def rows_steps(
+    config: PiConfig, device: torch.device, kind: str, batches: tuple[int, ...], tuning: Tuning
+) -> Iterator[tuple[str, Step]]:
+    """Of each product of rows in 8 bits. kind: W8A8, of int8, or FP8."""
+
+    def choose(product: Product) -> Gain | None:
+        piece = product.piece(kind, device)
+        return _choose(tuning, piece, rows_candidates(product.rows), (), device)
+
+    for product in products(config, (VIEWS, 1, 3), batches):
+        yield f"{product.name}, {kind} rows", partial(choose, product)
 
 
 def _best(

@@ -22,6 +22,9 @@ from vla_accel_ros.tools.options import subcommand
 if TYPE_CHECKING:
     import torch
 
+ROWS = {"w8a8": "w8a8", "w8a8-fp8": "fp8"}
+"""Precisions of rows in 8 bits: the kind of their weights."""
+
 UNFINISHED = 3
 """Status of a tuning whose time was over."""
 
@@ -37,8 +40,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="kinds of kernels to time; with fewer than all, the table in use is what they must beat",
     )  # fmt: skip
     parser.add_argument(
-        "--weights", nargs="+", choices=("fp8", "int8", "int4"), default=(),
-        help="kinds of quantised weights whose products are timed, too (default: none)",
+        "--weights", nargs="+", choices=("fp8", "int8", "int4", *ROWS), default=(),
+        help="kinds of quantised weights whose products are timed, too; those of w8a8 and w8a8-fp8 are of "
+        "rows in 8 bits (default: none)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only-weights", action="store_true",
+        help="time the products of --weights alone, and leave all else as the table in use has it",
     )  # fmt: skip
     parser.add_argument(
         "--sms", type=int, metavar="N",
@@ -64,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.kernels.ops import ops_for
     from vla_accel_ros.kernels.tuning import Table, cache_file, load_table
     from vla_accel_ros.models.config import PI05
-    from vla_accel_ros.tools.tune.choose import LAYER, small_steps, starting_table, steps
+    from vla_accel_ros.tools.tune.choose import LAYER, rows_steps, small_steps, starting_table, steps
     from vla_accel_ros.tools.tune.steps import Tuning
 
     if not torch.cuda.is_available():
@@ -75,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not 0 < getattr(arguments, name) < float("inf"):
             raise ValueError(f"--{name} is {getattr(arguments, name)}; give more than 0.")
     bound_memory(device, arguments.gib)
+    if arguments.only_weights and not arguments.weights:
+        raise ValueError("--only-weights times the products of --weights alone; give some of them, too.")
     ways, say = tuple(arguments.ways), partial(print, flush=True)
     until_s = time.monotonic() + 60.0 * arguments.minutes
     sms, on = None, None
@@ -88,16 +98,23 @@ def run(arguments: argparse.Namespace) -> int:
         "batches": list(arguments.batches),
         "ways": list(ways),
         "weights": list(arguments.weights),
+        "only_weights": arguments.only_weights,
         "sms": sms,
     }
-    table = starting_table(Table(used.processors, source="vla tune"), ways, used)
+    table = starting_table(Table(used.processors, source="vla tune"), ways, used, arguments.only_weights)
     tuning = Tuning(table, used, out, about, say)
     if before := tuning.resume():
         say(f"{out}: {before} steps were done before; it goes on with the next")
     with torch.cuda.stream(on):
-        kinds = (small_steps(PI05, device, kind, tuning) for kind in arguments.weights)
         batches = tuple(arguments.batches)
-        finished = tuning.run(chain(steps(PI05, device, batches, tuning, ways), *kinds), until_s)
+        kinds = [
+            rows_steps(PI05, device, ROWS[kind], batches, tuning)
+            if kind in ROWS
+            else small_steps(PI05, device, kind, tuning)
+            for kind in arguments.weights
+        ]
+        whole = () if arguments.only_weights else steps(PI05, device, batches, tuning, ways)
+        finished = tuning.run(chain(whole, *kinds), until_s)
     for label, gain in tuning.done.items():
         if gain is not None and label != LAYER:
             say(f"{label:44} {gain}")

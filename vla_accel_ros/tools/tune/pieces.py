@@ -190,7 +190,7 @@ def error(piece: Piece, ops: Ops) -> float:
             result.squares.fill_(float("nan"))
             if result.scaled is not None:
                 result.scaled.fill_(float("nan"))
-        elif piece.kernel not in ("project", "read_out", "add_product"):  # they add to what is there
+        elif not _adds(piece.kernel, given):
             result.fill_(float("nan"))
     left = getattr(ops, piece.kernel)(*ours)
     getattr(Ops, piece.kernel)(*exact)
@@ -205,6 +205,12 @@ def error(piece: Piece, ops: Ops) -> float:
     differences = [float((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs]
     # A result that is not a number is as wrong as can be.
     return max(value if value == value else float("inf") for value in differences)
+
+
+def _adds(kernel: str, given: tuple[Any, ...]) -> bool:
+    """Whether a kernel adds to what is there."""
+    finish = given[-1] if isinstance(given[-1], str) else ""
+    return finish == "add" or kernel in ("project", "read_out", "add_product")
 
 
 def _tensors(value: Any, rows: int) -> list[Tensor]:

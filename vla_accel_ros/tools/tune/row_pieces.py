@@ -1,0 +1,92 @@
+"""As pieces.py, of products of rows in 8 bits: where engine.stages.int8 has them, with what follows each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.kernels.reference.int8 import place_rows, quantize
+from vla_accel_ros.kernels.tuning import round_up
+from vla_accel_ros.models.config import GemmaConfig, PiConfig
+from vla_accel_ros.models.layers.quantized import quantized
+from vla_accel_ros.tools.tune.pieces import LAYERS, Piece
+
+PROMPT = 32
+"""Tokens of words beside the images."""
+
+
+class Product(NamedTuple):
+    """Of `rows` with `columns` over an inner dimension; finish: see kernels.reference.int8.multiply, or
+    "gated"."""
+
+    name: str
+    rows: int
+    columns: int
+    inner: int
+    finish: str = "none"
+    biased: bool = False
+
+    @property
+    def kernel(self) -> str:
+        """Its name in kernels.ops."""
+        return "gated_int8" if self.finish == "gated" else "multiply_int8"
+
+    def piece(self, kind: str, device: torch.device) -> Piece:
+        """With numbers, drawn from a seed. kind: W8A8, of int8, or FP8."""
+        generator, gated = torch.Generator(device).manual_seed(0), self.finish == "gated"
+
+        def draw(*shape: int, spread: float = 1.0) -> Tensor:
+            made = torch.empty(shape, device=device, dtype=torch.bfloat16)
+            return made.normal_(0.0, spread, generator=generator)
+
+        size = (2 if gated else 1) * self.columns, self.inner
+        weights = [quantized(draw(*size, spread=self.inner**-0.5), kind) for _ in range(LAYERS)]
+        a = place_rows(self.rows, self.inner, device, weights[0].dtype)
+        quantize(draw(self.rows, self.inner), None, a)
+        out, bias = draw(self.rows, self.columns), draw(self.columns) if self.biased else None
+        more = () if gated else (bias, self.finish)
+        return Piece(f"{self.kernel} {self.name}", lambda i: (a, weights[i], out, *more), (2,))
+
+
+def products(config: PiConfig, views: Sequence[int], batches: Sequence[int]) -> Iterator[Product]:
+    """One for each entry of a table: of frames of so many images, of denoising so many chunks, of a word.
+    What the first number of images needs comes first."""
+    first, *others = (of_frame(config, count) for count in views)
+    seen = set[tuple[str, int, int, int]]()
+    for product in chain(first, of_few_rows(config, batches), *others):
+        entry = product.kernel, round_up(product.rows), product.columns, product.inner
+        if entry not in seen:
+            seen.add(entry)
+            yield product
+
+
+def of_frame(config: PiConfig, views: int) -> Iterator[Product]:
+    """Of encode and prefill of so many images."""
+    v, rows, of = config.vision, views * config.vision.tokens, f"encode, {views} views"
+    yield Product(f"{of}, qkv", rows, 3 * v.width, v.width, biased=True)
+    yield Product(f"{of}, o", rows, v.width, v.width, "add", biased=True)
+    yield Product(f"{of}, fc1", rows, v.mlp, v.width, "gelu", biased=True)
+    yield Product(f"{of}, fc2", rows, v.width, v.mlp, "add", biased=True)
+    g, rows, of = config.prefix, rows + PROMPT, f"prefill, {views} views"
+    yield from _layer(g, of, rows, "add")
+    yield Product(f"{of}, last k and v", rows, 2 * g.kv_heads * g.head_dim, g.width)
+
+
+def of_few_rows(config: PiConfig, batches: Sequence[int]) -> Iterator[Product]:
+    """Of denoising so many chunks, and of a word."""
+    tokens = config.horizon + (config.kind == "pi0")
+    for batch in batches:
+        yield from _layer(config.expert, f"denoise, {batch}", batch * tokens, "none")
+    yield from _layer(config.prefix, "a word", 1, "add")
+
+
+def _layer(g: GemmaConfig, of: str, rows: int, finish: str) -> Iterator[Product]:
+    heads = g.heads * g.head_dim
+    yield Product(f"{of}, qkv", rows, heads + 2 * g.kv_heads * g.head_dim, g.width)
+    yield Product(f"{of}, o", rows, g.width, heads, finish)
+    yield Product(f"{of}, gate and up", rows, g.mlp, g.width, "gated")
+    yield Product(f"{of}, down", rows, g.width, g.mlp, finish)
