@@ -61,8 +61,8 @@ class Server:
 
     async def start(self) -> Answer:
         """Make the replica and measure it. Returns its process, how many requests it computes at once, the
-        updates of a chunk, how many questions it answers at once, what was measured, and how many bytes an
-        observation has."""
+        updates of a chunk, how many questions it answers at once, what was measured, how many bytes an
+        observation has, and the options of its engine."""
         try:
             replica, seen = await asyncio.to_thread(self._make)
             profile = await asyncio.to_thread(replica.measure, seen)
@@ -73,7 +73,8 @@ class Server:
         known = [(stage, batch, float(seconds)) for (stage, batch), seconds in profile.known().items()]
         self._replica = replica
         size = sum(image.nbytes for image in seen.images.values())
-        return OK, (os.getpid(), replica.most, replica.updates, replica.answers, known, size)
+        options = None if replica.config is None else tuple(vars(replica.config).items())
+        return OK, (os.getpid(), replica.most, replica.updates, replica.answers, known, size, options)
 
     async def echo(self, data: np.ndarray) -> Answer:
         """Says how many bytes came: what the network takes, and whether this process lives."""
