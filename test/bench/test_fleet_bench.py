@@ -20,7 +20,17 @@ SETTING = "scheduling=throughput,staggered=12,frames_together=2"
 def test_every_part_has_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--small", "--size", "30", "40", "--seconds", "0.3", "--fleet-seconds", "1", "--window", "1.5"]
     given += ["--robots", "3", "--most-robots", "2", "--hz", "1", "--within", "60", "--buffer", "60"]
-    given += ["--settings", SETTING, "staggered=4,lanes=two", "--serve", SETTING, "--admit", SETTING, "--seeds", "0"]
+    given += [
+        "--settings",
+        SETTING,
+        "staggered=4,lanes=two",
+        "--serve",
+        SETTING,
+        "--admit",
+        SETTING,
+        "--seeds",
+        "0",
+    ]
     assert fleet.main([*given, "--parts", *fleet.PARTS[:-1], "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "fleet.json").read_text())
     assert {"machine", "versions", "date", "seeds", "dtype", "serve", *fleet.PARTS[:-1]} <= document.keys()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rclpy
@@ -22,7 +23,7 @@ from rclpy.node import Node
 from scheduler_robot import AskingRobot
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.fleet.admission.forecast import Curve, chunks_hz
+from vla_accel_ros.fleet.admission.forecast import at_once
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
@@ -63,11 +64,11 @@ class SlowForecast:
     def __init__(self) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()
 
-    def __call__(self, curve: Curve, rate_hz: float, within_s: float) -> float:
-        if rate_hz > 0.1:
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if arguments[1] > 0.1:
             self.entered.set()
             assert self.go_on.wait(10.0)
-        return chunks_hz(curve, rate_hz, within_s)
+        return at_once(function, *arguments)
 
 
 class HybridNode(FleetSchedulerNode):

@@ -4,8 +4,8 @@ Robots ask nearly periodically, and for a chunk only when they have the one befo
 the same number of requests at random would. What they wait for depends on how their requests happen to lie
 beside each other. Where a scheduler has seen when its robots ask (`Rhythm`), they are simulated from there on;
 when others ask, as a robot that is not served yet, is drawn. Several fleets are drawn and each is simulated for
-ROUNDS rounds on the times that the replica measured (fleet.admission.replica_model). They fit if in at
-least SURE of the draws SHARE of the chunks come in time, and arms stand no longer than STALL of it.
+ROUNDS rounds on the times that the replica measured (fleet.admission.replica_model). They fit if in half of
+the draws SHARE of the chunks come in time, and arms stand no longer than STALL of it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ SHARE = 0.99
 """Of chunks that are in time."""
 STALL = 0.001
 """Of the time, how long arms may stand."""
-SURE = 0.5
-"""Of the draws, in how many that must be so."""
 JITTER = 0.1
 """By which intervals between a robot's requests vary, to either side, where that was not seen."""
 DRAWS, ROUNDS, WARM_UP = 24, 12, 1
 """Fleets that are drawn at most, and rounds of each that are simulated, after those of the warm-up."""
+CLEAR = 5
+"""So many more draws of the one kind than of the other need no further ones."""
+LEAST_DRAWS, MOST_REQUESTS = 8, 12_000
+"""Of many robots fewer fleets are drawn, of about so many requests."""
 MOST_ROBOTS = 96
 """More robots are simulated as so many that ask more often."""
 PACES, PACE_DRAWS = (0.8, 2.0), 4
@@ -139,14 +141,15 @@ def fits(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float) -> tupl
     """Whether these robots get what they need, and the share of chunks in time in the median of the draws that
     were needed to tell."""
     shares, well, badly = list[float](), 0, 0
-    needed = math.ceil(SURE * DRAWS)
-    for seed in range(DRAWS):
+    requests = sum(robots[0].period_s / robot.period_s for robot in robots) * (ROUNDS + WARM_UP)
+    draws = int(min(DRAWS, max(LEAST_DRAWS, MOST_REQUESTS / requests)))
+    for seed in range(draws):
         outlook = drawn(model, robots, within_s, seed)
         shares.append(outlook.in_time)
         well, badly = well + outlook.fits, badly + (not outlook.fits)
-        if well >= needed or badly > DRAWS - needed:
+        if abs(well - badly) >= CLEAR or max(well, badly) > draws / 2:
             break
-    return well >= needed, float(np.median(shares))
+    return well >= badly, float(np.median(shares))
 
 
 def pace(model: ReplicaModel, robots: Sequence[Rhythm], took_s: float) -> float:

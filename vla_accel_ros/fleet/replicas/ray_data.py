@@ -100,12 +100,13 @@ def started(answer: Any) -> Started:
 
 def _config(options: Any) -> EngineConfig:
     """Of an engine: its options by name, each of the type of its default."""
-    usual = {field.name: field.default for field in fields(EngineConfig)}
-    given = dict(_parts(one, 2, "an option") for one in options) if isinstance(options, tuple) else {}
-    for name, option in given.items():
-        kind = type(usual.get(name))
-        if name not in usual or not isinstance(option, (kind, int) if kind is float else kind):
+    usual: dict[Any, Any] = {field.name: field.default for field in fields(EngineConfig)}
+    given: dict[str, Any] = {}
+    for one in _parts(options, len(usual), "an engine"):
+        name, option = _parts(one, 2, "an option")
+        if type(name) is not str or type(option) is not type(usual.get(name)):
             raise ReplicaLost(f"{name!r} of an engine is {option!r}; that is no option of it")
+        given[name] = option
     try:
         return EngineConfig(**given)
     except ValueError as error:

@@ -12,39 +12,25 @@ ready, and who was silent for longest.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from vla_accel_ros.fleet.admission.forecast import MOST_ROBOTS, Forecast, Forecasting, Room, at_once, room
-from vla_accel_ros.fleet.admission.punctuality import Punctuality
-from vla_accel_ros.fleet.admission.replica_model import Measured
-from vla_accel_ros.fleet.admission.verdict import (
-    UNTOLD_HZ,
-    InTime,
-    Verdict,
-    admit,
-    capacity_hz,
-    in_time_of,
-    taken_share,
-)
+from vla_accel_ros.fleet.admission.forecast import Forecast, Forecasting, at_once
+from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import Admission, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
+from vla_accel_ros.fleet.serving.judging import Judge
 from vla_accel_ros.fleet.serving.records import NOT_JUDGED, Robot
-from vla_accel_ros.fleet.serving.rhythms import rhythm_of
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
 
 JUDGE_AGAIN_S = 2.0
 """How often is looked whether there is room now for robots that were refused or slowed."""
 SEEN_AGAIN_S = 10.0
 """How often such a robot is judged by how the others ask now."""
-SEEN = 0.5
-"""Of the robots that are served: how many must have been seen to ask, so that they are simulated as they do."""
-FITS = 1.02
-"""Times as much as is possible may be promised before a robot is slowed: what is measured varies."""
 
 
 class Members:
@@ -64,28 +50,17 @@ class Members:
     ) -> None:
         self.name, self.replicas, self._settings = name, tuple(replicas), settings
         self._ports, self._horizon, self._left, self._failed = ports, horizon, left, failed
-        self._forecast = forecast
         self.robots: dict[str, Robot] = {}
         self._new: dict[str, Robot] = {}  # not judged yet, in the order in which they came
         self._keep = self._again = (
             False  # whether robots are to be slowed, or taken, once forecasts are there
         )
-        self._in_time_hz = math.inf
         self._heard: OrderedDict[str, Robot] = OrderedDict()  # who was silent for longest comes first
         self._unsettled: dict[str, Robot] = {}  # some replica is not ready for it
         self._lowered: dict[str, Robot] = {}  # refused, or at a lower rate
         self._again_s: dict[str, float] = {}  # when a lost replica is tried again
         self._judge_s = -math.inf
-        self._taken: Counter[float] = Counter()  # how many robots were promised each rate
-        self._granted, self._widened = 1.0, False  # see _grant
-        self._pace = 1.0  # by which the replica was found to be slower than measured
-        self._asking: dict[str, tuple[Any, ...]] = {}  # forecasts that are waited for, by robot
-        self.punctuality = Punctuality(settings.rules.within_s)
-
-    @property
-    def capacity_hz(self) -> float:
-        """Chunks a second that the replicas make."""
-        return capacity_hz(self._measured())
+        self.judge = Judge(self.replicas, settings.rules, forecast)
 
     def described(self, description: RobotDescription, now_s: float) -> None:
         """A robot told who it is. Another process under its name, or another description, begins anew. One
@@ -131,9 +106,7 @@ class Members:
         for place in (self._heard, self._new, self._unsettled, self._lowered):
             place.pop(robot.name, None)
         if known is robot:
-            self._asking.pop(robot.name, None)
-            self._promise(robot, Verdict(False))
-            self.punctuality.forget()
+            self.judge.forget(robot)
         self._left(robot, now_s)
         for one in self.replicas:
             if (future := robot.ready.pop(one.name, None)) is not None:
@@ -149,7 +122,7 @@ class Members:
             self.gone(first.name, now_s)
         if now_s >= self._judge_s:
             self._judge_s = now_s + JUDGE_AGAIN_S
-            self.punctuality.judge()
+            self.judge.punctuality.judge()
             self._keep = self._again = True
         self._review(now_s)
 
@@ -191,18 +164,6 @@ class Members:
         found = {robot for robot in self._unsettled.values() if not robot.is_ready(replica)}
         return found | {robot for robot in self._lowered.values() if now_s < robot.next_s}
 
-    def promised_hz(self) -> float:
-        """Chunks a second of all robots that are served."""
-        return sum(rate_hz * count for rate_hz, count in self._taken.items())
-
-    def in_time_hz(self) -> float:
-        """Chunks a second that are expected in time, of robots that ask as often as those that are served do
-        on average; inf where nothing is known or asked."""
-        robots = self._taken.total()
-        with suppress(Forecasting):  # until it is there, what was known last
-            self._in_time_hz = self._in_time()(self.promised_hz() / robots) if robots else math.inf
-        return self._in_time_hz
-
     def _review(self, now_s: float) -> None:
         """Judge whom there is to judge, as far as the forecasts for it are there."""
         with suppress(Forecasting):
@@ -216,7 +177,7 @@ class Members:
                 self._again = False
 
     def _judge_new(self, robot: Robot, now_s: float) -> None:
-        verdict = self._judge(robot.description, self._seen(robot, now_s))
+        verdict = self.judge.verdict(robot, self.judge.room(robot, self.robots.values(), now_s))
         del self._new[robot.name]
         if verdict.admitted:
             try:
@@ -228,7 +189,7 @@ class Members:
             self._tell(robot)
 
     def _judged(self, robot: Robot, verdict: Verdict) -> None:
-        self._promise(robot, verdict)
+        self.judge.promise(robot, verdict)
         if verdict.admitted:
             self._unsettled[robot.name] = robot
         if verdict.reason:
@@ -236,71 +197,15 @@ class Members:
         else:
             self._lowered.pop(robot.name, None)
 
-    def _promise(self, robot: Robot, verdict: Verdict) -> None:
-        before, robot.verdict = robot.verdict, verdict
-        if before.chunks_per_s != verdict.chunks_per_s:
-            self.punctuality.changed()
-        for each, count in ((before, -1), (verdict, 1)):
-            if each.admitted:
-                self._taken[each.chunks_per_s] += count
-                if not self._taken[each.chunks_per_s]:
-                    del self._taken[each.chunks_per_s]
-
-    def _in_time(self) -> InTime:
-        rules, slower = self._settings.rules, self.punctuality.slower
-        return in_time_of(self._measured(), rules, slower, self._forecast)
-
-    def _measured(self) -> list[Measured]:
-        return [Measured.of(one) for one in self.replicas]
-
-    def _seen(self, robot: Robot, now_s: float) -> Room | None:
-        """Beside those that are served, as they were seen to ask; None where too few were, or several replicas
-        share them. Raises Forecasting."""
-        (first, *others), rules = self._measured(), self._settings.rules
-        if robot.name not in self._asking:
-            served = [one for one in self.robots.values() if one is not robot and one.verdict.admitted]
-            seen = sum(one.asked.rhythm(now_s) is not None for one in served)
-            known = first.serve and math.isfinite(rules.within_s) and not others
-            if not known or not served or seen < SEEN * len(served) or len(served) >= MOST_ROBOTS:
-                return None
-            rhythms = tuple(rhythm_of(one.asked, one.verdict.chunks_per_s, now_s) for one in served)
-            wanted_hz = robot.description.chunks_per_s or UNTOLD_HZ
-            if not 0.0 < wanted_hz < math.inf:
-                return None
-            late = self.punctuality
-            asked = wanted_hz, rules.least, rules.within_s
-            self._asking[robot.name] = (
-                first.slower(1.0),
-                rhythms,
-                *asked,
-                late.took_s,
-                max(late.slower, self._pace),
-            )
-        found: Room = self._forecast(room, *self._asking[robot.name])
-        del self._asking[robot.name]
-        self._pace, self._widened = found.pace, found.rate_hz > 0.0
-        return found
-
-    def _judge(self, description: RobotDescription, room: Room | None = None) -> Verdict:
-        """Beside all others. Raises Forecasting."""
-        taken, own = self._taken, self.robots.get(description.robot)
-        if own is not None and own.verdict.admitted:
-            taken = taken - Counter([own.verdict.chunks_per_s])
-        capacity = self.capacity_hz / self.punctuality.slower
-        return admit(description.chunks_per_s, taken, capacity, self._settings.rules, self._in_time(), room)
-
     def _keep_what_fits(self) -> None:
         """Slow or refuse those that came last until what is promised is possible again."""
-        rules, in_time = self._settings.rules, self._in_time()
-        most_hz = rules.load * self.capacity_hz / self.punctuality.slower
-        self._granted = self._grant(in_time)
+        self.judge.look()
         for robot in reversed(tuple(self.robots.values())):
-            timely = self._taken.total() < 2 or taken_share(self._taken, in_time) <= FITS * self._granted
-            if timely and self.promised_hz() <= FITS * most_hz:
+            if self.judge.keeps():
                 return
             if robot.verdict.admitted:
-                verdict = self._judge(robot.description)
-                found = self.punctuality.found or "the replicas are slower than they were"
+                verdict = self.judge.verdict(robot)
+                found = self.judge.punctuality.found or "the replicas are slower than they were"
                 reason = f"it was served, but {found}: {verdict.reason}"
                 self._judged(robot, replace(verdict, reason=reason))
                 if not verdict.admitted:
@@ -314,8 +219,8 @@ class Members:
                 continue
             if now_s - robot.judged_s < SEEN_AGAIN_S:
                 continue
-            room = self._seen(robot, now_s)
-            verdict = self._judge(robot.description, room)
+            room = self.judge.room(robot, self.robots.values(), now_s)
+            verdict = self.judge.verdict(robot, room)
             if room is not None:
                 self._refused_alike(robot, verdict, now_s)
             if verdict.admitted and verdict.chunks_per_s > robot.verdict.chunks_per_s:
@@ -325,12 +230,6 @@ class Members:
                     continue
                 self._judged(robot, verdict)
                 self._tell_ready(robot)
-
-    def _grant(self, in_time: InTime) -> float:
-        """How much more than is expected in time may be promised: as much as fits as the robots ask."""
-        share = taken_share(self._taken, in_time) if self._taken.total() > 1 else 1.0
-        widened, self._widened = self._widened, False
-        return max(1.0, max(self._granted, share) if widened else min(self._granted, share))
 
     def _refused_alike(self, robot: Robot, verdict: Verdict, now_s: float) -> None:
         """Who asks for as much as this one is judged no sooner."""

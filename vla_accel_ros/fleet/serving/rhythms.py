@@ -11,7 +11,7 @@ from collections import deque
 
 import numpy as np
 
-from vla_accel_ros.fleet.admission.forecast import JITTER, Rhythm
+from vla_accel_ros.fleet.admission.forecast import Rhythm
 
 LEAST, MOST = 4, 16
 """Requests from which on a rhythm is known, and that are remembered."""
@@ -48,7 +48,3 @@ class Asked:
         times_s = self._times_s
         return (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else math.inf
 
-
-def rhythm_of(asked: Asked, promised_hz: float, now_s: float) -> Rhythm:
-    """As it was seen, or as it was promised, from a time that nobody knows."""
-    return asked.rhythm(now_s) or Rhythm(1.0 / promised_hz, JITTER)

@@ -67,17 +67,17 @@ class FleetScheduler:
     @property
     def capacity_hz(self) -> float:
         """Chunks a second that the replicas make."""
-        return self._members.capacity_hz
+        return self._members.judge.capacity_hz
 
     @property
     def in_time_hz(self) -> float:
         """Chunks a second that are expected in time; see Members."""
-        return self._members.in_time_hz()
+        return self._members.judge.in_time_hz()
 
     @property
     def slower(self) -> float:
         """By which factor chunks are taken to last longer than was measured, since many were late."""
-        return self._members.punctuality.slower
+        return self._members.judge.punctuality.slower
 
     def robots(self) -> tuple[str, ...]:
         """Names of those that were described."""
@@ -94,7 +94,7 @@ class FleetScheduler:
     @property
     def took_s(self) -> float | None:
         """The median of how long requests took since the fleet changed; None where too few were answered."""
-        return self._members.punctuality.took_s
+        return self._members.judge.punctuality.took_s
 
     def fairness(self, now_s: float) -> float:
         """Of the tasks; see fleet.serving.records.fairness."""
