@@ -13,8 +13,10 @@ peers: beside it, one request at a time by captured stages; batches of 16 in loc
 fleet: robots ask --hz times a second by a trace (a random phase, intervals that vary by a tenth), each when --buffer
   seconds of its motion are left, whatever became of its last request. From image to chunk; the share of requests that
   came later than the motion lasted, and of the time that arms stood.
-admission: how many robots fleet/admission/verdict.py expects to fit, from what the replica measures at its start, and the
-  largest number that keeps p99 within --within and stall within --stall, by bisection with windows of --window s.
+admission: for each setting of --admit how many robots fleet/admission/forecast.py expects to fit, from what the replica
+  measures at its start (expected) and of the robots as they were seen to ask in the warm-up of a window (seen); and the
+  largest number that keeps p99 within --within and stall within --stall, by windows of --window s for each seed,
+  the median of these.
 replicas2: two processes with an engine each: on two GPUs, if there are two, else both on one, for function only.
 
 Each part begins no case after --budget seconds of it. Prints tables and writes bench/results/fleet.json after each case.
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,14 +38,14 @@ from typing import Any
 import torch
 
 from fleets import peers, processes
-from fleets.loads import most_robots, play, saturate
-from fleets.serving import Robots, as_observation, make_robots, options_of, serving
+from fleets.admitting import measured_fleet
+from fleets.loads import play, saturate
+from fleets.serving import Robots, make_robots, options_of, serving
 from full_size import compiled
 from full_size.command import measuring, place
 from full_size.figures import write
 from full_size.gpu import alone, gpu_id
 from grids.sizes import config_of
-from vla_accel_ros.fleet.admission.verdict import capacity_hz, robots_in_time
 from vla_accel_ros.interpreter import SWITCH_S
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_policy
@@ -84,6 +87,7 @@ SERVED = (
     SOON,
     f"{SOON},frames_together=4",
 )
+ADMITTED = SERVED[0], SERVED[-1]
 BATCH = 16
 ROBOTS = 40
 MOST_ROBOTS = 96
@@ -141,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="of throughput",
     )
     add("--serve", nargs="+", type=_setting, default=SERVED, help="settings of fleet; of the rest the first")
+    add("--admit", nargs="+", type=_setting, default=ADMITTED, help="settings of admission")
     add("--seconds", type=float, default=3.0, help="of each case of throughput (default: %(default)s)")
     add("--fleet-seconds", type=float, default=20.0, help="of each case of fleet (default: %(default)s)")
     add(
@@ -283,37 +288,17 @@ def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """One case: what is expected, and what is found."""
-    given = bench.arguments
+    """A case for each setting: what is expected, and what is found."""
 
-    def measured() -> dict[str, Any]:
-        with serving(bench.policy, given.serve[0], bench.robots, given.views) as replica:
-            profile = replica.measure(as_observation(bench.robots, bench.robots.names[0]))
-            expected = min(robots_in_time(profile, given.hz, given.within), given.most_robots)
-            windows: list[dict[str, Any]] = []
+    def told(window: dict[str, Any]) -> None:
+        print(line("fleet", window), flush=True)
 
-            def fits(robots: int) -> bool:
-                found = play(
-                    replica, bench.robots, robots, given.hz, given.buffer, given.window, given.seeds[0],
-                    warm_up=given.warm_up,
-                )  # fmt: skip
-                windows.append(found)
-                print(f"  {line('fleet', {'setting': '', **found})}", flush=True)
-                p99_ms = found["image_to_chunk"].get("p99_ms", float("inf"))
-                return p99_ms <= 1e3 * given.within and found["stall"] <= given.stall
-
-            most = most_robots(fits, 1, given.most_robots)
-        return {
-            "setting": given.serve[0],
-            "expected": expected,
-            "most": most,
-            "error": round(expected / most - 1.0, 4) if most else None,
-            "capacity_hz": round(capacity_hz([profile]), 2),
-            "curve_ms": {str(batch): round(1e3 * s, 3) for (_, batch), s in sorted(profile.known().items())},
-            "windows": windows,
-        }
-
-    return [measured]
+    return [
+        lambda setting=setting: measured_fleet(  # type: ignore[misc]
+            bench.policy, setting, bench.robots, bench.arguments, told
+        )
+        for setting in bench.arguments.admit
+    ]
 
 
 def two_replicas(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
@@ -340,11 +325,12 @@ CASES: dict[str, Callable[[Bench], list[Callable[[], dict[str, Any]]]]] = {
 }
 WIDTH = 66
 _RATES = f"{'':{WIDTH}}{'chunks/s':>10}{'request p50':>13}{'p99 ms':>9}"
+_WAITS = f"{'':{WIDTH}}{'robots':>7}{'asked/s':>9}{'image p50':>11}{'p99 ms':>9}{'late':>9}{'stall':>9}"
 HEADS = {
     "throughput": _RATES,
     "peers": _RATES,
-    "fleet": f"{'':{WIDTH}}{'robots':>7}{'asked/s':>9}{'image p50':>11}{'p99 ms':>9}{'late':>9}{'stall':>9}",
-    "admission": f"{'':{WIDTH}}{'expected':>9}{'found':>7}{'error':>8}{'chunks/s':>10}",
+    "fleet": _WAITS,
+    "admission": _WAITS,
     "replicas2": f"{'':{WIDTH}}{'alone':>9}{'together':>10}{'speed-up':>10}",
 }
 
@@ -364,8 +350,16 @@ def line(part: str, case: dict[str, Any]) -> str:
             f"{_ms(took, 'p99_ms'):9.2f}{case['late']:9.5f}{case['stall']:9.5f}"
         )
     if part == "admission":
-        error = float("nan") if case["error"] is None else case["error"]
-        return f"{name}{case['expected']:9d}{case['most']:7d}{error:8.3f}{case['capacity_hz']:10.1f}"
+        errors = (math.nan if case[of] is None else 100 * case[of] for of in ("error", "error_beside"))
+        before, beside = (f"({error:+.1f} %)" for error in errors)
+        whole = (
+            f"{name}expected {case['expected']} {before}, of those seen {case['expected_beside']:g} {beside}, "
+            f"found {case['most']:g} robots; {case['capacity_hz']:.1f} chunks/s"
+        )
+        each = (
+            f"  seed {r['seed']}: of those seen {r['expected']}, found {r['most']}" for r in case["seeds"]
+        )
+        return "\n".join((whole, *each))
     said = ", function only" if case["function_only"] else ""
     return f"{name}{case['alone_hz']:9.1f}{sum(case['together_hz']):10.1f}{case['speedup']:10.3f}{said}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fleets.serving import Robots, round_of
+from fleets.serving import STEP_DT_S, Robots, round_of
 from full_size.figures import summary
 from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.fleet.admission.forecast import Rhythm
 from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
@@ -89,7 +91,8 @@ def make_trace(robots: int, hz: float, jitter: float, seconds: float, seed: int)
 @dataclass
 class Fleet:
     """A FleetScheduler as the node runs it: one thread calls it for each request, whenever something was
-    computed, and every STEP_S. answers: of requests, with the time when they came."""
+    computed, and every STEP_S. answers: of requests, with the time when they came. seen, took_s: how the robots
+    were seen to ask until seen_s of the trace, and the median of how long their requests took."""
 
     replica: Replica
     robots: Robots
@@ -97,6 +100,10 @@ class Fleet:
     hz: float
     answers: dict[tuple[str, int], tuple[float, ChunkAnswer]] = field(default_factory=dict)
     steps_s: list[float] = field(default_factory=list)
+    buffer_s: float = 0.0
+    seen_s: float = math.inf
+    seen: dict[str, Rhythm | None] = field(default_factory=dict)
+    took_s: float | None = None
     _wake: threading.Event = field(default_factory=threading.Event)
     _asked: dict[Round, int] = field(default_factory=dict)
     _newest: dict[str, int] = field(default_factory=dict)
@@ -127,6 +134,8 @@ class Fleet:
                 self._ask(round_of(trace[at].robot, trace[at].number))
                 at += 1
             self._step()
+            if not self.seen and time.monotonic() >= began_s + self.seen_s:
+                self.seen, self.took_s = self.scheduler.rhythms(time.monotonic()), self.scheduler.took_s
             if at == len(trace) and all(newest in self.answers for newest in self._newest.items()):
                 break
             due_s = began_s + trace[at].at_s if at < len(trace) else last_s + FORGOTTEN_S
@@ -140,7 +149,9 @@ class Fleet:
         attempt = self._asked.get(round_, -1) + 1
         self._asked[round_], self._newest[round_.robot] = attempt, round_.number
         seen = self.robots.observed(round_.robot, round_.number)
-        self.scheduler.asked(ChunkRequest(round_, attempt, time.monotonic_ns(), seen), time.monotonic())
+        left = round(self.buffer_s / STEP_DT_S)
+        request = ChunkRequest(round_, attempt, time.monotonic_ns(), seen, remaining=left)
+        self.scheduler.asked(request, time.monotonic())
 
     def _step(self) -> None:
         began_s = time.perf_counter()
@@ -180,7 +191,7 @@ def play(
     if len(names) < count:
         raise ValueError(f"there are {len(names)} robots; {count} are asked for.")
     trace = make_trace(count, hz, jitter, warm_up + seconds, seed)
-    fleet = Fleet(replica, robots, names, hz)
+    fleet = Fleet(replica, robots, names, hz, buffer_s=buffer_s, seen_s=warm_up)
     try:
         began_s = fleet.run(trace)
     finally:
@@ -207,13 +218,31 @@ def play(
         "unanswered": refusals,
         "requests": len(counted),
         "scheduler_step": times(np.array(fleet.steps_s)),
+        "seen": [_plain(fleet.seen.get(name)) for name in names],
+        "took_ms": None if fleet.took_s is None else round(1e3 * fleet.took_s, 2),
     }
 
 
-def most_robots(fits: Callable[[int], bool], least: int, most: int) -> int:
-    """The largest number from least to most that fits, if all smaller ones do; 0: none."""
-    low, high = least - 1, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+def _plain(rhythm: Rhythm | None) -> list[float] | None:
+    """Period, jitter and when it asks next."""
+    if rhythm is None or rhythm.next_s is None:
+        return None
+    return [round(rhythm.period_s, 4), round(rhythm.jitter, 3), round(rhythm.next_s, 4)]
+
+
+def most_robots(fits: Callable[[int], bool], least: int, most: int, guess: int | None = None) -> int:
+    """The largest number from least to most that fits, if all smaller ones do; 0: none. guess: is tried
+    first, then those near it."""
+    low, high, step = least - 1, most + 1, 2
+    tried = (least + most + 1) // 2 if guess is None else min(max(guess, least), most)
+    while high - low > 1:
+        if fits(tried):
+            low = tried
+            near = tried + step
+        else:
+            high = tried
+            near = tried - step
+        outwards = guess is not None and (low == least - 1 or high == most + 1)
+        tried = min(max(near if outwards else (low + high) // 2, low + 1), high - 1)
+        step *= 2
     return 0 if low < least else low

@@ -13,6 +13,7 @@ class Undescribed:
     none."""
 
     answers = 0
+    config = None
 
     def describe(self, robot: RobotDescription) -> Future[Session | None]:
         future: Future[Session | None] = Future()

@@ -20,7 +20,17 @@ SETTING = "scheduling=throughput,staggered=12,frames_together=2"
 def test_every_part_has_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--small", "--size", "30", "40", "--seconds", "0.3", "--fleet-seconds", "1", "--window", "1.5"]
     given += ["--robots", "3", "--most-robots", "2", "--hz", "1", "--within", "60", "--buffer", "60"]
-    given += ["--settings", SETTING, "staggered=4,lanes=two", "--serve", SETTING, "--seeds", "0"]
+    given += [
+        "--settings",
+        SETTING,
+        "staggered=4,lanes=two",
+        "--serve",
+        SETTING,
+        "--admit",
+        SETTING,
+        "--seeds",
+        "0",
+    ]
     assert fleet.main([*given, "--parts", *fleet.PARTS[:-1], "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "fleet.json").read_text())
     assert {"machine", "versions", "date", "seeds", "dtype", "serve", *fleet.PARTS[:-1]} <= document.keys()
@@ -33,7 +43,8 @@ def test_every_part_has_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert played["requests"] >= 3 and 0.0 <= played["late"] <= 1.0 and played["robots"] == 3
     assert played["image_to_chunk"]["p99_ms"] >= played["image_to_chunk"]["p50_ms"] > 0
     (admitted,) = document["admission"]
-    assert 0 <= admitted["most"] <= 2 and 0 <= admitted["expected"] <= 2 and admitted["windows"]
+    assert 0 <= admitted["most"] <= 2 and 0 <= admitted["expected"] <= 2
+    assert admitted["frames_ms"].keys() == {"1", "2"} and admitted["seeds"][0]["windows"][0]["seen"]
     assert "throughput,staggered=12,frames_together=2" in capsys.readouterr().out
 
 
@@ -57,6 +68,7 @@ def test_the_largest_number_that_fits_is_found(fit: int) -> None:
         return robots <= fit
 
     assert most_robots(fits, 1, 6) == min(fit, 6) and len(tried) <= 3
+    assert all(most_robots(fits, 1, 6, guess) == min(fit, 6) for guess in range(9))
 
 
 @pytest.mark.parametrize(

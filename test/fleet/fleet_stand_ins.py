@@ -61,7 +61,7 @@ class TimedReplica:
         self.served: list[Round] = []
         self.cancelled: list[Round] = []
         self.dead, self.refuses = False, ""
-        self.answers, self.session, self.step_s = 0, None, STEP_S
+        self.answers, self.session, self.step_s, self.config = 0, None, STEP_S, None
         self.questions: dict[Future[str], Round] = {}
 
     def room(self) -> int:

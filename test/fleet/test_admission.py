@@ -7,6 +7,7 @@ import math
 import pytest
 
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import (
     Rules,
     Verdict,
@@ -15,28 +16,30 @@ from vla_accel_ros.fleet.admission.verdict import (
     robots_that_fit,
 )
 
-PROFILE = Profile({("serve", 1): 0.010, ("serve", 4): 0.020, ("serve", 8): 0.050, ("act.denoise", 1): 1e-6})
+MEASURED = Measured.read(
+    Profile({("serve", 1): 0.010, ("serve", 4): 0.020, ("serve", 8): 0.050, ("act.denoise", 1): 1e-6})
+)
 FEW = Rules(most_robots=3)
 
 
-def taken(asked_hz: float, profile: Profile, rules: Rules) -> int:
+def taken(asked_hz: float, measured: Measured, rules: Rules) -> int:
     """How many robots are admitted at the rate they ask for, one after another."""
     promised: list[float] = []
-    while (verdict := admit(asked_hz, promised, capacity_hz([profile]), rules)).chunks_per_s == asked_hz:
+    while (verdict := admit(asked_hz, promised, capacity_hz([measured]), rules)).chunks_per_s == asked_hz:
         promised.append(verdict.chunks_per_s)
     return len(promised)
 
 
 def test_a_replica_makes_what_its_best_batch_makes_and_replicas_add_up() -> None:
-    assert capacity_hz([PROFILE]) == pytest.approx(200.0)
-    assert capacity_hz([PROFILE, PROFILE]) == pytest.approx(400.0)
-    assert capacity_hz([PROFILE, Profile()]) == math.inf  # one that was never measured
+    assert capacity_hz([MEASURED]) == pytest.approx(200.0)
+    assert capacity_hz([MEASURED, MEASURED]) == pytest.approx(400.0)
+    assert capacity_hz([MEASURED, Measured(())]) == math.inf  # one that was never measured
 
 
 @pytest.mark.parametrize(("hz", "robots"), [(2.0, 45), (1.8, 50), (90.0, 1), (100.0, 0)])
 def test_as_many_fit_as_are_admitted_at_their_rate(hz: float, robots: int) -> None:
     rules = Rules(most_robots=50, load=0.45)
-    assert robots_that_fit([PROFILE], hz, rules) == robots == min(50, taken(hz, PROFILE, rules))
+    assert robots_that_fit([MEASURED], hz, rules) == robots == min(50, taken(hz, MEASURED, rules))
 
 
 def test_who_asks_for_more_than_is_left_is_slower_if_that_is_enough_for_it() -> None:
@@ -62,7 +65,7 @@ def test_no_more_robots_than_allowed_whatever_they_ask_for() -> None:
 
 def test_a_replica_that_was_never_measured_takes_all_of_them() -> None:
     assert admit(50.0, [1e6], math.inf) == Verdict(True, 50.0)
-    assert robots_that_fit([Profile()], 50.0, FEW) == 3
+    assert robots_that_fit([Measured(())], 50.0, FEW) == 3
 
 
 @pytest.mark.parametrize("asked", [-1.0, math.nan, math.inf])

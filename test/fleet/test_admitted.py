@@ -7,6 +7,7 @@ from fleet_stand_ins import Fleet, TimedReplica
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission.punctuality import ENOUGH, PATIENT, SLOWER, Punctuality
+from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import Rules, Verdict, admit, robots_in_time
 from vla_accel_ros.fleet.protocol import Admission
 from vla_accel_ros.fleet.serving.settings import Settings
@@ -36,7 +37,7 @@ def describe(fleet: Fleet, count: int, hz: float = HZ) -> list[str]:
 
 def test_as_many_robots_are_served_as_get_their_chunks_in_time_and_the_next_is_told_why_not() -> None:
     fleet = make_fleet(least=0.9)
-    fit = robots_in_time(fleet.replica.profile, HZ, WITHIN_S)
+    fit = robots_in_time(Measured.of(fleet.replica), HZ, WITHIN_S)
     assert HZ * fit < 0.95 * fleet.scheduler.capacity_hz, "the replica alone would allow more"
     names = describe(fleet, fit + 1)
     assert all(told(fleet, name).admitted and not told(fleet, name).reason for name in names[:-1])
@@ -52,7 +53,7 @@ def test_as_many_robots_are_served_as_get_their_chunks_in_time_and_the_next_is_t
 
 def test_a_robot_for_which_half_is_left_is_served_more_slowly_and_told_the_rate() -> None:
     fleet = make_fleet()
-    fit = robots_in_time(fleet.replica.profile, HZ, WITHIN_S)
+    fit = robots_in_time(Measured.of(fleet.replica), HZ, WITHIN_S)
     describe(fleet, fit - 1)
     fleet.describe("/fast", chunks_per_s=1.5 * HZ)
     answer = told(fleet, "/fast")
@@ -90,7 +91,7 @@ def answer(fleet: Fleet, names: list[str], rounds: int, takes_s: float, first: i
 
 def test_robots_that_truly_do_not_fit_are_slowed_or_refused_the_last_first_and_told_why() -> None:
     fleet = make_fleet()
-    names = describe(fleet, robots_in_time(fleet.replica.profile, HZ, WITHIN_S))
+    names = describe(fleet, robots_in_time(Measured.of(fleet.replica), HZ, WITHIN_S))
     before = len(fleet.told.admissions)
     answer(fleet, names, 8, takes_s=0.2)
     fleet.step(2.1)
@@ -108,7 +109,7 @@ def test_robots_that_truly_do_not_fit_are_slowed_or_refused_the_last_first_and_t
 
 def test_robots_come_back_by_and_by_once_chunks_are_in_time_again() -> None:
     fleet = make_fleet()
-    names = describe(fleet, robots_in_time(fleet.replica.profile, HZ, WITHIN_S))
+    names = describe(fleet, robots_in_time(Measured.of(fleet.replica), HZ, WITHIN_S))
     answer(fleet, names, 8, takes_s=0.2)
     fleet.step(2.1)
     assert told(fleet, names[-1]).reason
@@ -120,7 +121,7 @@ def test_robots_come_back_by_and_by_once_chunks_are_in_time_again() -> None:
 
 def test_a_replica_that_got_slower_serves_fewer() -> None:
     fleet = make_fleet(least=1.0)
-    names = describe(fleet, robots_in_time(fleet.replica.profile, HZ, WITHIN_S))
+    names = describe(fleet, robots_in_time(Measured.of(fleet.replica), HZ, WITHIN_S))
     for batch, seconds in H200.items():
         fleet.replica.profile.note("serve", batch, 1.2 * seconds)
     fleet.step(2.1)

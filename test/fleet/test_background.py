@@ -11,7 +11,8 @@ from fleet_stand_ins import Fleet, TimedReplica
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission.background import Background
-from vla_accel_ros.fleet.admission.forecast import Curve, Forecasting, chunks_hz
+from vla_accel_ros.fleet.admission.forecast import Forecasting, at_once, chunks_hz
+from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.serving.settings import Settings
 
@@ -25,10 +26,10 @@ class Slow:
     def __init__(self) -> None:
         self.go_on, self.asked, self.woken = threading.Semaphore(0), list[float](), threading.Semaphore(0)
 
-    def compute(self, curve: Curve, rate_hz: float, within_s: float) -> float:
-        self.asked.append(rate_hz)
+    def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self.asked.append(arguments[1])
         assert self.go_on.acquire(timeout=WAIT_S)
-        return chunks_hz(curve, rate_hz, within_s)
+        return at_once(function, *arguments)
 
     def finish(self) -> None:
         """The one that is computed is there."""
@@ -70,12 +71,12 @@ def admitted(fleet: Fleet) -> list[str]:
 
 
 def test_nobody_waits_for_a_forecast(background: Background, slow: Slow) -> None:
-    curve = tuple(H200.items())
+    asked = chunks_hz, Measured(tuple(H200.items())), 3.0, 0.09
     for _ in range(3):
         with pytest.raises(Forecasting):
-            background(curve, 3.0, 0.09)
+            background(*asked)
     slow.finish()
-    assert background(curve, 3.0, 0.09) == chunks_hz(curve, 3.0, 0.09) and slow.asked == [3.0]
+    assert background(*asked) == at_once(*asked) and slow.asked == [3.0]
 
 
 def test_chunks_are_answered_while_a_robot_is_judged_and_it_is_told_when_it_is(

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from vla_accel_ros.fleet.protocol import EncodedObservation, Round
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.fleet.replicas import ray_data as data
 from vla_accel_ros.fleet.replicas.ray_options import Pauses
 from vla_accel_ros.fleet.replicas.ray_server import FAILED, LOST, OF_A_CHUNK, OK, REFUSED, plain_chunk
-from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
+from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE, ReplicaLost
 from vla_accel_ros.types import Chunk
 
 ROUND = Round("e", "/a", 1, 2)
@@ -117,11 +118,20 @@ def test_an_answer_that_is_none_is_a_loss(answer: Any) -> None:
         data.served("a", ROUND, SEEN, answer)
 
 
+OPTIONS = tuple(vars(EngineConfig(staggered=4, seed=7)).items())
+
+
+def with_option(name: str, value: object) -> tuple[Any, ...]:
+    return tuple({**dict(OPTIONS), name: value}.items())
+
+
 def test_what_a_replica_says_of_itself_is_checked_too() -> None:
-    good = (4711, 2, 10, 4, [(SERVE, 1, 0.1), (SERVE, 2, 0.15)], 600_000)
+    good = (4711, 2, 10, 4, [(SERVE, 1, 0.1), (SERVE, 2, 0.15), (FRAMES, 1, 0.01)], 600_000, OPTIONS)
     started = data.started((OK, good))
     assert (started.pid, started.most, started.updates, started.answers) == (4711, 2, 10, 4)
-    assert started.profile.known() == {(SERVE, 1): 0.1, (SERVE, 2): 0.15}
+    assert started.profile.known() == {(SERVE, 1): 0.1, (SERVE, 2): 0.15, (FRAMES, 1): 0.01}
+    assert started.config == EngineConfig(staggered=4, seed=7)
+    assert data.started((OK, (*good[:-1], None))).config is None
     for place, wrong in (
         (1, 0),
         (1, 10**9),
@@ -129,6 +139,13 @@ def test_what_a_replica_says_of_itself_is_checked_too() -> None:
         (4, [("denoise", 1, 0.1)]),
         (4, [(SERVE, 1, 0.0)]),
         (5, -1),
+        (6, {}),
+        (6, OPTIONS[:-1]),
+        (6, with_option("staggered", 1)),
+        (6, with_option("staggered", 4.0)),
+        (6, with_option("scheduling", Code())),
+        (6, (*OPTIONS[:-1], ("eval", "1"))),
+        (6, (*OPTIONS[:-1], ("steps",))),
     ):
         with pytest.raises(ReplicaLost):
             data.started((OK, (*good[:place], wrong, *good[place + 1 :])))

@@ -23,7 +23,7 @@ from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.decoding import decoded
 from vla_accel_ros.fleet.replicas.local import LocalReplica
-from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
+from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE, ReplicaLost, Served
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation
 
@@ -297,5 +297,5 @@ def test_how_long_it_takes_is_measured_before_it_serves(make: Callable[..., Loca
     replica = make(staggered=2)
     profile = replica.measure(replace(as_observed("/left"), robot="/left"))
     known = profile.known()
-    assert profile is replica.profile and set(known) == {(SERVE, 1), (SERVE, 2), (SERVE, 3)}
+    assert profile is replica.profile and set(known) == {(FRAMES, 1), (SERVE, 1), (SERVE, 2), (SERVE, 3)}
     assert all(seconds > 0 for seconds in known.values()) and replica.room() == replica.most

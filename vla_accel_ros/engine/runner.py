@@ -45,7 +45,7 @@ from vla_accel_ros.engine.options import check_options, has_kernels
 from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
 from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
-from vla_accel_ros.engine.policies.policy import Setup
+from vla_accel_ros.engine.policies.policy import Setup, chosen
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import (
@@ -70,7 +70,6 @@ from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.precision import ROWS, ROWS_EVERYWHERE, W8A8_INT4
 from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Progress, Stages
-from vla_accel_ros.extensions import POLICIES, find
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.calibration import read
 from vla_accel_ros.models.layers.quantized import INT4, INT8
@@ -167,12 +166,10 @@ class ModelRunner:
     def scheduling(self, profile: Profile) -> SchedulingPolicy:
         """The scheduling policy that fits."""
         config, tokens, times = self.config, 0, None
-        name = "staggered" if config.staggered else "whole"
         if isinstance(self.actor, PackedTokenActor):
-            name, tokens = "tokens", self.actor.tokens
+            tokens = self.actor.tokens
             times = self.actor.measure() if config.token_mode == AUTO else None
-        make = find(POLICIES, name if config.scheduling == AUTO else config.scheduling)
-        first: SchedulingPolicy = make(Setup(config, profile, tokens, times))
+        first = chosen(Setup(config, profile, tokens, times))
         text = profile, config.text_groups, config.text_share
         with_text = first if self.text is None else TextInSlack(first, *text)
         return Degrading(self.partitioned.policy(in_lanes(lanes_of(config), first, with_text)))

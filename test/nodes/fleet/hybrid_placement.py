@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rclpy
@@ -22,7 +23,7 @@ from rclpy.node import Node
 from scheduler_robot import AskingRobot
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.fleet.admission.forecast import Curve, chunks_hz
+from vla_accel_ros.fleet.admission.forecast import Forecast, at_once
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
@@ -63,20 +64,20 @@ class SlowForecast:
     def __init__(self) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()
 
-    def __call__(self, curve: Curve, rate_hz: float, within_s: float) -> float:
-        if rate_hz > 0.1:
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if arguments[1] > 0.1:
             self.entered.set()
             assert self.go_on.wait(10.0)
-        return chunks_hz(curve, rate_hz, within_s)
+        return at_once(function, *arguments)
 
 
 class HybridNode(FleetSchedulerNode):
     """The node, without a model. now_s: its time."""
 
-    def __init__(self, tiers: Tiers) -> None:
+    def __init__(self, tiers: Tiers, forecast: Forecast) -> None:
         super().__init__()
         self.now_s, self._tiers = 0.0, tiers
-        self.forecast = SlowForecast()
+        self.forecast = forecast
         self._time = SchedulerClock(lambda: None, lambda: self.now_s)
 
     def _start(self, making: Making) -> Engines:
@@ -125,17 +126,24 @@ class Hybrid:
 
 
 @contextmanager
-def running() -> Iterator[Hybrid]:
+def running(
+    tiers: Tiers | None = None,
+    count: int = ROBOTS,
+    chunks_per_s: float = 0.01,
+    forecast: Forecast | None = None,
+    **parameters: object,
+) -> Iterator[Hybrid]:
     """All of it, once every robot is admitted."""
-    given = [word for name, value in PARAMETERS.items() for word in ("-p", f"{name}:={value}")]
+    settings = {**PARAMETERS, **parameters}
+    given = [word for name, value in settings.items() for word in ("-p", f"{name}:={value}")]
     rclpy.init(args=["--ros-args", *given])
-    tiers = Tiers()
-    node = HybridNode(tiers)
-    asking = [Node("robot", namespace=f"/r{number}", use_global_arguments=False) for number in range(ROBOTS)]
+    tiers = tiers or Tiers()
+    node = HybridNode(tiers, forecast or SlowForecast())
+    asking = [Node("robot", namespace=f"/r{number}", use_global_arguments=False) for number in range(count)]
     executor = SingleThreadedExecutor()
     for each in (node, *asking):
         executor.add_node(each)
-    robots = [AskingRobot(each, Path(demo_contract()), chunks_per_s=0.01) for each in asking]
+    robots = [AskingRobot(each, Path(demo_contract()), chunks_per_s=chunks_per_s) for each in asking]
     for robot in robots:
         robot.asking = False
     hybrid = Hybrid(node, tiers, robots, executor)

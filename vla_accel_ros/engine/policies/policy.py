@@ -7,13 +7,14 @@ in a scheduler of many robots and in a simulator.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.config import AUTO, EngineConfig
 from vla_accel_ros.engine.profile import Profile, Times
 from vla_accel_ros.engine.request import ACT, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.extensions import POLICIES, find
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,14 @@ class Policy(Protocol):
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When to ask again, if nothing new comes until then."""
         return math.inf
+
+
+def chosen(setup: Setup) -> Policy:
+    """Of frames and actions, that the options name, or that fits them."""
+    config = setup.config
+    fits = "tokens" if setup.tokens else "staggered" if config.staggered else "whole"
+    make: Callable[[Setup], Policy] = find(POLICIES, fits if config.scheduling == AUTO else config.scheduling)
+    return make(setup)
 
 
 class Backlog:

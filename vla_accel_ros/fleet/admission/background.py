@@ -1,6 +1,6 @@
 """Forecasts in a thread of their own, so that whoever asks for one never waits for it.
 
-A forecast takes some ten milliseconds, in which a scheduler would answer nobody. Who asks for one that is not
+A forecast takes some tenths of a second, in which a scheduler would answer nobody. Who asks for one that is not
 there yet is told so by `Forecasting`, and asks again when it is woken; what was computed is remembered, as it
 is without a thread.
 """
@@ -11,8 +11,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
-from vla_accel_ros.fleet.admission.forecast import Curve, Forecast, Forecasting, chunks_hz
+from vla_accel_ros.fleet.admission.forecast import Forecast, Forecasting, Value, at_once
 
 _KEPT = 1024
 
@@ -20,15 +21,15 @@ _KEPT = 1024
 class Background:
     """A Forecast that is computed by another, beside. wake: called in any thread when one is there."""
 
-    def __init__(self, wake: Callable[[], None], compute: Forecast = chunks_hz) -> None:
+    def __init__(self, wake: Callable[[], None], compute: Forecast = at_once) -> None:
         self._wake, self._compute = wake, compute
         self._thread = ThreadPoolExecutor(1, "forecast")
-        self._known: OrderedDict[tuple[Curve, float, float], Future[float]] = OrderedDict()
+        self._known: OrderedDict[tuple[object, ...], Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __call__(self, curve: Curve, rate_hz: float, within_s: float) -> float:
-        """See chunks_hz. Raises Forecasting while it is computed."""
-        key = curve, rate_hz, within_s
+    def __call__(self, function: Callable[..., Value], *arguments: object) -> Value:
+        """See Forecast. Raises Forecasting while it is computed."""
+        key = function, *arguments
         with self._lock:
             future = self._known.get(key)
             if future is None:
@@ -40,7 +41,8 @@ class Background:
                 self._known.move_to_end(key)
         if not future.done():
             raise Forecasting
-        return future.result()
+        found: Value = future.result()
+        return found
 
     def close(self) -> None:
         """Wait for what is computed, and end the thread."""

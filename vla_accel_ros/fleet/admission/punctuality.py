@@ -9,9 +9,13 @@ and by, more slowly each time it was found, so that robots do not come and go, a
 from __future__ import annotations
 
 import math
+from collections import deque
+from statistics import median
 
 ENOUGH = 100
 """Answers of which the share that is late says something."""
+SOME, LATELY = 50, 400
+"""Of which the median says something, and that are remembered."""
 LATE = 0.05
 SLOWER, SLOWEST = 1.1, 8.0
 """By which factor all is taken to last longer at once, and at most."""
@@ -30,9 +34,21 @@ class Punctuality:
         """The fleet is another one."""
         self._came = self._late = self._times = self._well = 0
         self.slower, self.found = 1.0, ""
+        self.changed()
+
+    def changed(self) -> None:
+        """More robots, or fewer: what requests took says nothing of what they take."""
+        self._took_s = deque[float](maxlen=LATELY)
+
+    @property
+    def took_s(self) -> float | None:
+        """The median of the requests since the fleet changed; None where too few were answered."""
+        return median(self._took_s) if len(self._took_s) >= SOME else None
 
     def answered(self, took_s: float) -> None:
         """A chunk was answered; inf for one that nobody could use any longer."""
+        if math.isfinite(took_s):
+            self._took_s.append(took_s)
         if math.isfinite(self._within_s):
             self._came += 1
             self._late += took_s > self._within_s

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.admission.forecast import Forecast, chunks_hz, curve_of, fleet_hz
+from vla_accel_ros.fleet.admission.forecast import Forecast, Room, at_once, fleet_hz
+from vla_accel_ros.fleet.admission.replica_model import Measured
 
 UNTOLD_HZ = 1.0
 """Counted for a robot that does not tell how many chunks a second it needs."""
@@ -48,31 +48,28 @@ class Verdict:
     reason: str = ""
 
 
-def capacity_hz(profiles: Iterable[Profile]) -> float:
+def capacity_hz(replicas: Iterable[Measured]) -> float:
     """Chunks a second of these replicas together, each at its best batch; inf if one was never measured."""
-    total = 0.0
-    for profile in profiles:
-        total += max((batch / seconds for batch, seconds in curve_of(profile)), default=math.inf)
-    return total
+    return sum(one.capacity_hz for one in replicas)
 
 
 def in_time_of(
-    profiles: Sequence[Profile], rules: Rules, slower: float = 1.0, forecast: Forecast = chunks_hz
+    replicas: Sequence[Measured], rules: Rules, slower: float = 1.0, forecast: Forecast = at_once
 ) -> InTime:
     """Of these replicas, as they were measured or so many times slower."""
-    return lambda rate_hz: fleet_hz(profiles, rate_hz, rules.within_s, slower, forecast)
+    return lambda rate_hz: fleet_hz(replicas, rate_hz, rules.within_s, slower, forecast)
 
 
-def robots_in_time(profile: Profile, chunks_per_s: float, within_s: float) -> int:
+def robots_in_time(one: Measured, chunks_per_s: float, within_s: float) -> int:
     """How many robots that all ask for so many chunks a second get 99 of 100 in time, of one replica, if it
-    may have no time left; see fleet.admission.forecast."""
-    return math.floor(fleet_hz([profile], chunks_per_s, within_s) / chunks_per_s * ROUNDING)
+    may have no time left and nobody knows when they ask; see fleet.admission.forecast."""
+    return math.floor(fleet_hz([one], chunks_per_s, within_s) / chunks_per_s * ROUNDING)
 
 
-def robots_that_fit(profiles: Sequence[Profile], chunks_per_s: float, rules: Rules = Rules()) -> int:
+def robots_that_fit(replicas: Sequence[Measured], chunks_per_s: float, rules: Rules = Rules()) -> int:
     """How many robots that all ask for so many chunks a second are taken at that rate."""
     rate_hz = chunks_per_s or UNTOLD_HZ
-    most_hz = min(rules.load * capacity_hz(profiles), fleet_hz(profiles, rate_hz, rules.within_s))
+    most_hz = min(rules.load * capacity_hz(replicas), fleet_hz(replicas, rate_hz, rules.within_s))
     fit = most_hz / rate_hz
     return rules.most_robots if math.isinf(fit) else min(rules.most_robots, math.floor(fit * ROUNDING))
 
@@ -93,9 +90,11 @@ def admit(
     capacity_hz: float,
     rules: Rules = Rules(),
     in_time: InTime = lambda rate_hz: math.inf,
+    room: Room | None = None,
 ) -> Verdict:
     """Whether a robot that asks for asked_hz chunks a second is taken beside those that were promised
-    taken_hz each (or: how many were promised what). Refuses a rate that is no rate."""
+    taken_hz each (or: how many were promised what). room: beside them as they were seen to ask, which goes
+    before what is expected of robots that nobody has seen. Refuses a rate that is no rate."""
     taken = Counter(taken_hz)
     robots = sum(taken.values())
     if not 0.0 <= asked_hz < math.inf:
@@ -108,7 +107,14 @@ def admit(
     promised = sum(rate_hz * count for rate_hz, count in taken.items())
     free = rules.load * capacity_hz - promised
     what = f"the {capacity_hz:.3g} that the replicas make are left"
-    timely_hz = in_time(wanted)
+    if room is not None and room.rate_hz < min(wanted, free):
+        have = (
+            f"{wanted:.3g} chunks a second are asked for, but beside the {robots} robots that are served, as "
+            f"they ask now, {100 * room.in_time:.3g} in 100 chunks would come within {rules.within_s:.3g} s, "
+            f"where 99 are wanted"
+        )
+        return _lower(wanted, room.rate_hz, rules, have)
+    timely_hz = math.inf if room is not None else in_time(wanted)
     if robots and timely_hz < math.inf:
         timely = (1.0 - taken_share(taken, in_time)) * timely_hz if timely_hz else 0.0
         if timely < free:
@@ -120,6 +126,11 @@ def admit(
         f"{wanted:.3g} chunks a second are asked for, {max(0.0, free):.3g} of {what} ({robots} robots have "
         f"{promised:.3g})"
     )
-    if free >= rules.least * wanted and free > 0.0:
-        return Verdict(True, free, f"{have}; it is served at that rate")
+    return _lower(wanted, free, rules, have)
+
+
+def _lower(wanted_hz: float, left_hz: float, rules: Rules, have: str) -> Verdict:
+    """What is left, if that is enough. have: says how much there is."""
+    if left_hz >= rules.least * wanted_hz * (2.0 - ROUNDING) and left_hz > 0.0:
+        return Verdict(True, left_hz, f"{have}; it is served at that rate, {left_hz:.3g} a second")
     return Verdict(False, reason=f"{have}; ask for fewer, or add a replica")

@@ -27,7 +27,7 @@ from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.decoding import decoded
-from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
+from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, ReplicaLost, Served
 from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.types import Chunk, Observation
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 PRIORITY = 1
 """Of a fleet's requests in the engine's queue."""
-MEASURED = 4
-"""How many chunks are measured, for each request that is there."""
 _STREAM = "fleet"
 
 Embody = Callable[[RobotDescription], "tuple[Contract, Embodiment]"]
@@ -89,6 +87,7 @@ class LocalReplica:
         self.engine, self._embody, self._clock, self.network_s = engine, embody, clock, 0.0
         self.updates = config.steps if engine.policy.acts == FLOW else 0
         self.answers = config.answers if engine.policy.answers else 0
+        self.config = config if self.updates else None
         self._session = session
         self._contracts: dict[str, Contract] = {}
         self._jobs: dict[Future[Any], _Job] = {}
@@ -151,10 +150,14 @@ class LocalReplica:
 
     def measure(self, observation: Observation) -> Profile:
         """How long a request takes if 1, 2, 4, ... and as many as it takes (`most`) are always there: that
-        many times the time from one chunk to the next. The profile has it then. For an engine that nobody
-        uses; observation: of a robot that it knows."""
+        many times the time from one chunk to the next; and how long 1, 2, 4, ... frames take, up to as many
+        as are computed together. The profile has it then. For an engine that nobody uses; observation: of a
+        robot that it knows."""
         for batch in sorted({*(1 << power for power in range(self.most.bit_length())), self.most}):
             self.profile.note(SERVE, batch, batch * self._interval_s(observation, batch))
+        for power in range(self.engine.config.frames_together.bit_length() if self.updates else 0):
+            frames = 1 << power
+            self.profile.note(FRAMES, frames, frames * self._frame_s(observation, frames))
         return self.profile
 
     def _interval_s(self, observation: Observation, batch: int) -> float:
@@ -171,13 +174,40 @@ class LocalReplica:
             job = _Job(Round("", observation.robot, 0, number), Future(), self._clock())
             job.future.add_done_callback(ended)
             jobs.append(job)
-            self._submit(job, self._frame(job, observation))
+            self._decoding.submit(self._submit, job, self._frame(job, observation))
         for job in jobs:
             job.future.result()
         begin, end = (
             batch,
             batch * (MEASURED + 1),
         )  # without those that come to an empty engine, or leave it empty
+        return (ends_s[end] - ends_s[begin]) / (end - begin)
+
+    def _frame_s(self, observation: Observation, frames: int) -> float:
+        """From one frame to the next if so many are always there, and no chunk is made of them."""
+        ends_s, over, total = list[float](), threading.Event(), frames * (MEASURED + 2)
+
+        def submit() -> None:
+            request = Request(OBSERVE, observation.robot, observation=observation, waits=True)
+            request.on_progress = ended
+            self.engine.scheduler.submit(request)
+
+        def ended(request: Request) -> None:
+            if not request.finished:
+                return
+            self.engine.runner.prefixes.remove(request.robot)
+            if isinstance(request.result, Prefix):
+                request.result.release()
+            ends_s.append(self._clock())
+            if len(ends_s) <= total - frames:
+                submit()
+            elif len(ends_s) == total:
+                over.set()
+
+        for _ in range(frames):
+            submit()
+        over.wait()
+        begin, end = frames, frames * (MEASURED + 1)
         return (ends_s[end] - ends_s[begin]) / (end - begin)
 
     def _begin(self, job: _Job, observation: EncodedObservation) -> None:

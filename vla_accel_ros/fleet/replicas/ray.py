@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
@@ -74,6 +75,7 @@ class RayReplica:
         self.name, self.where, self.profile, self.most, self.network_s = name, where, Profile(), 0, 0.0
         self.ready: Future[None] = Future()
         self.pid, self.starts, self.updates, self.answers = 0, 0, 0, 0
+        self.config: EngineConfig | None = None
         self._make, self._deadlines, self._clock = make, deadlines, clock
         self._actor: Any = None
         self._ending: list[Any] = []  # actors that are to be killed
@@ -296,7 +298,7 @@ class RayReplica:
             if actor is not self._actor:
                 raise ReplicaLost(f"replica {self.name} was lost while it started")
             self.pid, self.most, self.updates = started.pid, started.most, started.updates
-            self.profile, self.answers = started.profile, started.answers
+            self.profile, self.answers, self.config = started.profile, started.answers, started.config
             told_s = self.where.network_s
             self.network_s = statistics.median(times) if told_s is None else told_s
             self._serving = True

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, Round
 from vla_accel_ros.fleet.replicas.ray_server import CANCELLED, FAILED, LOST, OF_A_CHUNK, OK, REFUSED
-from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
+from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE, ReplicaLost, Served
 from vla_accel_ros.types import Chunk
 
 MOST_AT_ONCE = 4096
@@ -39,6 +40,7 @@ class Started:
     answers: int
     profile: Profile
     observation_bytes: int
+    config: EngineConfig | None
 
 
 def plain(observation: EncodedObservation) -> EncodedObservation:
@@ -78,13 +80,13 @@ def count(answer: Any) -> int:
 
 def started(answer: Any) -> Started:
     """Of a start."""
-    pid, most, updates, answers, known, observation_bytes = _parts(_value(answer), 6, "a start")
+    pid, most, updates, answers, known, observation_bytes, options = _parts(_value(answer), 7, "a start")
     times = {}
     for one in known if isinstance(known, list) else ():
         stage, batch, seconds = _parts(one, 3, "a measured time")
-        if stage != SERVE or not _is_time(seconds):
+        if stage not in (SERVE, FRAMES) or not _is_time(seconds):
             raise ReplicaLost(f"a replica was measured as {stage!r}, {seconds!r} s; that is no time")
-        times[SERVE, _whole(batch, "a batch", 1, MOST_AT_ONCE)] = float(seconds)
+        times[stage, _whole(batch, "a batch", 1, MOST_AT_ONCE)] = float(seconds)
     return Started(
         _whole(pid, "its process"),
         _whole(most, "requests at once", 1, MOST_AT_ONCE),
@@ -92,7 +94,23 @@ def started(answer: Any) -> Started:
         _whole(answers, "questions at once", 0, MOST_AT_ONCE),
         Profile(times),
         _whole(observation_bytes, "bytes of an observation", 0, 1 << 30),
+        None if options is None else _config(options),
     )
+
+
+def _config(options: Any) -> EngineConfig:
+    """Of an engine: its options by name, each of the type of its default."""
+    usual: dict[Any, Any] = {field.name: field.default for field in fields(EngineConfig)}
+    given: dict[str, Any] = {}
+    for one in _parts(options, len(usual), "an engine"):
+        name, option = _parts(one, 2, "an option")
+        if type(name) is not str or type(option) is not type(usual.get(name)):
+            raise ReplicaLost(f"{name!r} of an engine is {option!r}; that is no option of it")
+        given[name] = option
+    try:
+        return EngineConfig(**given)
+    except ValueError as error:
+        raise ReplicaLost(f"the options of an engine cannot be: {error}") from error
 
 
 def served(replica: str, round: Round, observation: EncodedObservation, answer: Any) -> Served:

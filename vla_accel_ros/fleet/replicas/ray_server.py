@@ -11,10 +11,12 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
@@ -61,8 +63,8 @@ class Server:
 
     async def start(self) -> Answer:
         """Make the replica and measure it. Returns its process, how many requests it computes at once, the
-        updates of a chunk, how many questions it answers at once, what was measured, and how many bytes an
-        observation has."""
+        updates of a chunk, how many questions it answers at once, what was measured, how many bytes an
+        observation has, and the options of its engine."""
         try:
             replica, seen = await asyncio.to_thread(self._make)
             profile = await asyncio.to_thread(replica.measure, seen)
@@ -73,7 +75,8 @@ class Server:
         known = [(stage, batch, float(seconds)) for (stage, batch), seconds in profile.known().items()]
         self._replica = replica
         size = sum(image.nbytes for image in seen.images.values())
-        return OK, (os.getpid(), replica.most, replica.updates, replica.answers, known, size)
+        options = None if replica.config is None else plain_options(replica.config)
+        return OK, (os.getpid(), replica.most, replica.updates, replica.answers, known, size, options)
 
     async def echo(self, data: np.ndarray) -> Answer:
         """Says how many bytes came: what the network takes, and whether this process lives."""
@@ -140,3 +143,8 @@ def plain_session(session: Session | None) -> tuple[Any, ...] | None:
 
 def _sentence(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+def plain_options(config: EngineConfig) -> tuple[tuple[str, Any], ...]:
+    """Its fields by name, each of the type of its default."""
+    return tuple((one.name, type(one.default)(getattr(config, one.name))) for one in fields(EngineConfig))

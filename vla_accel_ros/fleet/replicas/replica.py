@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
@@ -19,6 +20,10 @@ from vla_accel_ros.types import Chunk
 SERVE = "serve"
 """Stage of a micro-batch of whole requests, and what a replica's profile knows: (SERVE, batch) -> seconds of
 so many requests that are served together."""
+FRAMES = "frames"
+"""Stage of frames alone: (FRAMES, batch) -> seconds of so many that are computed together."""
+MEASURED = 4
+"""How many chunks are measured, for each request that is there; one more before and one after do not count."""
 
 
 class ReplicaLost(RuntimeError):
@@ -35,15 +40,17 @@ class Served:
 
 
 class Replica(Protocol):
-    """Computes requests of several robots. name: of all replicas its own. profile: see SERVE. most: how many
+    """Computes requests of several robots. name: of all replicas its own. profile: see SERVE, FRAMES. most: how many
     requests it computes at once. network_s: to it and back with an observation. answers: how many questions
-    it answers at once, beside them; 0 where the model has no language head."""
+    it answers at once, beside them; 0 where the model has no language head. config: of its engine, by which
+    it is simulated; None where that is not known, or chunks are made of tokens."""
 
     name: str
     profile: Profile
     most: int
     network_s: float
     answers: int
+    config: EngineConfig | None
 
     def room(self) -> int:
         """How many more requests it would begin now; 0 while it is lost."""

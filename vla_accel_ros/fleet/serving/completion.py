@@ -113,7 +113,7 @@ class Completion:
         robot.pending, robot.step_dt_s = None, chunk.step_dt_s
         self._queue.remove(pending)
         self._members.heard(robot, now_s)
-        self._members.punctuality.answered(now_s - pending.first_s)
+        self._members.judge.punctuality.answered(now_s - pending.first_s)
         self._dispatcher.answered(work, now_s)
         self._learn(work, now_s)
         robot.queued_s, robot.age_s = work.began_s - pending.first_s, now_s - work.observed_s
@@ -142,7 +142,7 @@ class Completion:
     def _expire(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
         """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""
         robot.counts.misses += 1
-        self._members.punctuality.answered(math.inf)
+        self._members.judge.punctuality.answered(math.inf)
         if pending.work is not None and pending.asked is not pending.work.asked and now_s < pending.until_s:
             pending.work.cancel()
             self._requeue(robot, pending)

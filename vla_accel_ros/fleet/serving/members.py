@@ -12,25 +12,25 @@ ready, and who was silent for longest.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from vla_accel_ros.fleet.admission.forecast import Forecast, Forecasting, chunks_hz
-from vla_accel_ros.fleet.admission.punctuality import Punctuality
-from vla_accel_ros.fleet.admission.verdict import InTime, Verdict, admit, capacity_hz, in_time_of, taken_share
+from vla_accel_ros.fleet.admission.forecast import Forecast, Forecasting, at_once
+from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import Admission, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
+from vla_accel_ros.fleet.serving.judging import Judge
 from vla_accel_ros.fleet.serving.records import NOT_JUDGED, Robot
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
 
 JUDGE_AGAIN_S = 2.0
 """How often is looked whether there is room now for robots that were refused or slowed."""
-FITS = 1.02
-"""Times as much as is possible may be promised before a robot is slowed: what is measured varies."""
+SEEN_AGAIN_S = 10.0
+"""How often such a robot is judged by how the others ask now."""
 
 
 class Members:
@@ -46,29 +46,21 @@ class Members:
         horizon: Callable[[RobotDescription], Cut],
         left: Callable[[Robot, float], None],
         failed: Callable[[Robot, str], None],
-        forecast: Forecast = chunks_hz,
+        forecast: Forecast = at_once,
     ) -> None:
         self.name, self.replicas, self._settings = name, tuple(replicas), settings
         self._ports, self._horizon, self._left, self._failed = ports, horizon, left, failed
-        self._forecast = forecast
         self.robots: dict[str, Robot] = {}
         self._new: dict[str, Robot] = {}  # not judged yet, in the order in which they came
         self._keep = self._again = (
             False  # whether robots are to be slowed, or taken, once forecasts are there
         )
-        self._in_time_hz = math.inf
         self._heard: OrderedDict[str, Robot] = OrderedDict()  # who was silent for longest comes first
         self._unsettled: dict[str, Robot] = {}  # some replica is not ready for it
         self._lowered: dict[str, Robot] = {}  # refused, or at a lower rate
         self._again_s: dict[str, float] = {}  # when a lost replica is tried again
         self._judge_s = -math.inf
-        self._taken: Counter[float] = Counter()  # how many robots were promised each rate
-        self.punctuality = Punctuality(settings.rules.within_s)
-
-    @property
-    def capacity_hz(self) -> float:
-        """Chunks a second that the replicas make."""
-        return capacity_hz(one.profile for one in self.replicas)
+        self.judge = Judge(self.replicas, settings.rules, forecast)
 
     def described(self, description: RobotDescription, now_s: float) -> None:
         """A robot told who it is. Another process under its name, or another description, begins anew. One
@@ -90,7 +82,7 @@ class Members:
             robot.verdict = Verdict(False, reason=f"{len(self.robots)} robots are known; raise most_robots")
             self._tell(robot)
         self._again |= known is not None
-        self._review()
+        self._review(now_s)
         self.step(now_s)
 
     def heard(self, robot: Robot, now_s: float) -> None:
@@ -104,7 +96,9 @@ class Members:
         if (known := self.robots.get(robot)) is not None:
             self.forget(known, now_s)
             self._again = True
-            self._review()
+            for lowered in self._lowered.values():
+                lowered.judged_s = -math.inf
+            self._review(now_s)
 
     def forget(self, robot: Robot, now_s: float) -> None:
         """Nothing of it is left, here and with the replicas."""
@@ -112,8 +106,7 @@ class Members:
         for place in (self._heard, self._new, self._unsettled, self._lowered):
             place.pop(robot.name, None)
         if known is robot:
-            self._promise(robot, Verdict(False))
-            self.punctuality.forget()
+            self.judge.forget(robot)
         self._left(robot, now_s)
         for one in self.replicas:
             if (future := robot.ready.pop(one.name, None)) is not None:
@@ -129,9 +122,9 @@ class Members:
             self.gone(first.name, now_s)
         if now_s >= self._judge_s:
             self._judge_s = now_s + JUDGE_AGAIN_S
-            self.punctuality.judge()
+            self.judge.punctuality.judge()
             self._keep = self._again = True
-        self._review()
+        self._review(now_s)
 
     def step(self, now_s: float) -> None:
         """Have replicas get ready for the robots that were admitted, and tell those for which one is."""
@@ -171,32 +164,20 @@ class Members:
         found = {robot for robot in self._unsettled.values() if not robot.is_ready(replica)}
         return found | {robot for robot in self._lowered.values() if now_s < robot.next_s}
 
-    def promised_hz(self) -> float:
-        """Chunks a second of all robots that are served."""
-        return sum(rate_hz * count for rate_hz, count in self._taken.items())
-
-    def in_time_hz(self) -> float:
-        """Chunks a second that are expected in time, of robots that ask as often as those that are served do
-        on average; inf where nothing is known or asked."""
-        robots = self._taken.total()
-        with suppress(Forecasting):  # until it is there, what was known last
-            self._in_time_hz = self._in_time()(self.promised_hz() / robots) if robots else math.inf
-        return self._in_time_hz
-
-    def _review(self) -> None:
+    def _review(self, now_s: float) -> None:
         """Judge whom there is to judge, as far as the forecasts for it are there."""
         with suppress(Forecasting):
             for robot in tuple(self._new.values()):
-                self._judge_new(robot)
+                self._judge_new(robot, now_s)
             if self._keep:
                 self._keep_what_fits()
                 self._keep = False
             if self._again:
-                self._reconsider()
+                self._reconsider(now_s)
                 self._again = False
 
-    def _judge_new(self, robot: Robot) -> None:
-        verdict = self._judge(robot.description)
+    def _judge_new(self, robot: Robot, now_s: float) -> None:
+        verdict = self.judge.verdict(robot, self.judge.room(robot, self.robots.values(), now_s))
         del self._new[robot.name]
         if verdict.admitted:
             try:
@@ -208,7 +189,7 @@ class Members:
             self._tell(robot)
 
     def _judged(self, robot: Robot, verdict: Verdict) -> None:
-        self._promise(robot, verdict)
+        self.judge.promise(robot, verdict)
         if verdict.admitted:
             self._unsettled[robot.name] = robot
         if verdict.reason:
@@ -216,49 +197,32 @@ class Members:
         else:
             self._lowered.pop(robot.name, None)
 
-    def _promise(self, robot: Robot, verdict: Verdict) -> None:
-        before, robot.verdict = robot.verdict, verdict
-        for each, count in ((before, -1), (verdict, 1)):
-            if each.admitted:
-                self._taken[each.chunks_per_s] += count
-                if not self._taken[each.chunks_per_s]:
-                    del self._taken[each.chunks_per_s]
-
-    def _in_time(self) -> InTime:
-        profiles = [one.profile for one in self.replicas]
-        return in_time_of(profiles, self._settings.rules, self.punctuality.slower, self._forecast)
-
-    def _judge(self, description: RobotDescription) -> Verdict:
-        """Beside all others. Raises Forecasting."""
-        taken, own = self._taken, self.robots.get(description.robot)
-        if own is not None and own.verdict.admitted:
-            taken = taken - Counter([own.verdict.chunks_per_s])
-        capacity = self.capacity_hz / self.punctuality.slower
-        return admit(description.chunks_per_s, taken, capacity, self._settings.rules, self._in_time())
-
     def _keep_what_fits(self) -> None:
         """Slow or refuse those that came last until what is promised is possible again."""
-        rules, in_time = self._settings.rules, self._in_time()
-        most_hz = rules.load * self.capacity_hz / self.punctuality.slower
+        self.judge.look()
         for robot in reversed(tuple(self.robots.values())):
-            timely = self._taken.total() < 2 or taken_share(self._taken, in_time) <= FITS
-            if timely and self.promised_hz() <= FITS * most_hz:
+            if self.judge.keeps():
                 return
             if robot.verdict.admitted:
-                verdict = self._judge(robot.description)
-                found = self.punctuality.found or "the replicas are slower than they were"
+                verdict = self.judge.verdict(robot)
+                found = self.judge.punctuality.found or "the replicas are slower than they were"
                 reason = f"it was served, but {found}: {verdict.reason}"
                 self._judged(robot, replace(verdict, reason=reason))
                 if not verdict.admitted:
                     self._failed(robot, reason)
                 self._tell_ready(robot)
 
-    def _reconsider(self) -> None:
+    def _reconsider(self, now_s: float) -> None:
         """There may be room for those that were refused for want of it, or were given a lower rate."""
         for robot in tuple(self._lowered.values()):
             if any(f.done() and f.exception() is not None for f in robot.ready.values()):
                 continue
-            verdict = self._judge(robot.description)
+            if now_s - robot.judged_s < SEEN_AGAIN_S:
+                continue
+            room = self.judge.room(robot, self.robots.values(), now_s)
+            verdict = self.judge.verdict(robot, room)
+            if room is not None:
+                self._refused_alike(robot, verdict, now_s)
             if verdict.admitted and verdict.chunks_per_s > robot.verdict.chunks_per_s:
                 try:
                     robot.cut = self._horizon(robot.description)
@@ -266,6 +230,13 @@ class Members:
                     continue
                 self._judged(robot, verdict)
                 self._tell_ready(robot)
+
+    def _refused_alike(self, robot: Robot, verdict: Verdict, now_s: float) -> None:
+        """Who asks for as much as this one is judged no sooner."""
+        robot.judged_s = now_s
+        for other in self._lowered.values() if not verdict.admitted else ():
+            if other.description.chunks_per_s >= robot.description.chunks_per_s:
+                other.judged_s = now_s
 
     def _tell_ready(self, robot: Robot) -> None:
         """Tell a robot that it is served once a replica is ready, or that none can be."""

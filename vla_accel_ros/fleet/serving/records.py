@@ -6,15 +6,18 @@ that who forgets the record has forgotten the robot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.engine.session import Session
+from vla_accel_ros.fleet.admission.forecast import Rhythm
 from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
+from vla_accel_ros.fleet.serving.rhythms import Asked
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
@@ -93,8 +96,8 @@ class Counts:
 @dataclass(eq=False)
 class Robot:
     """One robot. ready: what its replicas' descriptions came to, by replica; introduced: those whose session
-    was told. heard_s: its last sign. since_s:
-    when it was described. next_s: when its next chunk may begin, where its rate was lowered."""
+    was told. heard_s: its last sign. since_s: when it was described. next_s: when its next chunk may begin,
+    where its rate was lowered. asked: when it did lately. judged_s: when it was judged by how others ask."""
 
     description: RobotDescription
     verdict: Verdict
@@ -111,6 +114,8 @@ class Robot:
     next_s: float = 0.0
     queued_s: float = 0.0
     age_s: float = 0.0
+    asked: Asked = field(default_factory=Asked)
+    judged_s: float = -math.inf
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -122,6 +127,10 @@ class Robot:
     def name(self) -> str:
         """Its name in the fleet."""
         return self.description.robot
+
+    def rhythm(self, now_s: float) -> Rhythm:
+        """How it was seen to ask, or what it was promised, from a time on that nobody knows."""
+        return self.asked.rhythm(now_s) or Rhythm(1.0 / self.verdict.chunks_per_s)
 
     def is_ready(self, replica: str) -> bool:
         """Whether a replica can serve it."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.fleet.admission.forecast import Forecast, chunks_hz
+from vla_accel_ros.fleet.admission.forecast import Forecast, Rhythm, at_once
 from vla_accel_ros.fleet.policies.policy import FleetSetup
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica
@@ -48,7 +48,7 @@ class FleetScheduler:
         ports: Ports,
         settings: Settings = USUAL,
         horizon: Callable[[RobotDescription], Cut] = whole,
-        forecast: Forecast = chunks_hz,
+        forecast: Forecast = at_once,
     ) -> None:
         self.name, self.settings, self._ports = name, settings, ports
         self._queue = Queue()
@@ -67,17 +67,17 @@ class FleetScheduler:
     @property
     def capacity_hz(self) -> float:
         """Chunks a second that the replicas make."""
-        return self._members.capacity_hz
+        return self._members.judge.capacity_hz
 
     @property
     def in_time_hz(self) -> float:
         """Chunks a second that are expected in time; see Members."""
-        return self._members.in_time_hz()
+        return self._members.judge.in_time_hz()
 
     @property
     def slower(self) -> float:
         """By which factor chunks are taken to last longer than was measured, since many were late."""
-        return self._members.punctuality.slower
+        return self._members.judge.punctuality.slower
 
     def robots(self) -> tuple[str, ...]:
         """Names of those that were described."""
@@ -86,6 +86,15 @@ class FleetScheduler:
     def reports(self, now_s: float) -> tuple[Report, ...]:
         """Of each robot."""
         return tuple(report_of(robot, now_s) for robot in self._members.robots.values())
+
+    def rhythms(self, now_s: float) -> dict[str, Rhythm | None]:
+        """How each robot asks, by its name; None where too little was seen of it."""
+        return {name: robot.asked.rhythm(now_s) for name, robot in self._members.robots.items()}
+
+    @property
+    def took_s(self) -> float | None:
+        """The median of how long requests took since the fleet changed; None where too few were answered."""
+        return self._members.judge.punctuality.took_s
 
     def fairness(self, now_s: float) -> float:
         """Of the tasks; see fleet.serving.records.fairness."""
@@ -226,6 +235,7 @@ class FleetScheduler:
         if old is not None:
             robot.counts.replaced += 1
             self._completion.cancel(robot)
+        robot.asked.note(now_s, request.remaining * robot.step_dt_s)
         queued = Request(ACT, robot.name, task=robot.task, priority=self._priority(robot, request))
         queued.within_s = within_s
         queued.submitted_s, queued.instruction = now_s, request.observation.instruction

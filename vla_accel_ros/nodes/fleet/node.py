@@ -23,7 +23,8 @@ from vla_accel_msgs.msg import FleetRequest, FleetRobot, Session
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.admission.background import Background
-from vla_accel_ros.fleet.admission.forecast import Forecast, chunks_hz
+from vla_accel_ros.fleet.admission.forecast import Forecast, at_once
+from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
 from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
 from vla_accel_ros.fleet.protocol import (
@@ -64,7 +65,7 @@ ASK_AGAIN_S = 1.0
 class FleetSchedulerNode(ManagedNode):
     """fleet_scheduler; see the module docstring and nodes/params/fleet_scheduler.py."""
 
-    forecast: Forecast = staticmethod(chunks_hz)
+    forecast: Forecast = staticmethod(at_once)
     """Takes long, so a thread computes it."""
 
     def __init__(self) -> None:
@@ -99,7 +100,7 @@ class FleetSchedulerNode(ManagedNode):
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts
         )
-        fit = robots_that_fit([one.profile for one in engines.replicas], 1.0, rules)
+        fit = robots_that_fit([Measured.of(one) for one in engines.replicas], 1.0, rules)
         self.get_logger().info(
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit, "
             f"with {within_s:.3g} s to wait"

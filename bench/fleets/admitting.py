@@ -1,0 +1,115 @@
+"""How many robots fit an engine: expected before any is tried, expected of robots that were seen to ask, and
+found by trying."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from fleets.loads import most_robots, play
+from fleets.serving import Robots, as_observation, serving
+from vla_accel_ros.fleet.admission.forecast import Rhythm, chunks_hz, fits, pace
+from vla_accel_ros.fleet.admission.replica_model import Measured, ReplicaModel
+from vla_accel_ros.fleet.replicas.local import LocalReplica
+from vla_accel_ros.models.policy import Policy
+
+Seen = Sequence[Sequence[float] | None]
+"""Of each robot its period, how much that varies, and when it asks next; None where that is not known."""
+
+
+def rhythm(seen: Sequence[float] | None, hz: float, buffer_s: float) -> Rhythm:
+    """Of one robot."""
+    if seen is None:
+        return Rhythm(1.0 / hz, buffer_s=buffer_s)
+    period_s, jitter, next_s = seen
+    return Rhythm(period_s, jitter, next_s, buffer_s)
+
+
+def expected_beside(
+    measured: Measured,
+    seen: Seen,
+    took_s: float | None,
+    hz: float,
+    within_s: float,
+    buffer_s: float,
+    most: int,
+) -> tuple[int, float]:
+    """The largest number of which the last is expected to fit beside the others as they were seen to ask, and
+    by which factor the replica was found to be slower than measured. took_s: the median of their requests."""
+    model, slower = ReplicaModel.of(measured), 1.0
+    if took_s is not None:
+        slower = pace(model, [rhythm(one, hz, buffer_s) for one in seen], took_s)
+        model = model.slower(slower)
+
+    def fit(robots: int) -> bool:
+        known = (*seen[: robots - 1], *[None] * (robots - 1 - len(seen)))
+        each = [rhythm(one, hz, buffer_s) for one in (*known, None)]
+        return fits(model, each, within_s)[0]
+
+    return most_robots(fit, 1, most, len(seen)), slower
+
+
+def measured_fleet(
+    policy: Policy, setting: str, robots: Robots, given: argparse.Namespace, told: Callable[[Any], None]
+) -> dict[str, Any]:
+    """A setting: what is expected, and by windows of each seed what is found. told: of each window."""
+    with serving(policy, setting, robots, given.views) as replica:
+        replica.measure(as_observation(robots, robots.names[0]))
+        known = Measured.of(replica)
+        hz, within_s, buffer_s, limit = given.hz, given.within, given.buffer, given.most_robots
+        expected = min(round(chunks_hz(known, hz, within_s, buffer_s) / hz), limit)
+        rows = [_of_seed(replica, known, expected, robots, seed, given, told) for seed in given.seeds]
+    most = median(row["most"] for row in rows)
+    beside = median(row["expected"] for row in rows)
+    return {
+        "setting": setting,
+        "expected": expected,
+        "expected_beside": beside,
+        "most": most,
+        "error": round(expected / most - 1.0, 4) if most else None,
+        "error_beside": round(beside / most - 1.0, 4) if most else None,
+        "capacity_hz": round(known.capacity_hz, 2),
+        "curve_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in known.serve},
+        "frames_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in known.frames},
+        "at_once": known.most,
+        "seeds": rows,
+    }
+
+
+def _of_seed(
+    replica: LocalReplica,
+    known: Measured,
+    expected: int,
+    robots: Robots,
+    seed: int,
+    given: argparse.Namespace,
+    told: Callable[[Any], None],
+) -> dict[str, Any]:
+    """From what is expected outwards. What is expected beside robots that were seen to ask is that of the
+    largest fleet that was served well, and of the first, from the time before what counts."""
+    windows: list[dict[str, Any]] = []
+
+    def fit(count: int) -> bool:
+        times = given.hz, given.buffer, given.window
+        found = play(replica, robots, count, *times, seed, warm_up=given.warm_up)
+        p99_ms = found["image_to_chunk"].get("p99_ms", float("inf"))
+        found["fits"] = p99_ms <= 1e3 * given.within and found["stall"] <= given.stall
+        windows.append(found)
+        told({"setting": f"  seed {seed}, {'fits' if found['fits'] else 'too many'}", **found})
+        return bool(found["fits"])
+
+    most = most_robots(fit, 1, given.most_robots, expected)
+    told_by = given.hz, given.within, given.buffer, given.most_robots
+    well = [window for window in windows if window["fits"]]
+    last = max(well, key=_robots) if well else min(windows, key=_robots)
+    for window in (last, *well[:1]):
+        took_s = None if window["took_ms"] is None else 1e-3 * window["took_ms"]
+        window["expected"], slower = expected_beside(known, window["seen"], took_s, *told_by)
+        window["slower"] = round(slower, 3)
+    return {"seed": seed, "most": most, "expected": last["expected"], "windows": windows}
+
+
+def _robots(window: dict[str, Any]) -> int:
+    return int(window["robots"])

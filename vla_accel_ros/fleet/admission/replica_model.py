@@ -1,0 +1,269 @@
+"""One replica in simulated time: the engine's own scheduling policy over the times that were measured.
+
+`ReplicaModel.of` makes the policy that the engine runs of the engine's own options. How long a frame takes is
+measured (FRAMES); how long a step of so many chunks takes is what makes this policy, with b requests that are
+always there, as many chunks a second as were measured (SERVE). So what the host adds is in it, too.
+
+Where frames were not measured, one equation is missing: a step of as many chunks as a chunk has steps is
+taken to last FULL times as long as one of a single chunk. Where the engine's options are not known, a frame
+and a step of all chunks that are begun alternate, or, if a batch costs no more than one, all that are there
+begin together.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.policies.batches import Batches
+from vla_accel_ros.engine.policies.chunks import StaggeredChunks, joins_of
+from vla_accel_ros.engine.policies.policy import Policy, Setup, chosen
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import ACT, OBSERVE, Request
+from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, Replica
+from vla_accel_ros.types import Observation
+
+STEPS = 10
+"""Of a chunk, where that is not known."""
+FULL = 2.0
+HALVES = 14
+"""Of the interval in which the time of a step is looked for."""
+
+Curve = tuple[tuple[int, float], ...]
+"""How many are there or together, and seconds of all of them."""
+Again = Callable[[int, float], float]
+"""Of a robot and when it was answered: when it asks again, inf: never."""
+
+_PIXELS = np.zeros((1, 1, 3), np.uint8)
+_SEEN = Observation({"camera": _PIXELS}, np.zeros(1, np.float32), "", 0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one replica. serve: whole requests that are always there; frames: that are computed
+    together; most: requests that it takes. config: of its engine, None where that is not known."""
+
+    serve: Curve
+    frames: Curve = ()
+    most: int = 0
+    config: EngineConfig | None = None
+
+    @classmethod
+    def of(cls, one: Replica) -> Measured:
+        """As it is now."""
+        return cls.read(one.profile, one.most, one.config)
+
+    @classmethod
+    def read(cls, profile: Profile, most: int = 0, config: EngineConfig | None = None) -> Measured:
+        """Of what was measured, if anything."""
+        return cls(_curve(profile, SERVE), _curve(profile, FRAMES), most, config)
+
+    @property
+    def capacity_hz(self) -> float:
+        """Chunks a second at its best batch; inf where nothing was measured."""
+        return max((batch / seconds for batch, seconds in self.serve), default=math.inf)
+
+    def slower(self, factor: float) -> Measured:
+        """By a factor. Rounded, so that small changes of what is measured are none."""
+        curves = (
+            tuple((n, float(f"{factor * seconds:.2e}")) for n, seconds in curve)
+            for curve in (self.serve, self.frames)
+        )
+        return replace(self, **dict(zip(("serve", "frames"), curves, strict=True)))
+
+
+@dataclass(frozen=True)
+class ReplicaModel:
+    """frames_s: of 0, 1, 2, ... frames together; step_s: of a step of 0, 1, 2, ... chunks; steps: of a chunk;
+    most: requests that are taken at once. make: of the policy that chooses."""
+
+    frames_s: tuple[float, ...]
+    step_s: tuple[float, ...]
+    steps: int
+    most: int
+    make: Callable[[], Policy]
+
+    @property
+    def seats(self) -> int:
+        """Chunks at once."""
+        return len(self.step_s) - 1
+
+    @classmethod
+    def of(cls, measured: Measured) -> ReplicaModel:
+        """As it was measured. Raises ValueError where nothing was."""
+        if not measured.serve:
+            raise ValueError("the replica was not measured; call measure")
+        return _model(measured)
+
+    def slower(self, factor: float) -> ReplicaModel:
+        """All of it."""
+        frames_s, step_s = ([factor * each for each in times] for times in (self.frames_s, self.step_s))
+        return replace(self, frames_s=tuple(frames_s), step_s=tuple(step_s))
+
+    def play(self, first_s: Sequence[float], again: Again) -> list[tuple[float, float]]:
+        """Robots ask first at these times, and then again. Returns when each request came, and how long its
+        chunk took, in the order in which they were finished."""
+        policy, coming = self.make(), [(at_s, robot) for robot, at_s in enumerate(first_s)]
+        heapify(coming)
+        inside, now_s = 0, 0.0
+        ready: list[Request] = []
+        asked: dict[Request, tuple[int, float]] = {}
+        took_s: list[tuple[float, float]] = []
+        frames_s, step_s, seats, most = self.frames_s, self.step_s, self.seats, self.most
+        while True:
+            while coming and coming[0][0] <= now_s and inside < most:
+                at_s, robot = heappop(coming)
+                frame = Request(OBSERVE, str(robot), observation=_SEEN, waits=True)
+                asked[frame] = robot, at_s
+                ready.append(frame)
+                inside += 1
+            batch = policy.next("main", ready, now_s)
+            if batch is None:
+                next_s = min(policy.wake_s(ready, now_s), coming[0][0] if coming else math.inf)
+                if math.isinf(next_s):
+                    return took_s
+                now_s = max(next_s, now_s + 1e-9)
+                continue
+            requests, count = batch.requests, len(batch.requests)
+            if requests[0].want == OBSERVE:
+                seconds = frames_s[count]
+                now_s += seconds
+                for frame in requests:
+                    ready.remove(frame)
+                    frame.finished = frame.released = True
+                    action = Request(ACT, frame.robot, waits=True)
+                    action.fresh = True
+                    asked[action] = asked.pop(frame)
+                    ready.append(action)
+            else:
+                steps = batch.steps or self.steps
+                seconds = steps * step_s[min(count, seats)]
+                now_s += seconds
+                for action in requests:
+                    action.begun, action.done = True, action.done + steps
+                    if action.done >= self.steps:
+                        ready.remove(action)
+                        action.finished = action.released = True
+                        robot, at_s = asked.pop(action)
+                        took_s.append((at_s, now_s - at_s))
+                        inside -= 1
+                        if (next_s := again(robot, now_s)) < math.inf:
+                            heappush(coming, (next_s, robot))
+            policy.ran(batch, seconds)
+
+    def interval_s(self, batch: int) -> float:
+        """From one chunk to the next, where so many requests are always there."""
+        left = [(MEASURED + 2) * batch]
+
+        def again(robot: int, done_s: float) -> float:
+            left[0] -= 1
+            return done_s if left[0] >= batch else math.inf
+
+        ends_s = [at_s + took_s for at_s, took_s in self.play([0.0] * batch, again)]
+        begin, end = batch, (MEASURED + 1) * batch
+        return (ends_s[end] - ends_s[begin]) / (end - begin)
+
+
+@lru_cache(256)
+def _model(measured: Measured) -> ReplicaModel:
+    config, most = measured.config, measured.serve[-1][0]
+    alone_s, often_s = measured.serve[0][1], min(seconds / batch for batch, seconds in measured.serve)
+    steps = STEPS if config is None else config.steps
+    single_s = (alone_s - often_s) / (steps - FULL) if steps > FULL else 0.0
+    frame_s = max(0.0, alone_s - steps * single_s)
+    if config is not None:
+        seats, together, make = max(1, config.staggered), config.frames_together, _of_engine(config)
+    elif single_s < 1e-3 * alone_s:  # one after another, nothing is shared
+        steps, seats, together, make = 1, most, 1, _alternating(most, 1)
+    elif frame_s > 0.0:
+        seats, together, make = most, 1, _alternating(most, steps)
+    else:
+        seats, together, make = most, most, lambda: Batches(most, most, most)
+    frames_s = _frames_s(measured.frames or ((1, frame_s),), together)
+    first = ReplicaModel(frames_s, (0.0,) * (seats + 1), steps, measured.most or most, make)
+    by_load = config is not None and config.seats_by_load
+    sizes = (
+        [1 << power for power in range(seats.bit_length()) if 1 << power < seats]
+        if by_load
+        else range(1, seats)
+    )
+    return _with_steps(first, measured.serve, (*sizes, seats))
+
+
+def _of_engine(config: EngineConfig) -> Callable[[], Policy]:
+    return lambda: chosen(Setup(config, Profile()))
+
+
+def _alternating(seats: int, steps: int) -> Callable[[], Policy]:
+    return lambda: StaggeredChunks(seats, joins=joins_of(seats, steps))
+
+
+def _frames_s(frames: Curve, most: int) -> tuple[float, ...]:
+    """Of 0, 1, 2, ... most: between those that were measured in proportion, beyond them each as long."""
+    known = ((0, 0.0), *frames)
+    last, last_s = known[-1]
+    sizes, seconds = zip(*known, (max(most, last) + 1, last_s * (max(most, last) + 1) / last), strict=True)
+    found: list[float] = np.interp(range(most + 1), sizes, seconds).tolist()
+    return tuple(found)
+
+
+def _curve(profile: Profile, stage: str) -> Curve:
+    known = profile.known().items()
+    return tuple(sorted((batch, seconds) for (name, batch), seconds in known if name == stage))
+
+
+def _filled(known: Mapping[int, float], sizes: Sequence[int], seats: int) -> tuple[float, ...]:
+    """Of a step of 0, 1, 2, ... chunks: a size between two takes in proportion, or as long as the next size
+    that is computed; beyond the largest that is known, as long as that."""
+    found = np.interp(sizes, sorted(known), [known[size] for size in sorted(known)])
+    by_chunks = [found[bisect_left(sizes, max(1, count))] for count in range(seats + 1)]
+    return tuple(float(seconds) for seconds in by_chunks)
+
+
+def _with_steps(model: ReplicaModel, serve: Curve, sizes: Sequence[int]) -> ReplicaModel:
+    """With the times of steps that make as many chunks as were measured. sizes: for how many chunks a step is
+    computed; those between take as long as the next larger one."""
+    known: dict[int, float] = {}
+    for batch, seconds in serve:
+        wanted_s = seconds / batch
+        used = _used(model, batch)
+        at = sizes[min(bisect_left(sizes, used), len(sizes) - 1)]
+        if at in known or at < max(known, default=0):
+            continue
+        low, high = 0.0, seconds / model.steps * 2.0
+        for _ in range(HALVES):
+            middle = (low + high) / 2.0
+            tried = replace(model, step_s=_filled({**known, at: middle}, sizes, model.seats))
+            low, high = (middle, high) if tried.interval_s(batch) < wanted_s else (low, middle)
+        known[at] = (low + high) / 2.0
+        model = replace(model, step_s=_filled(known, sizes, model.seats))
+    return model
+
+
+def _used(model: ReplicaModel, batch: int) -> int:
+    """Chunks in most steps, where so many requests are always there."""
+    counts: dict[int, int] = {}
+
+    class Counted(Policy):
+        def __init__(self) -> None:
+            self._policy = model.make()
+
+        def next(self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf):  # type: ignore[no-untyped-def]
+            chosen = self._policy.next(lane, ready, now_s, due_s)
+            if chosen is not None and chosen.requests[0].want == ACT:
+                counts[len(chosen.requests)] = counts.get(len(chosen.requests), 0) + (chosen.steps or 1)
+            return chosen
+
+        def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+            return self._policy.wake_s(ready, now_s)
+
+    step_s = tuple(max(seconds, 1e-6) for seconds in model.step_s)
+    replace(model, make=Counted, step_s=step_s).interval_s(batch)
+    return max(counts, key=lambda size: (counts[size], size))
