@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_accel_ros.planning.families.work import ENGINE_PRECISIONS as PRECISIONS
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.options import chosen_model, model_option
 from vla_accel_ros.tools.provenance import provenance
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 SUBJECTS = ("bundled", "random")
 KINDS = ("pi0", "pi05")
-PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

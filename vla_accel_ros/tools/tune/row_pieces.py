@@ -65,15 +65,15 @@ def products(config: PiConfig, views: Sequence[int], batches: Sequence[int]) -> 
 
 
 def of_frame(config: PiConfig, views: int) -> Iterator[Product]:
-    """Of encode and prefill of so many images."""
-    v, rows, of = config.vision, views * config.vision.tokens, f"encode, {views} views"
-    yield Product(f"{of}, qkv", rows, 3 * v.width, v.width, biased=True)
-    yield Product(f"{of}, o", rows, v.width, v.width, "add", biased=True)
+    """Of prefill and encode of so many images, the longest first."""
+    v, g, rows, of = config.vision, config.prefix, views * config.vision.tokens, f"prefill, {views} views"
+    yield from _layer(g, of, rows + PROMPT, "add")
+    yield Product(f"{of}, last k and v", rows + PROMPT, 2 * g.kv_heads * g.head_dim, g.width)
+    of = f"encode, {views} views"
     yield Product(f"{of}, fc1", rows, v.mlp, v.width, "gelu", biased=True)
     yield Product(f"{of}, fc2", rows, v.width, v.mlp, "add", biased=True)
-    g, rows, of = config.prefix, rows + PROMPT, f"prefill, {views} views"
-    yield from _layer(g, of, rows, "add")
-    yield Product(f"{of}, last k and v", rows, 2 * g.kv_heads * g.head_dim, g.width)
+    yield Product(f"{of}, qkv", rows, 3 * v.width, v.width, biased=True)
+    yield Product(f"{of}, o", rows, v.width, v.width, "add", biased=True)
 
 
 def of_few_rows(config: PiConfig, batches: Sequence[int]) -> Iterator[Product]:
@@ -86,7 +86,7 @@ def of_few_rows(config: PiConfig, batches: Sequence[int]) -> Iterator[Product]:
 
 def _layer(g: GemmaConfig, of: str, rows: int, finish: str) -> Iterator[Product]:
     heads = g.heads * g.head_dim
-    yield Product(f"{of}, qkv", rows, heads + 2 * g.kv_heads * g.head_dim, g.width)
-    yield Product(f"{of}, o", rows, g.width, heads, finish)
     yield Product(f"{of}, gate and up", rows, g.mlp, g.width, "gated")
     yield Product(f"{of}, down", rows, g.width, g.mlp, finish)
+    yield Product(f"{of}, qkv", rows, heads + 2 * g.kv_heads * g.head_dim, g.width)
+    yield Product(f"{of}, o", rows, g.width, heads, finish)
