@@ -613,6 +613,9 @@ def eight_bits() -> Iterator[Claim]:
             f"| episodes, {row['way'].removeprefix('euler 10').strip(', ') or 'exact'} |",
             figures,
         )
+    for row in result("precision_w8a8")["cases"]:
+        times = [row[name]["p50_ms"] for name in ("encode", "prefill", "denoise", "total")]
+        yield PRECISION, f"| measured, {row['precision']} |", [*times, 100 * row["to_float32"]]
     boards = {"orin-agx-64": "Orin AGX", "h200": "H200"}
     for row in found["predicted"]["rows"]:
         if row["kind"] == "pi05":
