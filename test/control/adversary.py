@@ -548,8 +548,12 @@ class Episode:
 
     def reclaim(self, name: str) -> None:
         """~/reclaim, when the others are done."""
-        if self.t_ns > self.others_until_ns + S // 5:
-            self._input("order", self.node.reclaim)
+
+        def give() -> None:  # which a node that stalls hears later: others may have begun meanwhile
+            if self.t_ns > self.others_until_ns + S // 5:
+                self.node.reclaim()
+
+        self._input("order", give)
 
     def home(self, name: str) -> None:
         """~/home."""
@@ -563,11 +567,13 @@ class Episode:
         holds = {reason: None for reason in self.node.holds if reason not in PASSING}
         if self.rng.random() < 0.8:
             holds[RESTARTED] = None
-        self.node.silent = False
+        self.node.silent, restarts = False, self.happened["restart"]
 
         def begin() -> None:
+            if self.happened["restart"] != restarts:
+                return  # this one was ended before it began: the next begins in its place
             self._unhold()
-            self.began, self.restarted = False, True  # once more, if another ended meanwhile
+            self.began, self.restarted = False, True
             self.node = self._start(holds)
             self._resumed_later()
 
