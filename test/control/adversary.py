@@ -27,6 +27,7 @@ import numpy as np
 from rosless import HOMING, OPERATOR, PASSING, RELEASED, RESTARTED, Parameters, Robot, TrajectoryLogic
 
 from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -46,6 +47,7 @@ KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 KEEP_NS = S
 HOLD_SLACK_NS = S // 2
+NOT_FOLLOWING = "does not follow"
 
 
 class Ended(Exception):
@@ -229,8 +231,19 @@ class Episode:
         if self.active("joints not finite"):
             position[self.rng.randrange(len(position))] = self.rng.choice((np.nan, np.inf))
         stamp_ns = self.now_ns() + (self.stamp_off_ns if self.active("joint stamps") else 0)
+        away = np.abs(position - self._command())
+        near = bool((away < 0.7 * usual(self.robot.limits.velocity)).all())
+        follows = near and not (self.activated or self.active("joint stamps"))
+        follows = follows and self.robot.kind != "servo_joint"  # which tells of no position
         self.happened["joints"] += 1
-        self._input("joints", lambda: self.node.joints(position, stamp_ns))
+        self._input("joints", lambda: self.node_joints(position, stamp_ns, follows))
+
+    def node_joints(self, position: np.ndarray, stamp_ns: int, follows: bool) -> None:
+        """Measured joints; follows: they are where the controllers are commanded to be."""
+        before, node = set(self.node.holds), self.node
+        node.joints(position, stamp_ns)
+        if follows and any(NOT_FOLLOWING in reason for reason in set(node.holds) - before):
+            self._break("held because joints do not follow, and they do")
 
     def _watch(self) -> None:
         self._input("watch", self.node_watch)

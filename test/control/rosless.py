@@ -248,6 +248,7 @@ class TrajectoryLogic:
         )
         ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
         self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), robot.chunk_age_s, self.twist)
+        self.follower.executed = self._executed
         self._joints, self._joints_ns = JointHistory(robot.joints), 0
         self._brakes_until_ns, self._settles_until_ns, self._rests = 0, 0, False
         self.silent = self.silent and RELEASED in self.holds
@@ -270,6 +271,11 @@ class TrajectoryLogic:
         if path is not None:
             self.hand_over.sent(path, decided, sent_ns)
             self.send(path, False)
+
+    def _executed(self, t_ns: int) -> np.ndarray:
+        sent_to = self.hand_over if self.stream is None else self.stream
+        commanded = sent_to.commanded(t_ns)
+        return np.full(len(self.robot.joints), np.nan) if commanded is None else commanded
 
     def _stop(self, braking: Trajectory | None, now_ns: int) -> None:
         was_ns = now_ns - self._jumped_ns

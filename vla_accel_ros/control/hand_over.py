@@ -13,18 +13,21 @@ away it has more time. `CommandStream` does the same for controllers that are to
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival, cut, rest_to_rest_s
 from vla_accel_ros.control.limits.trajectory_limits import enforce
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, trusted
 
 # Motion that differs by no more [rad, rad/s] is the same: within a control period of 2 ms it is less than a
 # thousandth of any acceleration limit. Looked at this often.
 _ROUNDING, _SPEED_ROUNDING = 1e-9, 1e-6
 _LOOK_NS = 1_000_000
 _END_NS = 100_000_000
+_PAST_NS = 1_000_000_000
 
 
 class HandOver:
@@ -40,6 +43,7 @@ class HandOver:
     def forget(self) -> None:
         """Others drive the controller, or its clock was set: nobody knows what it executes."""
         self._executed: Trajectory | None = None
+        self._past = deque[tuple[int, Trajectory]]()  # (since when, what is executed)
         self._approach_ns = self._late_ns = 0  # of what is approached: how long, and moved by how much
         self._moved = self._stopped = False  # that is not what was decided; it is a stop
 
@@ -47,6 +51,12 @@ class HandOver:
     def rests_ns(self) -> int:
         """When the controller comes to rest, if that is not as it was decided; else 0."""
         return self._executed.end_ns if self._moved and self._executed is not None else 0
+
+    def commanded(self, t_ns: int) -> np.ndarray | None:
+        """Where the controller is commanded to be at a time of the last second or to come, float64 [D], by
+        what it was sent until then; None where that was nothing."""
+        state = self._state(t_ns)
+        return None if state is None else state[0]
 
     def next(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_s: float
@@ -78,6 +88,12 @@ class HandOver:
         """The controller executes this from now_ns on."""
         self._moved, self._stopped = trajectory is not decided, False
         self.late += self._moved
+        state, path = self._state(now_ns), trajectory
+        if state is not None and now_ns < trajectory.start_ns:
+            path = _approach(now_ns, *state, trajectory)
+        while len(self._past) > 1 and self._past[1][0] < now_ns - _PAST_NS:
+            self._past.popleft()
+        self._past.append((now_ns, path))
         self._executed, self._approach_ns = trajectory, trajectory.start_ns - now_ns
         self._late_ns = trajectory.start_ns - decided.start_ns
 
@@ -105,6 +121,12 @@ class HandOver:
         self.forget()
         self._stopped = True
         return stop
+
+    def _state(self, t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Position and velocity at a time, of what was sent until then."""
+        found = (path for since_ns, path in reversed(self._past) if since_ns <= t_ns)
+        path = next(found, None)
+        return None if path is None else path.sample(t_ns)
 
     def _approached(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_ns: int
@@ -165,6 +187,16 @@ class HandOver:
 def _begins(trajectory: Trajectory, start_ns: int) -> Trajectory:
     late_ns = start_ns - trajectory.start_ns
     return trajectory.later(late_ns) if late_ns else trajectory
+
+
+def _approach(now_ns: int, position: np.ndarray, velocity: np.ndarray, path: Trajectory) -> Trajectory:
+    """What a controller makes of a path that begins later."""
+    return trusted(
+        path.joints,
+        np.concatenate([[now_ns], path.times_ns]),
+        np.concatenate([position[None], path.positions]),
+        np.concatenate([velocity[None], path.speeds]),
+    )
 
 
 def _away(position: np.ndarray, after: Trajectory) -> np.ndarray:

@@ -39,8 +39,10 @@ class ChunkFollower:
     and the buffer those after them; all are the buffer's when None. following: of the buffer's joints; what
     is usual when None. Joints that it does not watch may be asked to go from end to end at once.
 
-    Attributes: `joining`, where motion goes on from. For diagnostics: `counts` of what was not sent, beside
-    the buffer's own; `faults`, sentences of what `resume` takes back.
+    Attributes: `joining`, where motion goes on from; `executed`, set by whoever sends: where controllers are
+    commanded to be at a time, float64 [D], NaN where that is what was decided here. Measured joints are
+    compared with it. For diagnostics: `counts` of what was not sent, beside the buffer's own; `faults`,
+    sentences of what `resume` takes back.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ChunkFollower:
         self.faults: dict[str, None] = {}
         self.joining = Joining(buffer, safety, self.counts)
         self._following = following or FollowingError.of(buffer.limits)
+        self.executed: Callable[[int], np.ndarray] | None = None
         self._flips = np.isinf(self._following.rad)
         self._leaps = LeapWatch(buffer.limits)
         self._max_age_s = max_age_s
@@ -293,6 +296,9 @@ class ChunkFollower:
             self._following.forget()
             return ""
         commanded, _ = self.buffer.reference(stamp_ns)
+        if self.executed is not None:
+            executed = self.executed(stamp_ns)
+            commanded = np.where(np.isfinite(executed), executed, commanded)
         joint = self._following.take(commanded, position, stamp_ns)
         if joint is None:
             return ""

@@ -22,7 +22,7 @@ from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name
 from vla_accel_ros.nodes.controllers.state import ControllerState, ReportedState
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -103,6 +103,9 @@ class JointTrajectoryAdapter(Adapter):
         self._look()
         told = self._told
         return told.reference if told is not None and abs(now_ns - told.stamp_ns) < TOLD_NS else {}
+
+    def commanded(self, t_ns: int) -> Mapping[str, float]:
+        return by_name(self.controller.joints, self._hand_over.commanded(t_ns) if self._stamped else None)
 
     def rests_ns(self) -> int:
         return self._hand_over.rests_ns
