@@ -56,9 +56,18 @@ class Arm:
         assert self._controller.accept(with_hold(path), at_ns, MotionState(at_ns, here.position))
         self.now = at_ns
 
+    def activate(self, position: np.ndarray) -> None:
+        """It was off, and holds here from now on."""
+        self._controller.hold(position, self.now)
+
+    def accept(self, path: Trajectory | None) -> None:
+        """Without asking: a stop after the clock was set."""
+        assert path is not None
+        assert self._controller.accept(with_hold(path), self.now, MotionState(self.now, self.position))
+
     def broken(self) -> list[Broken]:
         times, positions = self._controller.path(self.now)
-        return judge_path(times, positions, LIMITS, [], [])
+        return judge_path(times, positions, LIMITS, *self._controller.exceptions)
 
     def state(self, t_ns: int) -> MotionState:
         return self._controller.state(t_ns)
@@ -234,6 +243,36 @@ def test_after_the_clock_was_set_it_stops_on_what_it_executes_and_once():
     assert (np.abs(stop.positions - 0.4 * 0.4) < 0.05).all()
     assert (np.abs(stop.positions - believed.positions) > 0.02).any()
     assert arm.hand_over.stop(believed, was_ns, now_ns, LEAD_S) is None
+
+
+@pytest.mark.parametrize("said", ["where it is", "too late", "10^9 rad", "nothing"])
+def test_after_the_clock_was_set_a_controller_that_was_activated_anew_stays_where_it_is(said):
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.9, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 50 * MS
+    arm.activate(START)  # it holds, and has lost what it was sent
+    arm.now += 450 * MS
+    told = {"10^9 rad": np.full(3, 1e9), "nothing": np.full(3, np.nan)}.get(said, START)
+    arm.hand_over.told(told, arm.now - (490 if said == "too late" else 20) * MS)
+    stop = arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S)
+    arm.accept(stop)
+    arm.now += S
+    if said == "where it is":
+        np.testing.assert_array_equal(arm.position, START)
+        assert arm.broken() == []
+    else:
+        assert (np.abs(arm.position) > 0.3).any()
+        assert {broken.what for broken in arm.broken()} >= {"velocity"}
+
+
+def test_what_a_controller_says_of_itself_is_reached_within_limits_where_it_is_not_true():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 500 * MS
+    arm.hand_over.told(np.array([-0.9, -1.5, -0.45]), arm.now)
+    arm.accept(arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S))
+    arm.now += 3 * S
+    assert arm.broken() == []
 
 
 def test_of_a_controller_that_others_drove_nothing_is_believed():

@@ -18,6 +18,7 @@ from collections import deque
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
+from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival, cut, rest_to_rest_s
 from vla_accel_ros.control.limits.trajectory_limits import enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, trusted
@@ -46,6 +47,8 @@ class HandOver:
         self._past = deque[tuple[int, Trajectory]]()  # (since when, what is executed)
         self._approach_ns = self._late_ns = 0  # of what is approached: how long, and moved by how much
         self._moved = self._stopped = False  # that is not what was decided; it is a stop
+        # Where it says that it rests instead, and from how far off that is approached.
+        self._elsewhere: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def rests_ns(self) -> int:
@@ -95,32 +98,53 @@ class HandOver:
             self._past.popleft()
         self._past.append((now_ns, path))
         self._executed, self._approach_ns = trajectory, trajectory.start_ns - now_ns
-        self._late_ns = trajectory.start_ns - decided.start_ns
+        self._late_ns, self._elsewhere = trajectory.start_ns - decided.start_ns, None
 
     def dropped(self) -> None:
         """What was decided is not sent: the clock was set meanwhile."""
         self._moved = True
+
+    def told(self, position: np.ndarray, t_ns: int) -> None:
+        """Where the controller said that it was commanded to be at a time before the clock was set, float64
+        [D]; before `stop`. A controller that was activated anew while it was commanded executes nothing. What
+        it says counts within its range alone, and NaN for nothing."""
+        commanded = self.commanded(t_ns)
+        if commanded is None:
+            return
+        away, far = np.abs(position - commanded), usual(self._limits.velocity)
+        inside = (position >= self._limits.lower - far) & (position <= self._limits.upper + far)
+        strays = inside.all() and (away > far / 2.0).any()
+        self._elsewhere = (np.array(position), away + far) if strays else None
 
     def stop(self, braking: Trajectory | None, was_ns: int, now_ns: int, lead_s: float) -> Trajectory | None:
         """The stop to send after the clock was set, one point to rest at; None for none. was_ns: the present
         in the time before.
 
         braking: by what was decided, None where that is at rest. Where the controller executes something else
-        the stop begins on that, and no other comes after it.
+        the stop begins on that, and no other comes after it; where it has told that it is elsewhere, it stays
+        there.
         """
-        executed, stopped = self._executed, self._stopped
-        if executed is None or not self._moved or (braking is None and was_ns >= executed.end_ns):
-            self.forget()
-            self._stopped = stopped
-            return None if stopped else braking
-        if was_ns < executed.start_ns:
+        executed, stopped, elsewhere = self._executed, self._stopped, self._elsewhere
+        moved = executed is not None and self._moved and (braking is not None or was_ns < executed.end_ns)
+        stop = None if stopped else braking
+        stopping = executed if moved else stop
+        if elsewhere is not None and stopping is not None:
+            stop = self._stay(stopping.joints, *elsewhere, now_ns, lead_s)
+        elif moved and executed is not None and was_ns < executed.start_ns:
             stop = self._rest_at(executed, now_ns)
-        else:
+        elif moved and executed is not None:
             given = executed.sample, was_ns, now_ns, 2.0 * lead_s
             stop = brake_on_arrival(executed.joints, *given, self._limits)
         self.forget()
-        self._stopped = True
+        self._stopped, self._elsewhere = stopped or moved, elsewhere
         return stop
+
+    def _stay(
+        self, joints: tuple[str, ...], position: np.ndarray, away: np.ndarray, now_ns: int, lead_s: float
+    ) -> Trajectory:
+        """At rest there, after a join from so far away, should what it said not be true."""
+        join_ns = round((rest_to_rest_s(away, self._limits) + 2.0 * lead_s) * 1e9)
+        return Trajectory(joints, np.array([now_ns + join_ns]), position[None], np.zeros((1, len(position))))
 
     def _state(self, t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Position and velocity at a time, of what was sent until then."""

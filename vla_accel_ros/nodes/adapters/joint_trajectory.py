@@ -95,7 +95,11 @@ class JointTrajectoryAdapter(Adapter):
         lead_s = self._delivery.lead_s
         self._delivery.forget()
         share = None if braking is None else braking.select(self.controller.joints)
-        braking = self._hand_over.stop(share, now_ns - self._node.jumped_ns, now_ns, lead_s)
+        was_ns, told = now_ns - self._node.jumped_ns, self._told
+        if told is not None and abs(was_ns - told.stamp_ns) < TOLD_NS:
+            here = [told.reference.get(name, np.nan) for name in self.controller.joints]
+            self._hand_over.told(np.array(here), told.stamp_ns)
+        braking = self._hand_over.stop(share, was_ns, now_ns, lead_s)
         if braking is not None:  # on arrival: the controller may not have heard of the new time yet
             self._publisher.publish(self._message.fill(braking, on_arrival_ns=now_ns))
 
