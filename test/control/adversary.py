@@ -346,7 +346,7 @@ class Episode:
     # what was sent
 
     def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
-        sent_ns, offset_ns = self.t_ns, self.offset_ns
+        sent_ns, offset_ns, off = self.t_ns, self.offset_ns, self.active("reactivate")
         self.began = True
         if self.node.silent:
             self._break("sent something while released")
@@ -367,7 +367,7 @@ class Episode:
                     velocities = np.concatenate([velocities, velocities[-1:]])
             moved = Trajectory(trajectory.joints, times, positions, velocities)
             measured = MotionState(self.t_ns, self.where, np.zeros_like(self.where))
-            if not self._deactivated(moved):
+            if not self._deactivated(moved, off and on_arrival):
                 self.controller.accept(moved, self.t_ns, measured)
                 if on_arrival:
                     self.controller.eased.append((self.t_ns, moved.end_ns))
@@ -630,12 +630,13 @@ class Episode:
             self.controller.hold(self.where.copy(), self.t_ns)
             self.activated = True
 
-    def _deactivated(self, trajectory: Trajectory) -> bool:
+    def _deactivated(self, trajectory: Trajectory, stops: bool) -> bool:
         """Whether the controller is still off. It is not activated by anybody while it is commanded to be
-        further away than a following error may be; what is nearer is stepped to."""
+        further away than a following error may be; what is nearer is stepped to. stops: it is a stop on
+        arrival that was sent while the controller was off, and could tell nothing."""
         if self.active("reactivate"):
             return True
-        if self.activated and trajectory.start_ns <= self.t_ns:
+        if self.activated and (stops or trajectory.start_ns <= self.t_ns):
             away = np.abs(trajectory.sample(self.t_ns)[0] - self.where)
             if (away > np.maximum(0.15 * self.robot.limits.velocity, 0.05)).any():
                 self.until["reactivate"] = self.until["drive off"] = self.t_ns + S // 10

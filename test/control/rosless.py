@@ -29,7 +29,6 @@ OPERATOR, RELEASED, HOMING = "held by the operator", "released to others", "goin
 AT_HOME, RESTARTED = "at home", "restarted after a crash"
 PASSING = (HOMING,)
 SETTLE_NS = 2_000_000_000
-TOLD_NS = 500_000_000
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,6 @@ class TrajectoryLogic:
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
         self._move: Trajectory | None = None
         self._cut: Trajectory | None = None
-        self._told: tuple[np.ndarray, int] | None = None
         self._joints_ns, self._rests = 0, False
         self._begin()
         self._settles_until_ns = self.clock_ns() + SETTLE_NS
@@ -131,7 +129,6 @@ class TrajectoryLogic:
         """The watchdog's timer."""
         now_ns = self._now()
         told = self.reference()
-        self._told = None if told is None else (told, now_ns)
         self.follower.joining.told(np.full(len(self.robot.joints), np.nan) if told is None else told)
         self.follower.joining.rests(self.hand_over.rests_ns)
         change, stop = self.follower.step(now_ns)
@@ -282,8 +279,9 @@ class TrajectoryLogic:
 
     def _stop(self, braking: Trajectory | None, now_ns: int) -> None:
         was_ns = now_ns - self._jumped_ns
-        if self._told is not None and abs(was_ns - self._told[1]) < TOLD_NS:
-            self.hand_over.told(*self._told)
+        told = self.reference()
+        if told is not None:
+            self.hand_over.told(told, was_ns)
         stop = self.hand_over.stop(braking, was_ns, now_ns, self.parameters.lead_s)
         if stop is not None:
             self.send(stop, True)
