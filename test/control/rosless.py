@@ -17,6 +17,7 @@ from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.command_stream import CommandStream, JogStream
 from vla_accel_ros.control.following.follower import ChunkFollower
+from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import ClockWatch, Motion, Safety, Watchdog
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
@@ -89,6 +90,7 @@ class TrajectoryLogic:
         elif robot.kind == "servo_joint":
             self.stream = JogStream(robot.joints, robot.limits, robot.period_s, gain=2.0)
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
+        self._following = FollowingError.of(robot.limits)
         self._move: Trajectory | None = None
         self._cut: Trajectory | None = None
         self._joints_ns, self._rests = 0, False
@@ -144,6 +146,8 @@ class TrajectoryLogic:
             self.stream.rest()
         if self._move is not None and now_ns >= self._move.end_ns:
             self._move = None
+        if self._move is not None and self._lost():
+            self._cancel()
         if self._move is not None:
             self._renew(now_ns)
         if HOMING in self.holds:
@@ -334,6 +338,7 @@ class TrajectoryLogic:
             here = np.clip(self._joints.newest(), limits.lower, limits.upper)
             begin_ns = now_ns + self.follower.joining.approach_ns
             self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
+            self._following.forget()
             self._until_ns = max(now_ns + self.most_ns, begin_ns + self.most_ns // 2)
             self._cut = cut(self._move, self._until_ns, self.robot.limits)
             self._send(self._cut)
@@ -347,6 +352,14 @@ class TrajectoryLogic:
     def most_ns(self) -> int:
         """How much of a motion home a controller has at most."""
         return max(round(self.robot.chunk_age_s * 1e9), 3 * self._kept_ns)
+
+    def _lost(self) -> bool:
+        stamp_ns = self._joints.newest_ns
+        if stamp_ns is None or self._move is None:
+            return False
+        executed = self._executed(stamp_ns)
+        commanded = np.where(np.isfinite(executed), executed, self._move.sample(stamp_ns)[0])
+        return self._following.take(commanded, self._joints.newest(), stamp_ns) is not None
 
     def _renew(self, now_ns: int) -> None:
         assert self._move is not None and self._cut is not None

@@ -22,7 +22,7 @@ from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.plausibility import nonsense
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.following.joining import Joining
-from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch
+from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch, astray
 from vla_accel_ros.control.following.watchdog import CHUNK, JOINT_STATES, Change, Motion, Safety
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.loop import LoopStats
@@ -304,13 +304,8 @@ class ChunkFollower:
             return ""
         self.counts["following_errors"] += 1
         self._following.forget()
-        return self._fault(
-            f"{self.buffer.joints[joint]} does not follow: commanded {commanded[joint]:.2f}, measured "
-            f"{position[joint]:.2f} rad: is its drive on and its way clear? ~/resume goes on from where the "
-            "joints stand",
-            joint,
-            stamp_ns,
-        )
+        said = astray(self.buffer.joints[joint], commanded[joint], position[joint])
+        return self._fault(f"{said} ~/resume goes on from where the joints stand", joint, stamp_ns)
 
     def _fault(self, sentence: str, joint: int, stamp_ns: int) -> str:
         self.faults[sentence] = None
