@@ -355,7 +355,7 @@ class TrajectoryLogic:
 
     def _lost(self) -> bool:
         stamp_ns = self._joints.newest_ns
-        if stamp_ns is None or self._move is None:
+        if stamp_ns is None or self._move is None or stamp_ns < self._move.start_ns:
             return False
         executed = self._executed(stamp_ns)
         commanded = np.where(np.isfinite(executed), executed, self._move.sample(stamp_ns)[0])

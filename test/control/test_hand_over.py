@@ -333,6 +333,37 @@ def test_joints_are_compared_with_what_is_executed_and_not_with_what_was_decided
     assert (held is None) == (off_s is None)
 
 
+def test_a_way_home_of_a_controller_that_others_activated_elsewhere_gets_there():
+    """What it was sent before is not where it is, until the way begins."""
+    home, now = np.array([0.8, -0.5, 0.0]), [S]
+    controller = TrajectoryController(JOINTS, START, True)
+    controller.starts[0] = now[0]
+
+    def send(path: Trajectory, on_arrival: bool) -> None:
+        here = controller.state(now[0])
+        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+
+    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
+    given = lambda: now[0], lambda: now[0], send
+    logic = TrajectoryLogic(robot, Parameters(), *given, reference=lambda: controller.state(now[0]).position)
+    for tick in range(1200):
+        now[0] += 10 * MS
+        if 300 < tick <= 400:
+            controller.hold(np.array([-0.005, -0.01, 0.0]) * (tick - 300), now[0])
+        logic.joints(controller.state(now[0]).position, now[0])
+        logic.watch()
+        if tick == 100:
+            t = np.arange(1, 31)[:, None] * 0.05
+            logic.chunk(make_chunk(np.tile(0.1 * t, 3), now[0], 0.05))
+        elif tick == 300:
+            logic.hold()
+        elif tick == 500:
+            logic.resume()
+            logic.home()
+    assert HOMING not in logic.holds
+    assert controller.state(now[0]).position == pytest.approx(home)
+
+
 @pytest.mark.parametrize("held_up_s", [0.0, 0.35, 0.8])
 def test_a_way_home_of_which_the_first_part_is_held_up_gets_there(held_up_s):
     """It is renewed by when it is executed, not by when it was to be."""

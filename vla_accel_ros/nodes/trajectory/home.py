@@ -284,11 +284,12 @@ class Home:
             self._stop("stopped, because another controller did not get there")
 
     def _lost(self) -> str:
-        """Which joint does not follow; empty when all do that are on their way."""
+        """Which joint does not follow; empty when all do that are on their way. Before it begins a controller
+        may be anywhere: it was activated where the joints are, and has told nothing of that."""
         measured, stamp_ns = self._hold.measured or {}, self._hold.measured_ns
         here = np.array([measured.get(joint.name, np.nan) for joint in self._joints])
         commanded = dict[str, float]()
-        for one in self._streamed:
+        for one in [s for s in self._streamed if stamp_ns >= s.trajectory.start_ns]:
             whole = one.trajectory
             commanded.update(by_name(whole.joints, whole.sample(stamp_ns)[0]))
             commanded.update(one.adapter.commanded(stamp_ns))
