@@ -27,6 +27,7 @@ import numpy as np
 from rosless import HOMING, OPERATOR, PASSING, RELEASED, RESTARTED, Parameters, Robot, TrajectoryLogic
 
 from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -46,6 +47,7 @@ KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 KEEP_NS = S
 HOLD_SLACK_NS = S // 2
+NOT_FOLLOWING = "does not follow"
 
 
 class Ended(Exception):
@@ -229,8 +231,19 @@ class Episode:
         if self.active("joints not finite"):
             position[self.rng.randrange(len(position))] = self.rng.choice((np.nan, np.inf))
         stamp_ns = self.now_ns() + (self.stamp_off_ns if self.active("joint stamps") else 0)
+        away = np.abs(position - self._command())
+        near = bool((away < 0.7 * usual(self.robot.limits.velocity)).all())
+        follows = near and not (self.activated or self.active("joint stamps"))
+        follows = follows and self.robot.kind != "servo_joint"  # which tells of no position
         self.happened["joints"] += 1
-        self._input("joints", lambda: self.node.joints(position, stamp_ns))
+        self._input("joints", lambda: self.node_joints(position, stamp_ns, follows))
+
+    def node_joints(self, position: np.ndarray, stamp_ns: int, follows: bool) -> None:
+        """Measured joints; follows: they are where the controllers are commanded to be."""
+        before, node = set(self.node.holds), self.node
+        node.joints(position, stamp_ns)
+        if follows and any(NOT_FOLLOWING in reason for reason in set(node.holds) - before):
+            self._break("held because joints do not follow, and they do")
 
     def _watch(self) -> None:
         self._input("watch", self.node_watch)
@@ -333,7 +346,7 @@ class Episode:
     # what was sent
 
     def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
-        sent_ns, offset_ns = self.t_ns, self.offset_ns
+        sent_ns, offset_ns, off = self.t_ns, self.offset_ns, self.active("reactivate")
         self.began = True
         if self.node.silent:
             self._break("sent something while released")
@@ -354,7 +367,7 @@ class Episode:
                     velocities = np.concatenate([velocities, velocities[-1:]])
             moved = Trajectory(trajectory.joints, times, positions, velocities)
             measured = MotionState(self.t_ns, self.where, np.zeros_like(self.where))
-            if not self._deactivated(moved):
+            if not self._deactivated(moved, off and on_arrival):
                 self.controller.accept(moved, self.t_ns, measured)
                 if on_arrival:
                     self.controller.eased.append((self.t_ns, moved.end_ns))
@@ -548,8 +561,12 @@ class Episode:
 
     def reclaim(self, name: str) -> None:
         """~/reclaim, when the others are done."""
-        if self.t_ns > self.others_until_ns + S // 5:
-            self._input("order", self.node.reclaim)
+
+        def give() -> None:  # which a node that stalls hears later: others may have begun meanwhile
+            if self.t_ns > self.others_until_ns + S // 5:
+                self.node.reclaim()
+
+        self._input("order", give)
 
     def home(self, name: str) -> None:
         """~/home."""
@@ -563,11 +580,13 @@ class Episode:
         holds = {reason: None for reason in self.node.holds if reason not in PASSING}
         if self.rng.random() < 0.8:
             holds[RESTARTED] = None
-        self.node.silent = False
+        self.node.silent, restarts = False, self.happened["restart"]
 
         def begin() -> None:
+            if self.happened["restart"] != restarts:
+                return  # this one was ended before it began: the next begins in its place
             self._unhold()
-            self.began, self.restarted = False, True  # once more, if another ended meanwhile
+            self.began, self.restarted = False, True
             self.node = self._start(holds)
             self._resumed_later()
 
@@ -611,12 +630,13 @@ class Episode:
             self.controller.hold(self.where.copy(), self.t_ns)
             self.activated = True
 
-    def _deactivated(self, trajectory: Trajectory) -> bool:
+    def _deactivated(self, trajectory: Trajectory, stops: bool) -> bool:
         """Whether the controller is still off. It is not activated by anybody while it is commanded to be
-        further away than a following error may be; what is nearer is stepped to."""
+        further away than a following error may be; what is nearer is stepped to. stops: it is a stop on
+        arrival that was sent while the controller was off, and could tell nothing."""
         if self.active("reactivate"):
             return True
-        if self.activated and trajectory.start_ns <= self.t_ns:
+        if self.activated and (stops or trajectory.start_ns <= self.t_ns):
             away = np.abs(trajectory.sample(self.t_ns)[0] - self.where)
             if (away > np.maximum(0.15 * self.robot.limits.velocity, 0.05)).any():
                 self.until["reactivate"] = self.until["drive off"] = self.t_ns + S // 10

@@ -17,6 +17,7 @@ from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.command_stream import CommandStream, JogStream
 from vla_accel_ros.control.following.follower import ChunkFollower
+from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import ClockWatch, Motion, Safety, Watchdog
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
@@ -89,6 +90,7 @@ class TrajectoryLogic:
         elif robot.kind == "servo_joint":
             self.stream = JogStream(robot.joints, robot.limits, robot.period_s, gain=2.0)
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
+        self._following = FollowingError.of(robot.limits)
         self._move: Trajectory | None = None
         self._cut: Trajectory | None = None
         self._joints_ns, self._rests = 0, False
@@ -144,6 +146,8 @@ class TrajectoryLogic:
             self.stream.rest()
         if self._move is not None and now_ns >= self._move.end_ns:
             self._move = None
+        if self._move is not None and self._lost():
+            self._cancel()
         if self._move is not None:
             self._renew(now_ns)
         if HOMING in self.holds:
@@ -248,6 +252,7 @@ class TrajectoryLogic:
         )
         ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
         self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), robot.chunk_age_s, self.twist)
+        self.follower.executed = self._executed
         self._joints, self._joints_ns = JointHistory(robot.joints), 0
         self._brakes_until_ns, self._settles_until_ns, self._rests = 0, 0, False
         self.silent = self.silent and RELEASED in self.holds
@@ -271,8 +276,16 @@ class TrajectoryLogic:
             self.hand_over.sent(path, decided, sent_ns)
             self.send(path, False)
 
+    def _executed(self, t_ns: int) -> np.ndarray:
+        sent_to = self.hand_over if self.stream is None else self.stream
+        commanded = sent_to.commanded(t_ns)
+        return np.full(len(self.robot.joints), np.nan) if commanded is None else commanded
+
     def _stop(self, braking: Trajectory | None, now_ns: int) -> None:
         was_ns = now_ns - self._jumped_ns
+        told = self.reference()
+        if told is not None:
+            self.hand_over.told(told, was_ns)
         stop = self.hand_over.stop(braking, was_ns, now_ns, self.parameters.lead_s)
         if stop is not None:
             self.send(stop, True)
@@ -325,6 +338,7 @@ class TrajectoryLogic:
             here = np.clip(self._joints.newest(), limits.lower, limits.upper)
             begin_ns = now_ns + self.follower.joining.approach_ns
             self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
+            self._following.forget()
             self._until_ns = max(now_ns + self.most_ns, begin_ns + self.most_ns // 2)
             self._cut = cut(self._move, self._until_ns, self.robot.limits)
             self._send(self._cut)
@@ -338,6 +352,14 @@ class TrajectoryLogic:
     def most_ns(self) -> int:
         """How much of a motion home a controller has at most."""
         return max(round(self.robot.chunk_age_s * 1e9), 3 * self._kept_ns)
+
+    def _lost(self) -> bool:
+        stamp_ns = self._joints.newest_ns
+        if stamp_ns is None or self._move is None or stamp_ns < self._move.start_ns:
+            return False
+        executed = self._executed(stamp_ns)
+        commanded = np.where(np.isfinite(executed), executed, self._move.sample(stamp_ns)[0])
+        return self._following.take(commanded, self._joints.newest(), stamp_ns) is not None
 
     def _renew(self, now_ns: int) -> None:
         assert self._move is not None and self._cut is not None

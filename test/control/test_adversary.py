@@ -58,6 +58,8 @@ def test_hundreds_of_chunks_a_second_break_no_limit_either():
         (20235, "servo_twist"),  # the clock is set while a message is held up: the stop begins elsewhere
         (50536, None),  # the same, and the message is sent all the same
         (50800, None),
+        (713339, None),  # the clock is set while a path turns
+        (21271, "joint_trajectory"),  # of a controller that was activated while it was commanded
     ],
 )
 def test_what_was_held_up_and_broke_a_limit_once_does_so_no_more(seed, kind):

@@ -49,6 +49,21 @@ def test_nothing_is_commanded_before_the_first_trajectory():
     assert stream.at_rest(START)
 
 
+def test_what_was_commanded_at_a_time_is_known_where_ticks_fail_to_come():
+    stream, buffer = make_stream(), make_buffer()
+    path = buffer.update(make_ramp([1.0, -0.5, 0.3], stamp_ns=START), START)
+    stream.follow(path, START)
+    assert stream.commanded(START) is None
+    states = [*ticks(stream, START, 0.2), *ticks(stream, START + 500 * MS, 0.1)]
+    for state in states:
+        np.testing.assert_array_equal(stream.commanded(state.stamp_ns + 1 * MS), state.position)
+    stalled = stream.commanded(START + 450 * MS)
+    np.testing.assert_array_equal(stalled, states[19].position)
+    assert (np.abs(stalled - path.sample(START + 450 * MS)[0]) > 0.05).any()
+    stream.forget()
+    assert stream.commanded(START + 200 * MS) is None
+
+
 def test_it_starts_where_the_joints_are_follows_chunks_and_holds_their_end():
     stream, buffer = make_stream(), make_buffer()
     here = np.array([0.3, -0.4, 0.1])

@@ -5,9 +5,11 @@ A process that is held up between a decision and its message: time is given, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from motion import JOINTS, LIMITS, S, make_ramp
+from motion import JOINTS, LIMITS, S, make_chunk, make_ramp
 from rosless import HOMING, Parameters, Robot, TrajectoryLogic
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
@@ -54,9 +56,21 @@ class Arm:
         assert self._controller.accept(with_hold(path), at_ns, MotionState(at_ns, here.position))
         self.now = at_ns
 
+    def activate(self, position: np.ndarray) -> None:
+        """It was off, and holds here from now on."""
+        self._controller.hold(position, self.now)
+
+    def accept(self, path: Trajectory | None) -> None:
+        """Without asking: a stop after the clock was set."""
+        assert path is not None
+        assert self._controller.accept(with_hold(path), self.now, MotionState(self.now, self.position))
+
     def broken(self) -> list[Broken]:
         times, positions = self._controller.path(self.now)
-        return judge_path(times, positions, LIMITS, [], [])
+        return judge_path(times, positions, LIMITS, *self._controller.exceptions)
+
+    def state(self, t_ns: int) -> MotionState:
+        return self._controller.state(t_ns)
 
     @property
     def position(self) -> np.ndarray:
@@ -69,15 +83,17 @@ def with_hold(path: Trajectory) -> Trajectory:
     return path.then(end)
 
 
-def play(arm: Arm, seed: int, held_up: float) -> None:
+def play(
+    arm: Arm, seed: int, held_up: float, travels: int = LEAD, then: Callable[[], None] = lambda: None
+) -> None:
     """Chunks every 100 ms or later, some stops, and joins after them; a third is held up for so long [s] at
-    most."""
+    most, and then travels for less than so many ns. then: called after each."""
     rng = np.random.default_rng(seed)
 
     def send(decided: Trajectory | None) -> None:
         late = rng.uniform(0.0, held_up) * (rng.random() < 1 / 3)
-        travels, waits = rng.integers(LEAD, size=2).tolist()
-        arm.send(decided, round(late * S), travels, waits)
+        travelled, waits = rng.integers((travels, LEAD)).tolist()
+        arm.send(decided, round(late * S), travelled, waits)
 
     for k in range(60):
         speed, here = rng.uniform(-0.5, 0.5, 3), arm.buffer.reference(arm.now - 80 * MS)[0]
@@ -88,6 +104,7 @@ def play(arm: Arm, seed: int, held_up: float) -> None:
             arm.now += S
             send(arm.buffer.go_to(arm.position, np.full(3, 0.1), arm.now))
             arm.now += S
+        then()
         arm.now += 100 * MS
 
 
@@ -228,12 +245,123 @@ def test_after_the_clock_was_set_it_stops_on_what_it_executes_and_once():
     assert arm.hand_over.stop(believed, was_ns, now_ns, LEAD_S) is None
 
 
+@pytest.mark.parametrize("said", ["where it is", "too late", "10^9 rad", "nothing"])
+def test_after_the_clock_was_set_a_controller_that_was_activated_anew_stays_where_it_is(said):
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.9, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 50 * MS
+    arm.activate(START)  # it holds, and has lost what it was sent
+    arm.now += 450 * MS
+    told = {"10^9 rad": np.full(3, 1e9), "nothing": np.full(3, np.nan)}.get(said, START)
+    arm.hand_over.told(told, arm.now - (490 if said == "too late" else 20) * MS)
+    stop = arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S)
+    arm.accept(stop)
+    arm.now += S
+    if said == "where it is":
+        np.testing.assert_array_equal(arm.position, START)
+        assert arm.broken() == []
+    else:
+        assert (np.abs(arm.position) > 0.3).any()
+        assert {broken.what for broken in arm.broken()} >= {"velocity"}
+
+
+def test_what_a_controller_says_of_itself_is_reached_within_limits_where_it_is_not_true():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 500 * MS
+    arm.hand_over.told(np.array([-0.9, -1.5, -0.45]), arm.now)
+    arm.accept(arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S))
+    arm.now += 3 * S
+    assert arm.broken() == []
+
+
 def test_of_a_controller_that_others_drove_nothing_is_believed():
     arm = Arm()
     arm.send(arm.buffer.update(make_ramp(0.4, stamp_ns=arm.now), arm.now), 0, 0)
     arm.hand_over.forget()
     stop = arm.buffer.stop(arm.now + S)
     assert arm.hand_over.next(stop, arm.now + S, arm.now + 2 * S, LEAD_S)[0] is stop
+
+
+@pytest.mark.parametrize("held_up", [0.0, 0.7])
+def test_where_the_controller_is_commanded_to_be_is_known_however_late_that_was_sent(held_up):
+    arm, found = Arm(), []
+
+    def compare(*_: object) -> None:
+        times = range(arm.now - 500 * MS, arm.now + 1, 10 * MS)
+        known = np.array([arm.hand_over.commanded(t_ns) for t_ns in times])
+        decided = np.array([arm.buffer.reference(t_ns)[0] for t_ns in times])
+        found.append([np.abs(arm.state(t_ns).position - k).max() for t_ns, k in zip(times, known)])
+        away.append(np.abs(known[-1] - decided[-1]).max())
+
+    away: list[float] = []
+    play(arm, 0, held_up, travels=1, then=compare)
+    assert np.max(found) < 1e-9
+    assert (np.max(away) > 0.05) == bool(held_up)
+
+
+@pytest.mark.parametrize("off_s", [None, 3.0])
+@pytest.mark.parametrize("held_up_s", [0.0, 0.35])
+def test_joints_are_compared_with_what_is_executed_and_not_with_what_was_decided(held_up_s, off_s):
+    """Every message is held up; a drive that goes off is found all the same."""
+    now, where, number, held = [S], START, 0, None
+    controller = TrajectoryController(JOINTS, START, True)
+    controller.starts[0] = now[0]
+
+    def held_up() -> None:
+        now[0] += round(held_up_s * S)
+
+    def send(path: Trajectory, on_arrival: bool) -> None:
+        here = controller.state(now[0])
+        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+
+    robot = Robot("joint_trajectory", JOINTS, LIMITS, START, 0.02, chunk_age_s=1.2, joints_age_s=0.6)
+    given = lambda: now[0], lambda: now[0], send
+    logic = TrajectoryLogic(robot, Parameters("block"), *given, held_up=held_up)
+    while now[0] < 12 * S and held is None:
+        now[0] += 10 * MS
+        if off_s is None or now[0] < off_s * S:
+            where = controller.state(now[0]).position
+        logic.joints(where, now[0])
+        logic.watch()
+        number += 1
+        if number % 30 == 0:
+            t = now[0] / S + np.arange(1, 31)[:, None] * 0.05
+            logic.chunk(make_chunk(np.tile(0.4 * np.sin(2.5 * t), 3), now[0], 0.05, request_id=number))
+        held = next((reason for reason in logic.holds if "does not follow" in reason), None)
+    assert np.ptp(controller.path(now[0])[1], axis=0).min() > 0.5
+    assert (held is None) == (off_s is None)
+
+
+def test_a_way_home_of_a_controller_that_others_activated_elsewhere_gets_there():
+    """What it was sent before is not where it is, until the way begins."""
+    home, now = np.array([0.8, -0.5, 0.0]), [S]
+    controller = TrajectoryController(JOINTS, START, True)
+    controller.starts[0] = now[0]
+
+    def send(path: Trajectory, on_arrival: bool) -> None:
+        here = controller.state(now[0])
+        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+
+    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
+    given = lambda: now[0], lambda: now[0], send
+    logic = TrajectoryLogic(robot, Parameters(), *given, reference=lambda: controller.state(now[0]).position)
+    for tick in range(1200):
+        now[0] += 10 * MS
+        if 300 < tick <= 400:
+            controller.hold(np.array([-0.005, -0.01, 0.0]) * (tick - 300), now[0])
+        logic.joints(controller.state(now[0]).position, now[0])
+        logic.watch()
+        if tick == 100:
+            t = np.arange(1, 31)[:, None] * 0.05
+            logic.chunk(make_chunk(np.tile(0.1 * t, 3), now[0], 0.05))
+        elif tick == 300:
+            logic.hold()
+        elif tick == 500:
+            logic.resume()
+            logic.home()
+    assert HOMING not in logic.holds
+    assert controller.state(now[0]).position == pytest.approx(home)
 
 
 @pytest.mark.parametrize("held_up_s", [0.0, 0.35, 0.8])

@@ -65,7 +65,8 @@ class Robot:
     """The motion of a trajectory node, two joints, and the controller that does what it is told. A tick is
     10 ms.
 
-    silent: joint_states do not come. sag: float64 [2], of the joints as they are measured. Attributes:
+    silent: joint_states do not come. sag: float64 [2], of the joints as they are measured. off: they stay,
+    whatever is commanded. Attributes:
     `path`, where the joints were at each tick, float64 [2]; `sent`, how many messages the controller got;
     `answers`, by service.
     """
@@ -84,8 +85,9 @@ class Robot:
         )
         self.node, self.limits = Node(self._hear), JointLimits.of(joints)
         self.silent, self.sent, self.position = False, 0, np.zeros(2)
-        self.sag = np.zeros(2)
+        self.sag, self.off = np.zeros(2), False
         self.path: list[np.ndarray] = []
+        self._where = np.zeros(2)
         self.answers: dict[str, Trigger.Response] = {}
         self._calls: dict[str, Coroutine] = {}
         self._controller = JointTrajectoryController(NAMES)
@@ -218,7 +220,8 @@ class Robot:
             self.position = self._controller.desired(self.node.now).position
         self.path.append(self.position)
         if not self.silent:
-            measured = self.position + self.sag
+            self._where = self._where if self.off else self.position + self.sag
+            measured = self._where
             self._joints.add(NAMES, measured, self.node.now)
             self.follower.measured(measured, self.node.now, self.node.now)
 

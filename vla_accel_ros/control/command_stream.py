@@ -16,7 +16,8 @@ speed. What comes out changes within the acceleration limits, whatever is pulled
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, deque
 
 import numpy as np
 
@@ -31,6 +32,7 @@ _ROUNDING = 1e-6
 # Two clocks that are read one after the other differ by as much.
 _SET_NS = 500_000
 _FRESH_NS = 200_000_000
+_PAST_S = 0.3
 _PULL = 0.5
 
 
@@ -52,10 +54,12 @@ class CommandStream:
             )
         self.joints, self.counts = tuple(joints), Counter[str]()
         self._limits, self._longest_s = limits, 2.0 * period_s
+        self._past = deque[MotionState](maxlen=math.ceil(_PAST_S / period_s) + 1)
         self.forget()
 
     def forget(self) -> None:
         """Command nothing until the next trajectory, and start from where that one begins."""
+        self._past.clear()
         self._path: Trajectory | None = None
         self._state: MotionState | None = None
         self._steady_ns: int | None = None
@@ -110,7 +114,14 @@ class CommandStream:
             velocity = np.where(self._on_path, velocity, led[1])
             self._on_path |= led[2]
         self._state = MotionState(now_ns, position, velocity)
+        self._past.append(self._state)
         return self._state
+
+    def commanded(self, t_ns: int) -> np.ndarray | None:
+        """What was commanded last at a time, float64 [D]: of late ticks not what the path has then. None
+        before anything was, and long ago."""
+        found = (state.position for state in reversed(self._past) if state.stamp_ns <= t_ns)
+        return next(found, None)
 
     def _passed_ns(self, now_ns: int, steady_ns: int | None) -> int:
         """Since the last tick; without another clock a time that was set back far counts as one tick."""
@@ -188,6 +199,10 @@ class JogStream:
         velocity = np.clip(wanted, -self._limits.velocity, self._limits.velocity)
         self._velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
         return self._velocity
+
+    def commanded(self, t_ns: int) -> np.ndarray | None:
+        """Where the velocities that were commanded lead, at a time; see CommandStream."""
+        return self.path.commanded(t_ns)
 
     def at_rest(self, now_ns: int) -> bool:
         """Whether nothing moves any more, or ever did."""

@@ -13,18 +13,22 @@ away it has more time. `CommandStream` does the same for controllers that are to
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
+from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival, cut, rest_to_rest_s
 from vla_accel_ros.control.limits.trajectory_limits import enforce
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, trusted
 
 # Motion that differs by no more [rad, rad/s] is the same: within a control period of 2 ms it is less than a
 # thousandth of any acceleration limit. Looked at this often.
 _ROUNDING, _SPEED_ROUNDING = 1e-9, 1e-6
 _LOOK_NS = 1_000_000
 _END_NS = 100_000_000
+_PAST_NS = 1_000_000_000
 
 
 class HandOver:
@@ -40,13 +44,22 @@ class HandOver:
     def forget(self) -> None:
         """Others drive the controller, or its clock was set: nobody knows what it executes."""
         self._executed: Trajectory | None = None
+        self._past = deque[tuple[int, Trajectory]]()  # (since when, what is executed)
         self._approach_ns = self._late_ns = 0  # of what is approached: how long, and moved by how much
         self._moved = self._stopped = False  # that is not what was decided; it is a stop
+        # Where it says that it rests instead, and from how far off that is approached.
+        self._elsewhere: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def rests_ns(self) -> int:
         """When the controller comes to rest, if that is not as it was decided; else 0."""
         return self._executed.end_ns if self._moved and self._executed is not None else 0
+
+    def commanded(self, t_ns: int) -> np.ndarray | None:
+        """Where the controller is commanded to be at a time of the last second or to come, float64 [D], by
+        what it was sent until then; None where that was nothing."""
+        state = self._state(t_ns)
+        return None if state is None else state[0]
 
     def next(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_s: float
@@ -78,33 +91,66 @@ class HandOver:
         """The controller executes this from now_ns on."""
         self._moved, self._stopped = trajectory is not decided, False
         self.late += self._moved
+        state, path = self._state(now_ns), trajectory
+        if state is not None and now_ns < trajectory.start_ns:
+            path = _approach(now_ns, *state, trajectory)
+        while len(self._past) > 1 and self._past[1][0] < now_ns - _PAST_NS:
+            self._past.popleft()
+        self._past.append((now_ns, path))
         self._executed, self._approach_ns = trajectory, trajectory.start_ns - now_ns
-        self._late_ns = trajectory.start_ns - decided.start_ns
+        self._late_ns, self._elsewhere = trajectory.start_ns - decided.start_ns, None
 
     def dropped(self) -> None:
         """What was decided is not sent: the clock was set meanwhile."""
         self._moved = True
+
+    def told(self, position: np.ndarray, t_ns: int) -> None:
+        """Where the controller said that it was commanded to be at a time before the clock was set, float64
+        [D]; before `stop`. A controller that was activated anew while it was commanded executes nothing. What
+        it says counts within its range alone, and NaN for nothing."""
+        commanded = self.commanded(t_ns)
+        if commanded is None:
+            return
+        away, far = np.abs(position - commanded), usual(self._limits.velocity)
+        inside = (position >= self._limits.lower - far) & (position <= self._limits.upper + far)
+        strays = inside.all() and (away > far / 2.0).any()
+        self._elsewhere = (np.array(position), away + far) if strays else None
 
     def stop(self, braking: Trajectory | None, was_ns: int, now_ns: int, lead_s: float) -> Trajectory | None:
         """The stop to send after the clock was set, one point to rest at; None for none. was_ns: the present
         in the time before.
 
         braking: by what was decided, None where that is at rest. Where the controller executes something else
-        the stop begins on that, and no other comes after it.
+        the stop begins on that, and no other comes after it; where it has told that it is elsewhere, it stays
+        there.
         """
-        executed, stopped = self._executed, self._stopped
-        if executed is None or not self._moved or (braking is None and was_ns >= executed.end_ns):
-            self.forget()
-            self._stopped = stopped
-            return None if stopped else braking
-        if was_ns < executed.start_ns:
+        executed, stopped, elsewhere = self._executed, self._stopped, self._elsewhere
+        moved = executed is not None and self._moved and (braking is not None or was_ns < executed.end_ns)
+        stop = None if stopped else braking
+        stopping = executed if moved else stop
+        if elsewhere is not None and stopping is not None:
+            stop = self._stay(stopping.joints, *elsewhere, now_ns, lead_s)
+        elif moved and executed is not None and was_ns < executed.start_ns:
             stop = self._rest_at(executed, now_ns)
-        else:
+        elif moved and executed is not None:
             given = executed.sample, was_ns, now_ns, 2.0 * lead_s
             stop = brake_on_arrival(executed.joints, *given, self._limits)
         self.forget()
-        self._stopped = True
+        self._stopped, self._elsewhere = stopped or moved, elsewhere
         return stop
+
+    def _stay(
+        self, joints: tuple[str, ...], position: np.ndarray, away: np.ndarray, now_ns: int, lead_s: float
+    ) -> Trajectory:
+        """At rest there, after a join from so far away, should what it said not be true."""
+        join_ns = round((rest_to_rest_s(away, self._limits) + 2.0 * lead_s) * 1e9)
+        return Trajectory(joints, np.array([now_ns + join_ns]), position[None], np.zeros((1, len(position))))
+
+    def _state(self, t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Position and velocity at a time, of what was sent until then."""
+        found = (path for since_ns, path in reversed(self._past) if since_ns <= t_ns)
+        path = next(found, None)
+        return None if path is None else path.sample(t_ns)
 
     def _approached(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_ns: int
@@ -165,6 +211,16 @@ class HandOver:
 def _begins(trajectory: Trajectory, start_ns: int) -> Trajectory:
     late_ns = start_ns - trajectory.start_ns
     return trajectory.later(late_ns) if late_ns else trajectory
+
+
+def _approach(now_ns: int, position: np.ndarray, velocity: np.ndarray, path: Trajectory) -> Trajectory:
+    """What a controller makes of a path that begins later."""
+    return trusted(
+        path.joints,
+        np.concatenate([[now_ns], path.times_ns]),
+        np.concatenate([position[None], path.positions]),
+        np.concatenate([velocity[None], path.speeds]),
+    )
 
 
 def _away(position: np.ndarray, after: Trajectory) -> np.ndarray:

@@ -7,7 +7,8 @@ import pytest
 from follower_robot import HOME, MS, Robot, S
 
 from vla_accel_ros.control.following.watchdog import Motion
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
 
 def test_after_the_clock_went_back_it_starts_over_from_the_joints():
@@ -65,6 +66,22 @@ def test_after_the_clock_has_jumped_it_brakes_in_the_new_time_what_was_commanded
         state = MotionState(now, position, velocity)
         path = np.array([stop.sample(now + ms * MS, state)[0] for ms in range(0, 600, 2)])
         v = np.diff(path, axis=0) * 500
+        assert np.abs(v).max() <= 3.0 and np.abs(np.diff(v, axis=0)).max() * 500 <= 20.0 * 1.001
+
+
+def test_a_stop_on_a_path_that_turns_just_then_is_within_limits_wherever_it_is_heard_of():
+    """At rest at the time of the stop, and again when it comes at the latest; in between it moves."""
+    times, rests = np.array([0, 150, 225]) * MS, np.zeros((3, 2))
+    positions, velocities = rests + [[0.1], [0.1], [0.15625]], rests + [[-1.5], [1.5], [0.0]]
+    path = Trajectory(("a", "b"), times, positions, velocities)
+    limits = JointLimits(*(np.full(2, value) for value in (-1.0, 1.0, 3.0, 20.0)))
+    was_ns, late_ms = 75 * MS, 200
+    assert not path.sample(was_ns)[1].any() and not path.sample(was_ns + late_ms * MS)[1].any()
+    stop = brake_on_arrival(path.joints, path.sample, was_ns, was_ns, late_ms / 1000, limits)
+    for lag_ms in range(0, late_ms + 1, 5):
+        state = MotionState(was_ns, *path.sample(was_ns + lag_ms * MS))
+        way = np.array([stop.sample(was_ns + ms * MS, state)[0] for ms in range(0, 1000, 2)])
+        v = np.diff(way, axis=0) * 500
         assert np.abs(v).max() <= 3.0 and np.abs(np.diff(v, axis=0)).max() * 500 <= 20.0 * 1.001
 
 

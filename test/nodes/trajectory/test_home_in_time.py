@@ -78,6 +78,19 @@ def test_it_begins_within_the_range_though_joints_are_measured_beyond_it():
     robot.assert_smooth()
 
 
+def test_a_move_whose_joints_do_not_follow_stops_and_says_which(robot):
+    robot.goes_home()
+    robot.off = True
+    fast_at = robot.path[-1]
+    assert_stays(robot)
+    assert "a does not follow: commanded" in robot.answers["home"].message
+    # 0.15 s of full speed may be between them, for 0.2 s, and then it brakes, 0.06 s after that is decided.
+    most = SPEED * (0.15 + 0.2 + 0.06 + 0.03) + SPEED**2 / ACCELERATION / 2
+    assert np.abs(robot.path[-1] - fast_at).max() < most
+    robot.off = False  # where it is commanded to be is where it is
+    assert_works(robot)
+
+
 def test_a_call_that_waits_for_the_stand_and_is_held_never_moves(waiting):
     waiting.hold()
     assert_stays(waiting)

@@ -22,7 +22,7 @@ from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.plausibility import nonsense
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.following.joining import Joining
-from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch
+from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch, astray
 from vla_accel_ros.control.following.watchdog import CHUNK, JOINT_STATES, Change, Motion, Safety
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.loop import LoopStats
@@ -39,8 +39,10 @@ class ChunkFollower:
     and the buffer those after them; all are the buffer's when None. following: of the buffer's joints; what
     is usual when None. Joints that it does not watch may be asked to go from end to end at once.
 
-    Attributes: `joining`, where motion goes on from. For diagnostics: `counts` of what was not sent, beside
-    the buffer's own; `faults`, sentences of what `resume` takes back.
+    Attributes: `joining`, where motion goes on from; `executed`, set by whoever sends: where controllers are
+    commanded to be at a time, float64 [D], NaN where that is what was decided here. Measured joints are
+    compared with it. For diagnostics: `counts` of what was not sent, beside the buffer's own; `faults`,
+    sentences of what `resume` takes back.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ChunkFollower:
         self.faults: dict[str, None] = {}
         self.joining = Joining(buffer, safety, self.counts)
         self._following = following or FollowingError.of(buffer.limits)
+        self.executed: Callable[[int], np.ndarray] | None = None
         self._flips = np.isinf(self._following.rad)
         self._leaps = LeapWatch(buffer.limits)
         self._max_age_s = max_age_s
@@ -293,18 +296,16 @@ class ChunkFollower:
             self._following.forget()
             return ""
         commanded, _ = self.buffer.reference(stamp_ns)
+        if self.executed is not None:
+            executed = self.executed(stamp_ns)
+            commanded = np.where(np.isfinite(executed), executed, commanded)
         joint = self._following.take(commanded, position, stamp_ns)
         if joint is None:
             return ""
         self.counts["following_errors"] += 1
         self._following.forget()
-        return self._fault(
-            f"{self.buffer.joints[joint]} does not follow: commanded {commanded[joint]:.2f}, measured "
-            f"{position[joint]:.2f} rad: is its drive on and its way clear? ~/resume goes on from where the "
-            "joints stand",
-            joint,
-            stamp_ns,
-        )
+        said = astray(self.buffer.joints[joint], commanded[joint], position[joint])
+        return self._fault(f"{said} ~/resume goes on from where the joints stand", joint, stamp_ns)
 
     def _fault(self, sentence: str, joint: int, stamp_ns: int) -> str:
         self.faults[sentence] = None

@@ -87,6 +87,14 @@ def usual(velocity: np.ndarray) -> np.ndarray:
     return np.maximum(DELAY_S * velocity, LEAST)
 
 
+def astray(name: str, commanded: float, measured: float) -> str:
+    """The sentence of a following error."""
+    return (
+        f"{name} does not follow: commanded {commanded:.2f}, measured {measured:.2f} rad: is its drive on "
+        "and its way clear?"
+    )
+
+
 class FollowingError:
     """Watches D joints. rad: greatest distance (m for prismatic joints), infinite for a joint that is not
     watched; s: for how long more is borne. Both float64 [D]. Time is given."""

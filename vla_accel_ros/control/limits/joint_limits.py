@@ -19,6 +19,7 @@ from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_fini
 _SHORTEST_S = 0.1
 # A clock that was set is noticed this much later at most.
 _NOTICED_S = 0.02
+_LOOK_S = 0.005
 
 
 class _Limited(Protocol):
@@ -116,11 +117,13 @@ def brake_on_arrival(
     up to late_s from now.
 
     From speed v a cubic to v T / 2 ahead brakes with v / T. A controller that is late by lag is closer by
-    v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more. Where
-    that is no room to the end of a joint's range, it takes 3 room / v, from where no cubic goes beyond.
+    v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more: the
+    greatest on the way, for a path may turn just now, or end before the controller hears of it. Where that is
+    no room to the end of a joint's range, it takes 3 room / v, from where no cubic goes beyond.
     """
     position, velocity = reference(was_ns)
-    speed = np.maximum(np.abs(velocity), np.abs(reference(was_ns + round(late_s * 1e9))[1]))
+    times_ns = np.linspace(was_ns, was_ns + late_s * 1e9, math.ceil(late_s / _LOOK_S) + 1)
+    speed = np.max([np.abs(reference(int(t_ns))[1]) for t_ns in times_ns], axis=0)
     top, lag_s = limits.acceleration, late_s + _NOTICED_S
     change = 4.0 * speed - 3.0 * np.abs(velocity)
     rest_s = (change + np.sqrt(change * change + 24.0 * top * speed * lag_s)) / (2.0 * top)

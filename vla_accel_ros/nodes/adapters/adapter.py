@@ -63,6 +63,11 @@ class Adapter(ABC):
         lately."""
         return {}
 
+    def commanded(self, t_ns: int) -> Mapping[str, float]:
+        """Where its controller is commanded to be at a time by what it was sent until then, by joint name;
+        empty where that is what was decided."""
+        return {}
+
     def begin(self) -> None:
         """Send nothing until the next trajectory: the robot is elsewhere, or driven by others."""
 
@@ -114,6 +119,6 @@ def steady_ns(node: ManagedNode) -> int | None:
     return None if node.get_clock().ros_time_is_active else time.monotonic_ns()
 
 
-def positions_of(names: tuple[str, ...], positions: np.ndarray) -> dict[str, float]:
-    """float64 [D] positions by name."""
-    return dict(zip(names, positions.tolist()))
+def by_name(names: tuple[str, ...], positions: np.ndarray | None) -> dict[str, float]:
+    """float64 [D] positions by name; nothing where they are not known."""
+    return {} if positions is None else dict(zip(names, positions.tolist()))

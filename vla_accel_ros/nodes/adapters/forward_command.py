@@ -6,6 +6,7 @@ All the care is in control/command_stream.py; here are the topic and its message
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 
 from rclpy.duration import Duration
 from std_msgs.msg import Float64MultiArray
@@ -15,7 +16,7 @@ from vla_accel_ros.control.command_stream import CommandStream
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name, steady_ns
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
 
@@ -35,6 +36,9 @@ class ForwardCommandAdapter(Adapter):
 
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
         self._stream.follow(trajectory, self._node.now_ns())
+
+    def commanded(self, t_ns: int) -> Mapping[str, float]:
+        return by_name(self.controller.joints, self._stream.commanded(t_ns))
 
     def begin(self) -> None:
         self._stream.forget()

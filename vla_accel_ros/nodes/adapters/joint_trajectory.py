@@ -22,7 +22,7 @@ from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name
 from vla_accel_ros.nodes.controllers.state import ControllerState, ReportedState
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -92,17 +92,31 @@ class JointTrajectoryAdapter(Adapter):
         self._hand_over.forget()
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        lead_s = self._delivery.lead_s
+        lead_s, was_ns = self._delivery.lead_s, now_ns - self._node.jumped_ns
+        self._look()
         self._delivery.forget()
         share = None if braking is None else braking.select(self.controller.joints)
-        braking = self._hand_over.stop(share, now_ns - self._node.jumped_ns, now_ns, lead_s)
+        self._tell(was_ns, now_ns)
+        braking = self._hand_over.stop(share, was_ns, now_ns, lead_s)
         if braking is not None:  # on arrival: the controller may not have heard of the new time yet
             self._publisher.publish(self._message.fill(braking, on_arrival_ns=now_ns))
+
+    def _tell(self, was_ns: int, now_ns: int) -> None:
+        """Where the controller said that it is, in the time before the clock was set, or in the new one."""
+        told = self._told
+        if told is None or min(abs(was_ns - told.stamp_ns), abs(now_ns - told.stamp_ns)) >= TOLD_NS:
+            return
+        set_ns = (now_ns - was_ns) * (abs(now_ns - told.stamp_ns) < abs(was_ns - told.stamp_ns))
+        here = [told.reference.get(name, np.nan) for name in self.controller.joints]
+        self._hand_over.told(np.array(here), told.stamp_ns - set_ns)
 
     def reference(self, now_ns: int) -> Mapping[str, float]:
         self._look()
         told = self._told
         return told.reference if told is not None and abs(now_ns - told.stamp_ns) < TOLD_NS else {}
+
+    def commanded(self, t_ns: int) -> Mapping[str, float]:
+        return by_name(self.controller.joints, self._hand_over.commanded(t_ns) if self._stamped else None)
 
     def rests_ns(self) -> int:
         return self._hand_over.rests_ns

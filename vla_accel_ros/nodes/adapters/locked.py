@@ -36,6 +36,10 @@ class LockedAdapter(Adapter):
         with self._lock:
             return self._adapter.reference(now_ns)
 
+    def commanded(self, t_ns: int) -> Mapping[str, float]:
+        with self._lock:
+            return self._adapter.commanded(t_ns)
+
     def begin(self) -> None:
         with self._lock:
             self._adapter.begin()

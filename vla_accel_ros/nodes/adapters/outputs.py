@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from vla_accel_ros.control.force.guard import ForceGuard, Reaction
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.extensions import controller_kind, load
-from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, positions_of
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name
 from vla_accel_ros.nodes.adapters.locked import LockedAdapter
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
@@ -85,17 +85,20 @@ class Outputs:
 
     def measured(self, positions: np.ndarray) -> None:
         """Measured joints, float64 [D] in the contract's order."""
-        by_name = positions_of(self._names, positions)
+        named = by_name(self._names, positions)
         for adapter in self.adapters:
-            adapter.measured(by_name)
+            adapter.measured(named)
 
     def reference(self) -> np.ndarray:
         """Where controllers say that they are commanded to be, float64 [D] in the contract's order, NaN where
         they say nothing."""
-        now_ns, told = self._node.now_ns(), dict[str, float]()
-        for adapter in self.adapters:
-            told.update(adapter.reference(now_ns))
-        return np.array([told.get(name, np.nan) for name in self._names])
+        now_ns = self._node.now_ns()
+        return self._named(adapter.reference(now_ns) for adapter in self.adapters)
+
+    def commanded(self, t_ns: int) -> np.ndarray:
+        """Where controllers are commanded to be at a time by what they were sent until then, float64 [D] in
+        the contract's order, NaN where that is what was decided."""
+        return self._named(adapter.commanded(t_ns) for adapter in self.adapters)
 
     def rests_ns(self) -> int:
         """When the last controller comes to rest by what was sent later than it was decided; else 0."""
@@ -157,6 +160,12 @@ class Outputs:
                 level, what = (WARN, adapter.trouble) if adapter.trouble else (OK, adapter.controller.kind)
                 lines.append(status(f"{adapter.controller.topic} stream", level, what, values))
         return lines
+
+    def _named(self, told: Iterable[Mapping[str, float]]) -> np.ndarray:
+        positions = dict[str, float]()
+        for of_one in told:
+            positions.update(of_one)
+        return np.array([positions.get(name, np.nan) for name in self._names])
 
     def _first_tick(self, adapter: Adapter) -> None:
         self.before_commands()

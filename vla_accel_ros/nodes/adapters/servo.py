@@ -26,7 +26,7 @@ from vla_accel_ros.control.command_stream import JogStream
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, steady_ns
+from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name, steady_ns
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
@@ -140,6 +140,9 @@ class ServoJointAdapter(ServoAdapter):
     def measured(self, positions: Mapping[str, float]) -> None:
         here = np.array([positions[name] for name in self.controller.joints])
         self._jog.measured(here, self._node.now_ns())
+
+    def commanded(self, t_ns: int) -> Mapping[str, float]:
+        return by_name(self.controller.joints, self._jog.commanded(t_ns))
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
         self._jog.stop(now_ns, steady_ns(self._node))

@@ -131,6 +131,11 @@ class Hold:
         """How long a controller takes at most to where the joints are, from wherever it holds them."""
         return self._follower.joining.approach_ns
 
+    @property
+    def measured_ns(self) -> int:
+        """Stamp of the newest joints; 0 before the first."""
+        return self._joints.newest_ns or 0
+
     def late(self, name: str) -> str:
         """What is late of this input, a sentence; empty when it is not."""
         late = self._follower.safety.watchdog.late(self.node.now_ns())

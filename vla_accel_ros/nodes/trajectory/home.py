@@ -16,10 +16,11 @@ from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.following.joint_faults import FollowingError, astray
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
-from vla_accel_ros.nodes.adapters.adapter import Adapter
+from vla_accel_ros.nodes.adapters.adapter import Adapter, by_name
 from vla_accel_ros.nodes.trajectory.hold import AT_HOME, HOMING, NOT_AT_HOME, RELEASED, RESTARTED, Hold
 from vla_accel_ros.nodes.trajectory.moves import JointMove, Outcome, Tolerances
 from vla_accel_ros.nodes.trajectory.release import say
@@ -59,6 +60,8 @@ class Home:
         self._hold, self._home, self._speed = hold, dict(contract.home), speed
         self._joints = [joint for joint in contract.joints if joint.name in self._home]
         self._limits = JointLimits.of(self._joints) if self._joints else None
+        following = np.array([(j.following.rad, j.following.s) for j in self._joints]).reshape(-1, 2).T
+        self._following = FollowingError(*following)
         self._range = {joint.name: joint.upper - joint.lower for joint in self._joints}
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
         self._adapters = [a for a in adapters if set(a.controller.joints) <= set(self._home)]
@@ -110,6 +113,8 @@ class Home:
         late = self._hold.late("joint_states")
         if late:
             self._stop(f"stopped, because {late}")
+        elif lost := self._lost():
+            self._stop(f"stopped, because {lost}")
         now_ns = self._polled_ns
         if not all(self._renew(one, now_ns) for one in self._streamed):
             self._stop("stopped, because this node was not scheduled for too long")
@@ -246,6 +251,7 @@ class Home:
         limits = self._limits
         here = np.clip([measured[name] for name in names], limits.lower, limits.upper)
         goal = np.array([self._home[name] for name in names])
+        self._following.forget()
         now_ns = self._hold.node.now_ns()
         # From wherever the setpoint is to where the joints are, first, which is what the motion begins with.
         first_ns = self._hold.approach_ns()
@@ -276,6 +282,20 @@ class Home:
         outcome: Outcome = future.result()
         if not outcome.reached:
             self._stop("stopped, because another controller did not get there")
+
+    def _lost(self) -> str:
+        """Which joint does not follow; empty when all do that are on their way. Before it begins a controller
+        may be anywhere: it was activated where the joints are, and has told nothing of that."""
+        measured, stamp_ns = self._hold.measured or {}, self._hold.measured_ns
+        here = np.array([measured.get(joint.name, np.nan) for joint in self._joints])
+        commanded = dict[str, float]()
+        for one in [s for s in self._streamed if stamp_ns >= s.trajectory.start_ns]:
+            whole = one.trajectory
+            commanded.update(by_name(whole.joints, whole.sample(stamp_ns)[0]))
+            commanded.update(one.adapter.commanded(stamp_ns))
+        there = np.array([commanded.get(joint.name, np.nan) for joint in self._joints])
+        j = self._following.take(there, here, stamp_ns)
+        return "" if j is None else astray(self._joints[j].name, there[j], here[j])
 
     def _away(self, trajectory: Trajectory) -> str:
         """Which joint is not at the trajectory's end; empty when all are."""
