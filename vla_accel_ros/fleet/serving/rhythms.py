@@ -47,4 +47,3 @@ class Asked:
         """The mean of those that are known; inf for a robot that has asked once."""
         times_s = self._times_s
         return (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else math.inf
-
