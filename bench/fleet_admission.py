@@ -1,6 +1,6 @@
 """How well admission predicts the largest number of robots whose chunks come in time.
 
-    python bench/fleet_admission.py [--seeds 16] [--seen 6] [--small] [--json FILE]
+    python bench/fleet_admission.py [--seeds 40] [--seen 6] [--small] [--json FILE]
 
 simulated: the node's FleetScheduler in simulated time, with a replica that runs the engine's own scheduling policy
 (fleets/simulated.py). What the host takes and that durations vary is in it and not in the
@@ -181,7 +181,7 @@ def against_measured() -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, predict, simulate; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=16, help="of phases (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=40, help="of phases (default: %(default)s)")
     parser.add_argument("--seen", type=int, default=6, help="of these, for robots that were seen")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
