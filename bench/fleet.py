@@ -15,8 +15,8 @@ fleet: robots ask --hz times a second by a trace (a random phase, intervals that
   came later than the motion lasted, and of the time that arms stood.
 admission: for each setting of --admit how many robots fleet/admission/forecast.py expects to fit, from what the replica
   measures at its start (expected) and of the robots as they were seen to ask in the warm-up of a window (seen); and the
-  largest number that keeps p99 within --within and stall within --stall, by windows of --window s for each seed,
-  the median of these.
+  largest number that keeps p99 within --within and stall within --stall, by the median over windows of --window s,
+  one for each seed.
 replicas2: two processes with an engine each: on two GPUs, if there are two, else both on one, for function only.
 
 Each part begins no case after --budget seconds of it. Prints tables and writes bench/results/fleet.json after each case.
@@ -352,14 +352,10 @@ def line(part: str, case: dict[str, Any]) -> str:
     if part == "admission":
         errors = (math.nan if case[of] is None else 100 * case[of] for of in ("error", "error_beside"))
         before, beside = (f"({error:+.1f} %)" for error in errors)
-        whole = (
-            f"{name}expected {case['expected']} {before}, of those seen {case['expected_beside']:g} {beside}, "
-            f"found {case['most']:g} robots; {case['capacity_hz']:.1f} chunks/s"
+        return (
+            f"{name}expected {case['expected']} {before}, of those seen {case['expected_beside']} "
+            f"{beside}, found {case['most']} robots; {case['capacity_hz']:.1f} chunks/s"
         )
-        each = (
-            f"  seed {r['seed']}: of those seen {r['expected']}, found {r['most']}" for r in case["seeds"]
-        )
-        return "\n".join((whole, *each))
     said = ", function only" if case["function_only"] else ""
     return f"{name}{case['alone_hz']:9.1f}{sum(case['together_hz']):10.1f}{case['speedup']:10.3f}{said}"
 

@@ -341,14 +341,20 @@ def fleet_scheduler() -> Iterator[Claim]:
     admission = result("fleet_admission")
     rows, found = admission["simulated"], admission["measured"]
     for number, row in enumerate(rows, 1):
-        named = f"| {number}. {row['engine']} | {row['hz']:g} | {row['within_ms']:g} | {row['policy']} |"
-        yield SCHEDULER, named, [row["predicted"], row["simulated"], abs(100 * row["error"])]
-    errors = [abs(row["error"]) for row in rows]
-    close, took = sum(error <= 0.05 for error in errors), max(row["predicted_in_cpu_ms"] for row in rows)
-    figures = [len(errors), None, 100 * max(errors), took, None]
+        asked = f"{row['hz']:g} | {row['within_ms']:g} | {100 * row['jitter']:g} | {row['policy']}"
+        named = f"| {number}. {row['engine']}, {row['setting']} | {asked} |"
+        figures = [row["predicted"], row["simulated"], abs(100 * row["error"]), row["least"], row["most"]]
+        yield SCHEDULER, named, [*figures, 100 * row["unseen_error"], 100 * row["beside_error"]]
+    errors = [row["error"] for row in rows]
+    close = sum(abs(error) <= 0.05 for error in errors)
+    figures = [len(errors), None, 100 * max(map(abs, errors)), sum(error <= 0.0 for error in errors)]
+    for of in ("unseen_error", "beside_error"):
+        figures += [sum(row[of] <= 0.05 for row in rows), None][: 2 if of == "unseen_error" else 1]
     yield SCHEDULER, f"{close} of", figures
+    took = [max(row[name] for row in rows) for name in ("predicted_in_cpu_ms", "judged_in_cpu_ms")]
+    yield SCHEDULER, "A forecast takes", [*took, None]
     draws = found["single_draws"]
-    figures = [found["measured"], found["predicted"], abs(100 * found["predicted_error"])]
+    figures = [found["measured"], found["predicted"], abs(100 * found["predicted_error"]), None]
     figures += [draws["least"], draws["most"], draws["median"]]
     figures += [found["same_phases"], abs(100 * found["same_phases_error"])]
     yield SCHEDULER, "**Measured**: the H200 above served", figures

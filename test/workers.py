@@ -18,7 +18,8 @@ STARTING = {
     " sim_robot sim_time trace",
     "nodes/adapters": "forward_command servo",
     "nodes/camera": "camera_node",
-    "nodes/fleet": "fleet_bag fleet_chaos fleet_up hybrid_placement robot_in_a_fleet scheduler_node seen_robots",
+    "nodes/fleet": "fleet_bag fleet_chaos fleet_up hybrid_placement robot_in_a_fleet scheduler_node"
+    " seen_robots",
     "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
     " instruction lost_ports odd_images openvla_node questions staggered_node transports",
     "nodes/recorder": "player recorder",

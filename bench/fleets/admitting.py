@@ -4,6 +4,7 @@ found by trying."""
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -12,7 +13,6 @@ from fleets.loads import most_robots, play
 from fleets.serving import Robots, as_observation, serving
 from vla_accel_ros.fleet.admission.forecast import Rhythm, chunks_hz, fits, pace
 from vla_accel_ros.fleet.admission.replica_model import Measured, ReplicaModel
-from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.models.policy import Policy
 
 Seen = Sequence[Sequence[float] | None]
@@ -54,62 +54,44 @@ def expected_beside(
 def measured_fleet(
     policy: Policy, setting: str, robots: Robots, given: argparse.Namespace, told: Callable[[Any], None]
 ) -> dict[str, Any]:
-    """A setting: what is expected, and by windows of each seed what is found. told: of each window."""
+    """A setting: what is expected, and what is found by windows of each seed: a number fits by the median of
+    their p99 and of their stall. told: of each window. What is expected beside robots that were seen is that
+    of the largest fleet that was served well, as it asked before what counts."""
+    windows: list[dict[str, Any]] = []
     with serving(policy, setting, robots, given.views) as replica:
         replica.measure(as_observation(robots, robots.names[0]))
         known = Measured.of(replica)
         hz, within_s, buffer_s, limit = given.hz, given.within, given.buffer, given.most_robots
         expected = min(round(chunks_hz(known, hz, within_s, buffer_s) / hz), limit)
-        rows = [_of_seed(replica, known, expected, robots, seed, given, told) for seed in given.seeds]
-    most = median(row["most"] for row in rows)
-    beside = median(row["expected"] for row in rows)
+
+        def window(count: int, seed: int) -> dict[str, Any]:
+            found = play(replica, robots, count, hz, buffer_s, given.window, seed, warm_up=given.warm_up)
+            windows.append({"seed": seed, **found})
+            told({"setting": f"  seed {seed}", **found})
+            return found
+
+        def fit(count: int) -> bool:
+            found = [window(count, seed) for seed in given.seeds]
+            p99_ms = median(one["image_to_chunk"].get("p99_ms", math.inf) for one in found)
+            return p99_ms <= 1e3 * within_s and median(one["stall"] for one in found) <= given.stall
+
+        most = most_robots(fit, 1, limit, expected)
+    last = [one for one in windows if one["robots"] == max(1, most)]
+    for one in last:
+        took_s = None if one["took_ms"] is None else 1e-3 * one["took_ms"]
+        found = expected_beside(known, one["seen"], took_s, hz, within_s, buffer_s, limit)
+        one["expected"], one["slower"] = found[0], round(found[1], 3)
+    beside = median(one["expected"] for one in last) if last else None
     return {
         "setting": setting,
         "expected": expected,
         "expected_beside": beside,
         "most": most,
         "error": round(expected / most - 1.0, 4) if most else None,
-        "error_beside": round(beside / most - 1.0, 4) if most else None,
+        "error_beside": round(beside / most - 1.0, 4) if most and beside is not None else None,
         "capacity_hz": round(known.capacity_hz, 2),
         "curve_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in known.serve},
         "frames_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in known.frames},
         "at_once": known.most,
-        "seeds": rows,
+        "windows": windows,
     }
-
-
-def _of_seed(
-    replica: LocalReplica,
-    known: Measured,
-    expected: int,
-    robots: Robots,
-    seed: int,
-    given: argparse.Namespace,
-    told: Callable[[Any], None],
-) -> dict[str, Any]:
-    """From what is expected outwards. What is expected beside robots that were seen to ask is that of the
-    largest fleet that was served well, and of the first, from the time before what counts."""
-    windows: list[dict[str, Any]] = []
-
-    def fit(count: int) -> bool:
-        times = given.hz, given.buffer, given.window
-        found = play(replica, robots, count, *times, seed, warm_up=given.warm_up)
-        p99_ms = found["image_to_chunk"].get("p99_ms", float("inf"))
-        found["fits"] = p99_ms <= 1e3 * given.within and found["stall"] <= given.stall
-        windows.append(found)
-        told({"setting": f"  seed {seed}, {'fits' if found['fits'] else 'too many'}", **found})
-        return bool(found["fits"])
-
-    most = most_robots(fit, 1, given.most_robots, expected)
-    told_by = given.hz, given.within, given.buffer, given.most_robots
-    well = [window for window in windows if window["fits"]]
-    last = max(well, key=_robots) if well else min(windows, key=_robots)
-    for window in (last, *well[:1]):
-        took_s = None if window["took_ms"] is None else 1e-3 * window["took_ms"]
-        window["expected"], slower = expected_beside(known, window["seen"], took_s, *told_by)
-        window["slower"] = round(slower, 3)
-    return {"seed": seed, "most": most, "expected": last["expected"], "windows": windows}
-
-
-def _robots(window: dict[str, Any]) -> int:
-    return int(window["robots"])

@@ -91,7 +91,7 @@ def make_trace(robots: int, hz: float, jitter: float, seconds: float, seed: int)
 @dataclass
 class Fleet:
     """A FleetScheduler as the node runs it: one thread calls it for each request, whenever something was
-    computed, and every STEP_S. answers: of requests, with the time when they came. seen, took_s: how the robots
+    computed, and every STEP_S. answers: of requests, with the time when they came. seen, took_s: how robots
     were seen to ask until seen_s of the trace, and the median of how long their requests took."""
 
     replica: Replica

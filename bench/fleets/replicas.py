@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 
@@ -13,7 +14,7 @@ class Undescribed:
     none."""
 
     answers = 0
-    config = None
+    config: EngineConfig | None = None
 
     def describe(self, robot: RobotDescription) -> Future[Session | None]:
         future: Future[Session | None] = Future()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.engine.session import Session
@@ -61,7 +62,8 @@ class TimedReplica:
         self.served: list[Round] = []
         self.cancelled: list[Round] = []
         self.dead, self.refuses = False, ""
-        self.answers, self.session, self.step_s, self.config = 0, None, STEP_S, None
+        self.answers, self.session, self.step_s = 0, None, STEP_S
+        self.config: EngineConfig | None = None
         self.questions: dict[Future[str], Round] = {}
 
     def room(self) -> int:

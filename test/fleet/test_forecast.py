@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +92,7 @@ def asked_s(robots: int, seconds: float, seed: int, jitter: float = 0.1) -> list
     return [[at_s for at_s in row if at_s < seconds] for row in gaps.cumsum(axis=1).tolist()]
 
 
-def largest(fit, least: int = 20, most: int = 60) -> int:  # type: ignore[no-untyped-def]
+def largest(fit: Callable[[int], bool], least: int = 20, most: int = 60) -> int:
     """The last of those that fit, of which all smaller ones are taken to fit."""
     low, high = least, most
     while high - low > 1:
@@ -107,7 +110,7 @@ def test_as_many_robots_fit_as_in_a_simulation_of_every_detail(config: EngineCon
         times = asked_s(60, seconds, seed)
 
         def fit(robots: int) -> bool:
-            return waited_s(config, sorted(sum(times[:robots], [])), warm_s) <= WITHIN_S
+            return waited_s(config, sorted(chain(*times[:robots])), warm_s) <= WITHIN_S
 
         return largest(fit)
 
@@ -118,7 +121,7 @@ def test_as_many_robots_fit_as_in_a_simulation_of_every_detail(config: EngineCon
 
 @pytest.mark.parametrize("config", [STAGGERED, BATCHES])
 def test_the_same_requests_wait_as_long_as_in_every_detail(config: EngineConfig) -> None:
-    model, times = ReplicaModel.of(measured(config)), sorted(sum(asked_s(36, 6.0, seed=77), []))
+    model, times = ReplicaModel.of(measured(config)), sorted(chain(*asked_s(36, 6.0, seed=77)))
     took = [took_s for at_s, took_s in model.play(times, lambda *_: math.inf) if at_s >= 1.0]
     assert float(np.percentile(took, 99)) == pytest.approx(waited_s(config, times, 1.0), rel=0.1)
 
@@ -141,7 +144,7 @@ def test_robots_that_ask_at_once_leave_less_room_than_those_that_take_turns(conf
         each = [Rhythm(1 / HZ, 0.01, spread * robot / robots / HZ) for robot in range(robots)]
         return fits(model, each, WITHIN_S)[0]
 
-    at_once, in_turns = (largest(lambda n, s=spread: fit(s, n), 1, 60) for spread in (0.0, 1.0))
+    at_once, in_turns = (largest(partial(fit, spread), 1, 60) for spread in (0.0, 1.0))
     assert at_once < 0.5 * in_turns
     expected = chunks_hz(known, HZ, WITHIN_S) / HZ
     assert at_once < 0.6 * expected and in_turns > expected, "nobody knows when they ask: between"

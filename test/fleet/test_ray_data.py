@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vla_accel_ros.fleet.protocol import EncodedObservation, Round
 from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.fleet.protocol import EncodedObservation, Round
 from vla_accel_ros.fleet.replicas import ray_data as data
 from vla_accel_ros.fleet.replicas.ray_options import Pauses
 from vla_accel_ros.fleet.replicas.ray_server import FAILED, LOST, OF_A_CHUNK, OK, REFUSED, plain_chunk

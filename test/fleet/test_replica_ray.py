@@ -23,7 +23,7 @@ from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, R
 from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import Cluster
 from vla_accel_ros.fleet.replicas.ray_options import Deadlines, Where
-from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
+from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE, ReplicaLost
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports, Settings
 
@@ -98,7 +98,8 @@ def know(one: RayReplica) -> None:
 def test_it_is_measured_where_it_runs_and_over_the_way_there(replicas) -> None:
     for one in replicas:
         assert one.pid != os.getpid() and one.room() == one.most == 2 and one.updates == 4
-        assert set(one.profile.known()) == {(SERVE, 1), (SERVE, 2)} and 0.0 < one.network_s < 1.0
+        known = {(FRAMES, 1), (SERVE, 1), (SERVE, 2)}
+        assert set(one.profile.known()) == known and one.config is not None and 0.0 < one.network_s < 1.0
 
 
 def test_chunks_are_those_of_a_replica_of_this_process_to_the_bit(replicas) -> None:

@@ -1,8 +1,7 @@
 """Forecasts in a thread of their own, so that whoever asks for one never waits for it.
 
-A forecast takes some tenths of a second, in which a scheduler would answer nobody. Who asks for one that is not
-there yet is told so by `Forecasting`, and asks again when it is woken; what was computed is remembered, as it
-is without a thread.
+A forecast takes some tenths of a second, in which a scheduler would answer nobody. Who asks for one that is
+not there yet is told so by `Forecasting`, and asks again when it is woken; what was computed is remembered.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Background:
         with self._lock:
             future = self._known.get(key)
             if future is None:
-                future = self._known[key] = self._thread.submit(self._compute, *key)
+                future = self._known[key] = self._thread.submit(self._compute, function, *arguments)
                 while len(self._known) > _KEPT:
                     self._known.popitem(last=False)
                 future.add_done_callback(lambda _: self._wake())

@@ -1,11 +1,11 @@
-"""How many robots get their chunks in time, before a further one is tried: simulated with the engine's policy.
+"""How many robots get their chunks in time, before one more is tried: simulated with the engine's policy.
 
 Robots ask nearly periodically, and for a chunk only when they have the one before: so they wait for less than
 the same number of requests at random would. What they wait for depends on how their requests happen to lie
-beside each other. Where a scheduler has seen when its robots ask (`Rhythm`), they are simulated from there on;
-when others ask, as a robot that is not served yet, is drawn. Several fleets are drawn and each is simulated for
-ROUNDS rounds on the times that the replica measured (fleet.admission.replica_model). They fit if in half of
-the draws SHARE of the chunks come in time, and arms stand no longer than STALL of it.
+beside each other. Where a scheduler has seen when its robots ask (`Rhythm`), they are simulated from there
+on; when others ask, as a robot that is not served yet, is drawn. Several fleets are drawn and each is
+simulated for ROUNDS rounds on the times that the replica measured (fleet.admission.replica_model). They fit
+if in half of the draws SHARE of the chunks come in time, and arms stand no longer than STALL of it.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Room:
-    """For a further robot. rate_hz: the largest of the rates tried that fits, 0 if none does. in_time: share of
-    chunks in the median draw, at the rate that it asks for. pace: by which factor the replica is slower than
-    it was measured."""
+    """For a further robot. rate_hz: the largest of the rates tried that fits, 0 if none does. in_time: share
+    of chunks in the median draw, at the rate that it asks for. pace: by which factor the replica is slower
+    than it was measured."""
 
     rate_hz: float
     in_time: float
@@ -138,8 +138,8 @@ def drawn(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float, seed: 
 
 
 def fits(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float) -> tuple[bool, float]:
-    """Whether these robots get what they need, and the share of chunks in time in the median of the draws that
-    were needed to tell."""
+    """Whether these robots get what they need, and the share of chunks in time in the median of the draws
+    that were needed to tell."""
     shares, well, badly = list[float](), 0, 0
     requests = sum(robots[0].period_s / robot.period_s for robot in robots) * (ROUNDS + WARM_UP)
     draws = int(min(DRAWS, max(LEAST_DRAWS, MOST_REQUESTS / requests)))
@@ -170,9 +170,9 @@ def pace(model: ReplicaModel, robots: Sequence[Rhythm], took_s: float) -> float:
 
 @lru_cache(1024)
 def chunks_hz(measured: Measured, rate_hz: float, within_s: float, buffer_s: float = math.inf) -> float:
-    """How many chunks a second a replica makes for robots that each ask for rate_hz of them, nobody knows when,
-    so that they come within_s: a multiple of rate_hz, 0 if not even one robot's do; inf where nothing is known,
-    or no time is told."""
+    """How many chunks a second a replica makes for robots that each ask for rate_hz of them, nobody knows
+    when, so that they come within_s: a multiple of rate_hz, 0 if not even one robot's do; inf where nothing
+    is known, or no time is told."""
     if not measured.serve or math.isinf(within_s):
         return math.inf
     model, most = ReplicaModel.of(measured), max(1, math.floor(measured.capacity_hz / rate_hz))
@@ -203,9 +203,9 @@ def room(
     took_s: float | None = None,
     slower: float = 1.0,
 ) -> Room:
-    """For one more beside these robots, that asks for wanted_hz chunks a second, or at least that part of them;
-    when it will ask is drawn. took_s: the median of how long their requests took; else, and at least, the
-    replica is so many times slower than it was measured."""
+    """For one more beside these robots, that asks for wanted_hz chunks a second, or at least for that part of
+    them; when it will ask is drawn. took_s: the median of how long their requests took; slower: by which
+    factor at least the replica is slower than it was measured."""
     model, share = ReplicaModel.of(measured), 1.0
     if took_s is not None:
         slower = max(slower, pace(model, robots, took_s))

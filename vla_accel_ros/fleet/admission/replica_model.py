@@ -72,11 +72,11 @@ class Measured:
 
     def slower(self, factor: float) -> Measured:
         """By a factor. Rounded, so that small changes of what is measured are none."""
-        curves = (
+        serve, frames = (
             tuple((n, float(f"{factor * seconds:.2e}")) for n, seconds in curve)
             for curve in (self.serve, self.frames)
         )
-        return replace(self, **dict(zip(("serve", "frames"), curves, strict=True)))
+        return replace(self, serve=serve, frames=frames)
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,8 @@ def _model(measured: Measured) -> ReplicaModel:
     frames_s = _frames_s(measured.frames or ((1, frame_s),), together)
     first = ReplicaModel(frames_s, (0.0,) * (seats + 1), steps, measured.most or most, make)
     by_load = config is not None and config.seats_by_load
-    sizes = (
-        [1 << power for power in range(seats.bit_length()) if 1 << power < seats]
-        if by_load
-        else range(1, seats)
-    )
-    return _with_steps(first, measured.serve, (*sizes, seats))
+    sizes = tuple(1 << power for power in range(seats.bit_length())) if by_load else range(1, seats)
+    return _with_steps(first, measured.serve, (*(size for size in sizes if size < seats), seats))
 
 
 def _of_engine(config: EngineConfig) -> Callable[[], Policy]:

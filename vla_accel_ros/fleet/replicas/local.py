@@ -184,31 +184,43 @@ class LocalReplica:
         return (ends_s[end] - ends_s[begin]) / (end - begin)
 
     def _frame_s(self, observation: Observation, frames: int) -> float:
-        """From one frame to the next if so many are always there, and no chunk is made of them."""
-        ends_s, over, total = list[float](), threading.Event(), frames * (MEASURED + 2)
+        """From one frame to the next if so many are always there, and no chunk is made of them. A frame may
+        be published before the device has computed it: runs of two lengths that end with a chunk tell."""
+        long_s, short_s = (self._frames_s(observation, frames, groups) for groups in (MEASURED + 1, 1))
+        return max(1e-6, (long_s - short_s) / (MEASURED * frames))
+
+    def _frames_s(self, observation: Observation, frames: int, groups: int) -> float:
+        """How long so many groups of frames and a chunk of the last one take."""
+        prefixes, over, began_s = self.engine.runner.prefixes, Future[None](), self._clock()
+        left = [groups * frames, groups * frames]  # to be submitted, to be finished
 
         def submit() -> None:
-            request = Request(OBSERVE, observation.robot, observation=observation, waits=True)
-            request.on_progress = ended
-            self.engine.scheduler.submit(request)
+            left[0] -= 1
+            frame = Request(OBSERVE, observation.robot, observation=observation, waits=True)
+            frame.on_progress = seen
+            self.engine.scheduler.submit(frame)
 
-        def ended(request: Request) -> None:
-            if not request.finished:
+        def seen(frame: Request) -> None:
+            if not frame.finished:
                 return
-            self.engine.runner.prefixes.remove(request.robot)
-            if isinstance(request.result, Prefix):
-                request.result.release()
-            ends_s.append(self._clock())
-            if len(ends_s) <= total - frames:
+            prefixes.remove(frame.robot)
+            if not isinstance(frame.result, Prefix):
+                over.set_exception(frame.error or RuntimeError("a frame was not computed"))
+                return
+            left[1] -= 1
+            if left[0]:
                 submit()
-            elif len(ends_s) == total:
-                over.set()
+            if left[1]:
+                frame.result.release()
+                return
+            job = _Job(Round("", frame.robot, 0, 0), Future(), began_s, prefix=frame.result)
+            job.future.add_done_callback(lambda _: over.set_result(None))
+            self._submit(job, self._action(job, frame.robot))
 
         for _ in range(frames):
             submit()
-        over.wait()
-        begin, end = frames, frames * (MEASURED + 1)
-        return (ends_s[end] - ends_s[begin]) / (end - begin)
+        over.result()
+        return self._clock() - began_s
 
     def _begin(self, job: _Job, observation: EncodedObservation) -> None:
         with self._lock:

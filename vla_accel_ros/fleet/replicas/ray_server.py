@@ -147,4 +147,5 @@ def _sentence(error: BaseException) -> str:
 
 def plain_options(config: EngineConfig) -> tuple[tuple[str, Any], ...]:
     """Its fields by name, each of the type of its default."""
-    return tuple((one.name, type(one.default)(getattr(config, one.name))) for one in fields(EngineConfig))
+    usual = {one.name: type(one.default) for one in fields(EngineConfig)}
+    return tuple((name, kind(getattr(config, name))) for name, kind in usual.items())  # type: ignore[misc]

@@ -23,7 +23,7 @@ so many requests that are served together."""
 FRAMES = "frames"
 """Stage of frames alone: (FRAMES, batch) -> seconds of so many that are computed together."""
 MEASURED = 4
-"""How many chunks are measured, for each request that is there; one more before and one after do not count."""
+"""How many chunks are measured, for each request that is there, but one before and one after."""
 
 
 class ReplicaLost(RuntimeError):
@@ -40,10 +40,10 @@ class Served:
 
 
 class Replica(Protocol):
-    """Computes requests of several robots. name: of all replicas its own. profile: see SERVE, FRAMES. most: how many
-    requests it computes at once. network_s: to it and back with an observation. answers: how many questions
-    it answers at once, beside them; 0 where the model has no language head. config: of its engine, by which
-    it is simulated; None where that is not known, or chunks are made of tokens."""
+    """Computes requests of several robots. name: of all replicas its own. profile: see SERVE, FRAMES. most:
+    how many requests it computes at once. network_s: to it and back with an observation. answers: how many
+    questions it answers at once, beside them; 0 where the model has no language head. config: of its engine,
+    by which it is simulated; None where that is not known, or chunks are made of tokens."""
 
     name: str
     profile: Profile

@@ -131,9 +131,10 @@ class Judge:
         if others or not one.serve or math.isinf(rules.within_s) or not 0.0 < wanted_hz < math.inf:
             return None
         served = [each for each in robots if each is not robot and each.verdict.admitted]
-        seen = [each.asked.rhythm(now_s) for each in served]
-        if not 0 < len(served) < MOST_ROBOTS or len(seen) - seen.count(None) < SEEN * len(seen):
+        if not 0 < len(served) < MOST_ROBOTS:
             return None
         rhythms = tuple(each.rhythm(now_s) for each in served)
+        if sum(each.next_s is not None for each in rhythms) < SEEN * len(rhythms):
+            return None
         asked = wanted_hz, rules.least, rules.within_s
         return one.slower(1.0), rhythms, *asked, late.took_s, max(late.slower, self._pace)

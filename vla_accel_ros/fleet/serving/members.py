@@ -177,7 +177,10 @@ class Members:
                 self._again = False
 
     def _judge_new(self, robot: Robot, now_s: float) -> None:
-        verdict = self.judge.verdict(robot, self.judge.room(robot, self.robots.values(), now_s))
+        room = self.judge.room(robot, self.robots.values(), now_s)
+        verdict = self.judge.verdict(robot, room)
+        if room is not None:
+            robot.judged_s = now_s
         del self._new[robot.name]
         if verdict.admitted:
             try:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-
-import numpy as np
+from itertools import pairwise
 
 from vla_accel_ros.fleet.admission.forecast import Rhythm
 
@@ -38,8 +37,9 @@ class Asked:
         times_s = self._times_s
         if len(times_s) < LEAST or now_s - times_s[-1] > PAUSE * self._period_s:
             return None
-        gaps_s, period_s = np.diff(times_s), self._period_s
-        vary = min(1.0, math.sqrt(3.0) * float(np.std(gaps_s)) / period_s)
+        period_s = self._period_s
+        squares = sum((after - before - period_s) ** 2 for before, after in pairwise(times_s))
+        vary = min(1.0, math.sqrt(3.0 * squares / (len(times_s) - 1)) / period_s)
         return Rhythm(period_s, vary, max(0.0, times_s[-1] + period_s - now_s), self._buffer_s)
 
     @property
@@ -47,4 +47,3 @@ class Asked:
         """The mean of those that are known; inf for a robot that has asked once."""
         times_s = self._times_s
         return (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else math.inf
-
