@@ -46,6 +46,15 @@ def test_a_small_run_of_admission_predicts_and_simulates(tmp_path: Path) -> None
     assert found["measured"]["measured"] == published("fleet")["admission"][0]["most"]
 
 
+def test_what_was_published_of_admission_is_nearly_all_within_five_percent() -> None:
+    rows = published("fleet_admission")["simulated"]
+    errors = [abs(row["error"]) for row in rows]
+    assert sum(error <= 0.05 for error in errors) >= 14 and max(errors) <= 0.06
+    assert {(row["setting"], row["hz"]) for row in rows} >= {
+        (setting, hz) for setting in ("default", "batches") for hz in (2.0, 3.0, 5.0)
+    }
+
+
 def test_what_a_simulated_replica_measures_is_its_own_rate() -> None:
     engine = Engine((10.0, 20.0, 40.0), (1.0, 1.0, 1.0))
     known = measure(engine, fleet_admission.BATCHES).profile.known()
