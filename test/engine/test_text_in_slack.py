@@ -367,14 +367,57 @@ def test_what_nobody_asked_for_comes_at_its_pace_and_after_questions() -> None:
     assert len({text.request_id for text in robot.texts}) == 3 and robot.holds_nothing
 
 
-def test_nothing_is_said_unasked_while_such_a_text_is_under_way() -> None:
-    robot = Robot(narrate_s=0.001)
-    for number in range(3):
+def test_nothing_is_said_unasked_while_such_a_text_waits() -> None:
+    robot = Robot(answers=1, narrate_s=0.001)
+    robot.stream.ask(QUESTIONS[0])
+    for number in range(4):
         robot.see(make_observation(number))
-        robot.now_s += 1.0
-    assert len(robot.scheduler.requests) == 1
+        robot.turn(0.0)
+        robot.now_s += 0.1
+    asked, unasked = robot.scheduler.requests
+    assert (asked.begun, unasked.begun) == (True, False)
     robot.turn()
-    assert len({text.request_id for text in robot.texts}) == 1
+    assert len({text.request_id for text in robot.texts}) == 2
+
+
+@pytest.mark.parametrize(("answers", "at_once"), [(4, 3), (2, 1), (1, 1)])
+def test_texts_that_take_longer_than_their_period_share_their_forwards(answers: int, at_once: int) -> None:
+    robot, seen = Robot(answers=answers, narrate_s=0.1, max_tokens=8), []
+    for number in range(12):  # in each period of 0.1 s there is time for two tokens
+        seen.append(make_observation(number, stamp_ns=number))
+        robot.see(seen[-1])
+        assert robot.turn(0.0055) == 2
+        assert robot.engine.runner.text.places == answers - min(number + 1, at_once) or number > 2
+        robot.now_s = number * 0.1 + 0.1
+    about = {text.prefix.stamp_ns: text.text for text in robot.texts if text.finished}
+    assert len(about) == {3: 7, 1: 3}[at_once]
+    for number, said in about.items():
+        assert said == alone(seen[number], seen[number].instruction, tokens=8)
+    robot.turn()
+    assert robot.holds_nothing
+
+
+def test_a_place_is_left_to_a_question_beside_texts_that_nobody_asked_for() -> None:
+    robot = Robot(answers=3, narrate_s=0.1, max_tokens=64)
+    for number in range(4):
+        robot.see(make_observation(number, stamp_ns=number))
+        robot.turn(0.004)
+        robot.now_s += 0.1
+    assert robot.engine.runner.text.places == 1
+    robot.stream.ask(QUESTIONS[0])
+    robot.turn(0.004)
+    assert robot.engine.runner.text.places == 0
+    assert [text.prefix.instruction for text in robot.texts][-1] == QUESTIONS[0]
+
+
+def test_texts_come_as_often_as_wanted_although_frames_do_not_come_just_then() -> None:
+    robot, begun = Robot(narrate_s=0.15, max_tokens=1), 0
+    for number in range(61):
+        robot.now_s = 0.1 * number
+        robot.see(make_observation(number))
+        robot.turn()
+        begun = len({text.request_id for text in robot.texts})
+    assert begun == 40  # one in 0.15 s, and not in 0.2 s
 
 
 def test_the_instruction_as_a_question_needs_no_prefill_of_its_own() -> None:

@@ -3,9 +3,9 @@
 Nothing is decided here: every frame, every wish for a chunk and every question is a request, and the
 scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
 for something new to act on: a frame, newer joints for a model with a state token, or where chunks are guided
-newly committed points (engine.readiness). Questions wait for room,
-and the model continues its own prompt when nobody asks. Results are handed over in a thread of their own, so
-that a slow receiver never delays the lane; nothing piles up before it (`_give`).
+newly committed points (engine.readiness). Questions wait for room, and the model continues its own prompt
+at its rate when nobody asks. Results are handed over in a thread of their own, so that a slow receiver never
+delays the lane; nothing piles up before it (`_give`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from vla_accel_ros.engine.actors.flow import BESIDE
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
@@ -109,8 +110,9 @@ class Streaming:
 
     action: how often at most chunks are made from one frame, for newer joints or newly committed points; of
     a new frame one is made at once.
-    language: how often the model continues its own prompt; None: it answers only questions. max_tokens:
-    of the longest answer. A prefix that was there before (a warm-up, or the last one before a pause) is never
+    language: how often the model continues its own prompt; None: it answers only questions. Where that takes
+    longer than a period, several such texts are written at once, each about its own frame: they share their
+    forwards. max_tokens: of the longest answer. A prefix that was there before (a warm-up, or the last one before a pause) is never
     acted on.
     """
 
@@ -283,14 +285,24 @@ class Streaming:
         return period_s + (due_s if request.begun_s - due_s < period_s else request.begun_s)
 
     def _narrate(self, prefix: Prefix) -> None:
-        """Have the model continue its own prompt, if it is time and it is not doing so already."""
+        """Have the model continue its own prompt, if it is time and there is room for that."""
         if self._language is None or not self._running or prefix.version == self._narrated:
             return
-        now_s = self._scheduler.now_s()
-        if now_s < self._narrate_s or not all(request.priority for request in self._asks()):
+        now_s, period_s = self._scheduler.now_s(), self._language.period_s
+        if now_s < self._narrate_s or not self._may_narrate():
             return
-        self._narrated, self._narrate_s = prefix.version, now_s + self._language.period_s
+        due_s = self._narrate_s if now_s - self._narrate_s < period_s else now_s
+        self._narrated, self._narrate_s = prefix.version, due_s + period_s
         self._scheduler.submit(self._ask(None))
+
+    def _may_narrate(self) -> bool:
+        """Whether another text may begin that nobody asked for: none of this robot waits, and they leave a
+        place for an answer, and a slot for its frame."""
+        config = self._engine.config
+        unasked = [r for r in self._scheduler.requests if r.want == ASK and not r.priority]
+        own = [request for request in unasked if request.robot == self._robot]
+        spare = config.slots - max(1, config.staggered) - BESIDE
+        return not own or (all(r.begun for r in own) and len(unasked) < min(config.answers - 1, spare))
 
     def _ask(self, question: str | None) -> Request:
         return Request(

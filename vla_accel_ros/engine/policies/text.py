@@ -126,7 +126,7 @@ class TextInSlack(Policy):
         waiting = [request.submitted_s for request in asks if not request.begun]
         if waiting:
             return min(waiting) + PATIENCE_S
-        begun_s = max(request.begun_s for request in asks)
+        begun_s = min(request.begun_s for request in asks)
         return max(begun_s, begun_s if self._wrote_s is None else self._wrote_s) + self._patience_s
 
 
