@@ -112,8 +112,8 @@ class Streaming:
     a new frame one is made at once.
     language: how often the model continues its own prompt; None: it answers only questions. Where that takes
     longer than a period, several such texts are written at once, each about its own frame: they share their
-    forwards. max_tokens: of the longest answer. A prefix that was there before (a warm-up, or the last one before a pause) is never
-    acted on.
+    forwards. max_tokens: of the longest answer. A prefix that was there before (a warm-up, or the last one
+    before a pause) is never acted on.
     """
 
     def __init__(
