@@ -42,7 +42,7 @@ from full_size.streamed import Camera, Streamed, costs_alone
 from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.interpreter import SWITCH_S
+from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.cli import finish
@@ -128,6 +128,7 @@ def _cases(
             case = {"kind": kind, "way": way, "setting": setting, "frames": state, **found}
             document["cases"].append(case)
             print(line(case), flush=True)
+            gc.unfreeze()
             if out is not None:
                 write(out / "stream.json", document)  # a run that is cut off leaves what it has
             gc.collect()
@@ -153,6 +154,7 @@ def measure(
         **options_of(setting),
     )
     engine.prepare([arguments.views], [arguments.prompt])
+    keep_loaded()
     costs = costs_alone(engine, frames[0], 2 if arguments.small else 40)
     rates = {"vision": VISION_HZ, "action": arguments.joints, "language": LANGUAGE_HZ}
     with Streamed(engine, Camera(frames, VISION_HZ), arguments.joints, rates) as streamed:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from builders import make_observation, make_policy
+from current_streams import computing_in
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART
 from vla_accel_ros.engine.engine import Engine
@@ -36,7 +37,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, Frames, Computed]:
     engine, computed = Engine(make_policy("pi0"), slots=4), Computed()
     runner = engine.runner
     frames = Frames(runner.prefill, runner.pool, runner.prefixes, runner.robots, apart=True)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computed)
+    computing_in(monkeypatch, lambda: computed)
     return engine, frames, computed
 
 

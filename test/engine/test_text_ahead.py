@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from builders import make_observation
+from current_streams import computing_in
 from frame_stream import held_slots
 from test_stream_with_threads import Running
 from test_text_groups import LAYERS, WORDS, alone, asking, make_engine, policy_of
@@ -54,7 +55,7 @@ class Device:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device()
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: device)
+    computing_in(monkeypatch, lambda: device)
     return device
 
 

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool, PagePool, PoolExhausted, Tail
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.engine.stages.memory.host_buffers import to_host
@@ -168,7 +169,7 @@ class Answers:
         """
         say = self.launch()
         if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+            current_stream(self._device).synchronize()
         return say()
 
     @torch.inference_mode()
@@ -363,7 +364,7 @@ class TextDecoder:
         if not self._ahead:
             say()
             return None
-        over = torch.cuda.current_stream(self._device).record_event()
+        over = current_stream(self._device).record_event()
         if self._answers.in_progress:
             return over.synchronize
         for request in spoken:

@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ENCODE, PREFILL, Request, failing_alone
@@ -320,7 +321,7 @@ class Frames:
             return None
         for request in requests:
             request.awaited = True
-        computed = torch.cuda.current_stream(self._pool.k.device).record_event()
+        computed = current_stream(self._pool.k.device).record_event()
 
         def publish_then() -> None:
             with ExitStack() as held:

@@ -26,6 +26,7 @@ from vla_accel_ros.engine.config import (
     EngineConfig,
     offload_share,
 )
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.frames import (
     ENCODED_ONLY,
     CapturedPlainPrefill,
@@ -211,7 +212,7 @@ class ModelRunner:
     def begin(self, request: Request) -> None:
         prefix = request.prefix
         if prefix is not None and prefix.ready is not None:  # another lane may have computed it
-            stream = torch.cuda.current_stream(self._device)
+            stream = current_stream(self._device)
             if self._reads is None or self._reads[1] is not prefix.ready or self._reads[0] != stream:
                 stream.wait_event(prefix.ready)
                 self._reads = stream, prefix.ready

@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -37,6 +37,10 @@ MOST_WAITING = 16
 
 MOST_UNDELIVERED = 8
 """Chunks, and errors, that wait for their receiver; as many answers do, each in its newest state."""
+
+
+Undelivered = tuple[Callable[..., None], tuple[object, ...]]
+"""Who is to be given what."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class Streaming:
         self._narrated, self._narrate_s = -1, -math.inf
         self._running = False
         self._given = -1  # the newest chunk that was handed over, by its request
-        self._results: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._results: deque[Undelivered] = deque()
         self._come = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -351,17 +355,25 @@ class Streaming:
                     self._records["action"].note_miss()
                     return
                 self._given = what[0].request_id
-            same = [one for one in self._results if one[0] == port]
-            if isinstance(text := what[0], Text):
-                old = [one for one in same if cast(Text, one[1][0]).request_id == text.request_id]
-                lost = [] if old else same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
-            else:
-                old, lost = [], same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
-            kept = [one for one in self._results if not any(one is other for other in (*old, *lost))]
-            self._results = deque([*kept, (port, what)])
+            old, lost = self._replaced(port, what[0])
+            if old or lost:
+                gone = {id(one) for one in (*old, *lost)}
+                self._results = deque(one for one in self._results if id(one) not in gone)
+            self._results.append((port, what))
             self._come.notify_all()
         if lost and isinstance(what[0], Chunk | Text):
             self._records["action" if isinstance(what[0], Chunk) else "language"].note_miss()
+
+    def _replaced(
+        self, port: Callable[..., None], what: object
+    ) -> tuple[Sequence[Undelivered], Sequence[Undelivered]]:
+        """Of those that wait: older states of the same answer, and what is lost for what comes."""
+        same = [one for one in self._results if one[0] == port]
+        if isinstance(what, Text):
+            old = [one for one in same if cast(Text, one[1][0]).request_id == what.request_id]
+            if old:
+                return old, ()
+        return (), same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
 
     def _hand_over(self) -> None:
         while True:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from builders import make_observation, make_policy
+from current_streams import computing_in
 from frame_stream import FrameStream
 from simulated_loop import Clock, drive, make_loop
 
@@ -146,7 +147,7 @@ class Gpu:
         monkeypatch.setattr(TIMELINE, "now_ns", lambda: NOW_NS)
         monkeypatch.setattr(torch.cuda, "Event", Recorded)
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: "idle")
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "lane")
+        computing_in(monkeypatch, lambda: "lane")
         self.times = GpuTimes("test", torch.device("cuda"), pairs=pairs)
 
     def run(self, stamp_ns: int, ms: float) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from builders import make_observation, make_policy
+from current_streams import computing_in
 from fake_driver import Driver, Stream, streams
 
 from vla_accel_ros.engine.actors.flow import FlowActor
@@ -340,7 +341,7 @@ def test_auto_measures_on_the_stages_of_an_engine(
     )
     local = threading.local()  # as current streams are
     monkeypatch.setattr(torch.cuda, "stream", partial(_in_thread, local))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: local.stream)
+    computing_in(monkeypatch, lambda: local.stream)
     config = EngineConfig(lanes=ACTIONS_APART, partition="auto", steps=3, staggered=staggered)
     made = Partitioned(config, CUDA, True, Driver())
     made.policy(WholeChunks())

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.actors.step_states import check_states, states_of_step
 from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
@@ -174,7 +175,7 @@ class FlowActor:
         if made:  # whose results come last
             return partial(self._finish, made, made[-1][1].wait)
         over = torch.cuda.Event()
-        over.record(torch.cuda.current_stream(self._device))
+        over.record(current_stream(self._device))
         return partial(self._finish, made, over.synchronize)
 
     def drop(self, request: Request) -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Span
@@ -84,7 +85,7 @@ class KVPool:
             self._counts[slot] = 1
             read, self._read[slot] = self._read[slot], {}
         if self._cuda:
-            now = torch.cuda.current_stream(self.k.device)
+            now = current_stream(self.k.device)
             self._streams.add(now.cuda_stream)
             for number, (stream, event) in read.items():
                 if number != now.cuda_stream:
@@ -133,7 +134,7 @@ class KVPool:
             if self._cuda:
                 # While there is no other stream nobody waits for this one. Who writes from another one after
                 # all waits for what this one has been given by then.
-                stream = torch.cuda.current_stream(self.k.device)
+                stream = current_stream(self.k.device)
                 number = stream.cuda_stream
                 self._streams.add(number)
                 self._read[slot][number] = stream, stream.record_event() if len(self._streams) > 1 else None

@@ -15,6 +15,7 @@ from types import TracebackType
 import numpy as np
 import torch
 
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.types import Observation
@@ -119,7 +120,7 @@ class Prefixes:
         if newest is None:
             return
         if newest.ready is not None:  # who writes to the slot next comes after the lane that wrote it
-            torch.cuda.current_stream(self._pool.k.device).wait_event(newest.ready)
+            current_stream(self._pool.k.device).wait_event(newest.ready)
         newest.release()
 
     def newest(self, robot: str = "") -> Prefix | None:
@@ -158,4 +159,4 @@ class Prefixes:
 
     def _event(self) -> torch.cuda.Event | None:
         device = self._pool.k.device
-        return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        return current_stream(device).record_event() if device.type == "cuda" else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch
 from vla_accel_ros.timeline import TIMELINE, Event, Flows, flow
 
@@ -82,7 +83,7 @@ class GpuTimes:
         """See Timing; what is launched goes into the current stream. By the lane's thread."""
         pair = self._pairs[self._count % len(self._pairs)]
         pair.recorded = 0
-        stream = torch.cuda.current_stream(self._device)
+        stream = current_stream(self._device)
         begun = _record(pair.begin, stream)
         try:
             yield pair.seconds

@@ -19,6 +19,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.current_stream import current_stream
+
 WARM_UPS = 2
 
 K = TypeVar("K", bound=Hashable)
@@ -98,7 +100,7 @@ class InOrder:
         if self._over is None:
             yield
             return
-        stream = torch.cuda.current_stream(self._device)
+        stream = current_stream(self._device)
         if stream != self._stream and self._stream is not None:
             if not self._several:
                 self._several = True
@@ -157,7 +159,7 @@ class Stage(ABC):
         """
         if self.device.type != "cuda" or self.captured:
             return
-        current = torch.cuda.current_stream(self.device)
+        current = current_stream(self.device)
         self.recording = side = stream or self.recording or torch.cuda.Stream(self.device)
         side.wait_stream(current)
         # Kernels are compiled and libraries make their work spaces, neither of which can be captured.

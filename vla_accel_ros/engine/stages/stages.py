@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, Guides
 from vla_accel_ros.engine.stages.denoise.int8 import DenoiseInt8
@@ -376,7 +377,7 @@ class Stages:
         """That of the current stream, which a call is for; None if it is none of theirs."""
         if len(self.partitions) == 1:
             return None
-        current = torch.cuda.current_stream(self.pool.k.device)
+        current = current_stream(self.pool.k.device)
         return next((name for name, stream in self.partitions.items() if stream == current), None)
 
     def _build_prefix(self, images: np.ndarray, prompt: Tensor, slot: int, frames: int = 1) -> None:

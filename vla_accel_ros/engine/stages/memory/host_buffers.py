@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.current_stream import current_stream
+
 ALIGNMENT = 256
 """Fields of a block begin at multiples of so many bytes."""
 
@@ -77,7 +79,7 @@ class HostRing:
     """
 
     def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
-        self._cuda, size = device.type == "cuda", _bytes_of(fields)
+        self._device, self._cuda, size = device, device.type == "cuda", _bytes_of(fields)
         made = [torch.zeros(size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(2 * blocks)]
         self.blocks = [Block.of(block, fields) for block in made]
         self._read = [torch.cuda.Event() for _ in range(2)] if self._cuda else []
@@ -93,7 +95,7 @@ class HostRing:
         """All copies from the block are in the current stream."""
         self._now += 1
         if self._cuda and self._now % self._half == 0:
-            self._read[self._now // self._half - 1].record()
+            self._read[self._now // self._half - 1].record(current_stream(self._device))
         self._now %= len(self.blocks)
 
 
@@ -208,7 +210,7 @@ class Readback:
     [B, S, H] in it, and page-locked blocks of the host that it is copied to."""
 
     def __init__(self, device: torch.device, batch: int, horizon: int, dims: int, steps: int) -> None:
-        self._cuda, self._shape = device.type == "cuda", (batch, horizon, dims, steps)
+        self._device, self._shape = device, (batch, horizon, dims, steps)
         self._block = torch.zeros(batch * horizon * (2 * dims + steps), device=device)
         self.x, self.update, self.magnitudes = self._parts = self._cut(self._block)
         self._free: list[tuple[_Host, bool]] = []
@@ -229,12 +231,12 @@ class Readback:
 
     def _pending(self, rows: Sequence[slice]) -> list[Pending]:
         """All come down, whosever they are: a second copy would take the host longer."""
-        if not self._cuda:
+        if self._device.type != "cuda":
             parts = Parts(*(part.numpy() for part in self._parts))
             return [Pending(_samples(parts, which)) for which in rows]
         copy = _Copy(self, self._host())
         copy.host.block.copy_(self._block, non_blocking=True)
-        copy.host.arrived.record()
+        copy.host.arrived.record(current_stream(self._device))
         return [Pending(copy=copy, rows=which) for which in rows]
 
     def _host(self) -> _Host:

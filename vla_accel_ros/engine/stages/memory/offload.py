@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.stages.memory.host_memory import Registration
 from vla_accel_ros.models.layers.fused import fuse
 
@@ -173,7 +174,7 @@ class LayerRing:
 
     def _begin(self, numbers: Sequence[int]) -> None:
         if numbers and self._copies and self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._stream.wait_stream(current_stream(self._device))
         for number in numbers[: self.slots]:
             self._copy(number)
 
@@ -191,7 +192,7 @@ class LayerRing:
 
     def _await(self, number: int) -> None:
         if self._copies and self._stream is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._filled[number % self.slots])
+            current_stream(self._device).wait_event(self._filled[number % self.slots])
 
     def _release(self, number: int, last: int) -> None:
         """A streamed layer has been computed: the next of its slot may come, up to the last."""
@@ -199,7 +200,7 @@ class LayerRing:
         if following > last:
             return  # a wait that no copy follows would never be joined to the graph
         if self._copies and self._stream is not None:
-            self._read[number % self.slots].record(torch.cuda.current_stream(self._device))
+            self._read[number % self.slots].record(current_stream(self._device))
             self._stream.wait_event(self._read[number % self.slots])
         self._copy(following)
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.stages.memory.host_memory import mapped_pointer
 from vla_accel_ros.kernels.reference.image import View, Views
 from vla_accel_ros.models.policies import AnyPolicy
@@ -53,7 +54,7 @@ class Preprocess:
             inputs = policy.inputs(observation, self.upload)
             taken = self._stream.record_event()
         taken.synchronize()
-        reader = torch.cuda.current_stream(self._policy.device)
+        reader = current_stream(self._policy.device)
         for tensor in (inputs.images, inputs.tokens, inputs.state):
             tensor.record_stream(reader)
         return inputs
@@ -139,7 +140,7 @@ class ImageUpload:
             self._stream.wait_event(self._read)
             self._copy(images)
             self._arrived.record(self._stream)
-        torch.cuda.current_stream(self._device).wait_event(self._arrived)
+        current_stream(self._device).wait_event(self._arrived)
 
     def end(self, taken: Callable[[], None] = lambda: None) -> None:
         """Return when the images are needed no longer; taken: as of `take`."""
@@ -151,7 +152,7 @@ class ImageUpload:
     def read(self) -> None:
         """What was taken has been read once all is done that is in the current stream now."""
         if self._read is not None:
-            self._read.record(torch.cuda.current_stream(self._device))
+            self._read.record(current_stream(self._device))
 
     def _copy(self, images: Sequence[np.ndarray]) -> None:
         for image, view in zip(images, self._held, strict=True):
@@ -164,4 +165,4 @@ class ImageUpload:
         self._held = [self.views.view(buffer) for buffer in buffers]
         self.views.point(self._held)
         if self._stream is not None:  # that memory may have been another's until now
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._stream.wait_stream(current_stream(self._device))

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.prefill.encode import Encode
 from vla_accel_ros.engine.stages.prefill.layered import Part, grouped
@@ -119,7 +120,7 @@ class Groups:
         """Waits for the last group that was launched, also once another one was launched behind it."""
         if self._device.type != "cuda":
             return lambda: None
-        return torch.cuda.current_stream(self._device).record_event().synchronize
+        return current_stream(self._device).record_event().synchronize
 
     def finish(self, wanted: Frame | None = None) -> None:
         """Compute what is left of the frame in progress, unless it is the wanted one. The caller has the
