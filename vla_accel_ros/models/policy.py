@@ -226,7 +226,7 @@ class Policy:
         raw: float [H, A], normalised; state: [D'], the observation's own, added to delta dimensions.
         Returns float32 [H, D], absolute.
         """
-        host = raw.detach().cpu()
+        host = raw.detach().cpu() if raw.is_cuda or raw.requires_grad else raw
         joints = (host.double() if host.dtype == torch.bfloat16 else host).numpy()[:, : self.joints]
         targets = self.action_normalizer.unnormalize(joints) + self._origin(state)
         return targets.astype(np.float32)

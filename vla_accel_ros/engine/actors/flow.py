@@ -173,6 +173,8 @@ class FlowActor:
         for request, _ in made:
             request.awaited = True
         if made:  # whose results come last
+            if self._config.noise != COHERENT:
+                self.noise(self._number + 1)  # that of the next, while the device computes
             return partial(self._finish, made, made[-1][1].wait)
         over = torch.cuda.Event()
         over.record(current_stream(self._device))
@@ -287,8 +289,6 @@ class FlowActor:
     ) -> None:
         """Set what these came to. wait: until all of a micro-batch is computed."""
         if wait is not None:
-            if self._config.noise != COHERENT:
-                self.noise(self._number + 1)  # that of the next, while the device computes
             wait()
         for request, pending in made:
             if not request.released:  # it may have been cancelled meanwhile
