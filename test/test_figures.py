@@ -343,6 +343,13 @@ def fleet_scheduler() -> Iterator[Claim]:
     figures = [again["expected"], again["most"], 100 * again["error"], first["most"], second["most"]]
     figures += [first["expected"], second["expected"], 100 * abs(again["error_beside"]), None]
     yield SCHEDULER, "were measured by themselves), `staggered: 16` and `seats_by_load`:", figures
+    for found, named in zip(
+        result("fleet_admission_batches")["admission"],
+        ("`staggered=16,seats_by_load=true`", "`batches` of four frames"),
+        strict=True,
+    ):
+        figures = [found["expected"], found["expected_beside"], found["most"], 100 * abs(found["error"])]
+        yield SCHEDULER, f"| {named}, both |", figures
     admission = result("fleet_admission")
     rows, found = admission["simulated"], admission["measured"]
     for number, row in enumerate(rows, 1):
@@ -601,6 +608,13 @@ def eight_bits() -> Iterator[Claim]:
     for row in found["errors"]["rows"]:
         figures = [row["rms_mrad"], row["max_mrad"], 100 * row["over_moved"]]
         yield PRECISION, f"| actions, {row['precision']} |", figures
+    on_gpu = found["errors_gpu"]["rows"]
+    for row in on_gpu[1:]:
+        error = row["to_exact"]
+        figures = [error["rms_mrad"], error["max_mrad"], 100 * error["over_moved"]]
+        yield PRECISION, f"| kernels, {row['precision']} |", figures
+    least = [min(row["to_exact"][name] for row in on_gpu) for name in ("cosine", "worst")]
+    yield PRECISION, "On an H200 in bfloat16 (", [found["errors_gpu"]["frames"], *least]
     products = found["errors"]["product_errors"]
     assert not products["stay_exact"]
     about = [found["errors"]["frames"], None, 100 * products["median"], 100 * products["largest"]]
@@ -668,6 +682,17 @@ def corun() -> Iterator[Claim]:
     for case in measured["cases"]:
         figures = [case["average_s"], case["max_s"], case["requests_s"], 1e3 * case["service_s"]]
         yield CORUN, f"| measured: `{case['policy']}` |", figures
+    again = result("corun_measured")
+    for case in again["cases"]:
+        figures = [case[name] for name in ("average_s", "p99_s", "max_s", "requests_s", "utilisation")]
+        many = f"{case['requests']} at once" if case["load"] is None else f"{case['requests']} requests"
+        yield CORUN, f"| {many}: `{case['policy']}` |", figures
+    gains = []
+    for row in again["against_best"]:
+        if row["policy"] == "planned":
+            over = 100 * abs(row["requests_over"] - 1)
+            gains += [100 * row["average_below"], 100 * row["max_below"], over]
+    yield CORUN, "Against `two_streams`, the best of the others,", [*gains, *[None] * 6]
 
 
 PARTS = (

@@ -138,7 +138,8 @@ INFERENCE = (
     Parameter(
         "language_hz",
         1.0,
-        "Rate at which the model continues its own prompt, unasked [Hz]; 0 is only when it is asked.",
+        "Rate at which the model continues its own prompt, unasked [Hz]; 0 is only when it is asked. Texts "
+        "that take longer than a period are written together.",
         minimum=0.0,
         maximum=60.0,
     ),
