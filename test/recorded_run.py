@@ -16,8 +16,8 @@ from sensor_msgs.msg import CompressedImage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.ports import Text
 from vla_accel_ros.engine.session import Session, session_of
-from vla_accel_ros.engine.streaming import Text
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.environment import demo_contract

@@ -13,8 +13,9 @@ import numpy as np
 
 from grids.measure import synchronize
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, DECODE, OBSERVE, WHOLE, MicroBatch, Request
-from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
+from vla_accel_ros.engine.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 
 ANSWER_TOKENS = 16

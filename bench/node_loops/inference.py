@@ -25,7 +25,8 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.chunk_record import ChunkWriter
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
+from vla_accel_ros.engine.ports import Pace, Ports
+from vla_accel_ros.engine.streaming import Streaming
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.sensing.force_slot import ForceReader

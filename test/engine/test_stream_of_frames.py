@@ -13,8 +13,9 @@ from builders import make_observation, make_policy
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
+from vla_accel_ros.engine.ports import MOST_UNDELIVERED, Pace, Ports, Text
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.streaming import MOST_UNDELIVERED, MOST_WAITING, Pace, Ports, Streaming, Text
+from vla_accel_ros.engine.streaming import MOST_WAITING, Streaming
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 
@@ -88,8 +89,8 @@ class Stepped:
         self.ran.clear()
         while self.scheduler.step():
             pass
-        while self.stream._results:
-            port, what = self.stream._results.popleft()
+        while self.stream._results.waiting:
+            port, what = self.stream._results.waiting.popleft()
             port(*what)
         return list(self.ran)
 
@@ -214,17 +215,16 @@ def test_a_slow_receiver_gets_the_newest_chunks_and_what_came_to_nothing_is_a_mi
 
     stream._ports = replace(stream._ports, on_chunk=stops, on_text=world.ports().on_text)
     stream._running = True
-    handing = threading.Thread(target=stream._hand_over, daemon=True)
-    handing.start()
+    stream._results.start()
     chunk = stream._engine.act(stream._engine.observe(make_observation(0)))
     ports = stream._ports
-    stream._give(ports.on_chunk, replace(chunk, request_id=0), 0.1)
+    stream._results.give(ports.on_chunk, replace(chunk, request_id=0), 0.1)
     assert stuck.wait(20.0)
     prefix = stream._engine.scheduler.newest()
     for number in range(1, 4 * MOST_UNDELIVERED):
-        stream._give(ports.on_chunk, replace(chunk, request_id=number), 0.1)
-        stream._give(ports.on_text, Text(prefix, number % 2, f"{number}", False))
-        assert len(stream._results) <= MOST_UNDELIVERED + 2
+        stream._results.give(ports.on_chunk, replace(chunk, request_id=number), 0.1)
+        stream._results.give(ports.on_text, Text(prefix, number % 2, f"{number}", False))
+        assert len(stream._results.waiting) <= MOST_UNDELIVERED + 2
     go_on.set()
     newest = list(range(3 * MOST_UNDELIVERED, 4 * MOST_UNDELIVERED))
     world.wait(lambda: len(world.chunks) == 1 + len(newest) and len(world.texts) == 2, "the newest")
@@ -232,10 +232,7 @@ def test_a_slow_receiver_gets_the_newest_chunks_and_what_came_to_nothing_is_a_mi
     assert [text.text for text in world.texts] == [f"{newest[-2]}", f"{newest[-1]}"]
     (actions,) = (stats for stats in stream.stats() if stats.name == "action")
     assert actions.misses == 3 * MOST_UNDELIVERED - 1
-    with stream._come:
-        stream._running = False
-        stream._come.notify_all()
-    handing.join(20.0)
+    stream._results.stop()
 
 
 def test_answers_do_not_pile_up_before_a_slow_receiver_either():
@@ -244,9 +241,9 @@ def test_answers_do_not_pile_up_before_a_slow_receiver_either():
     stream = make_stream(world)
     prefix = stream._engine.observe(make_observation(0))
     for number in range(3 * MOST_UNDELIVERED):
-        stream._give(stream._ports.on_text, Text(prefix, number, f"{number}", True))
-        assert len(stream._results) <= MOST_UNDELIVERED
-    waiting = [what[0].text for _, what in stream._results]
+        stream._results.give(stream._ports.on_text, Text(prefix, number, f"{number}", True))
+        assert len(stream._results.waiting) <= MOST_UNDELIVERED
+    waiting = [what[0].text for _, what in stream._results.waiting]
     assert waiting == [f"{number}" for number in range(2 * MOST_UNDELIVERED, 3 * MOST_UNDELIVERED)]
     (language,) = (stats for stats in stream.stats() if stats.name == "language")
     assert language.misses == 2 * MOST_UNDELIVERED

@@ -4,109 +4,28 @@ Nothing is decided here: every frame, every wish for a chunk and every question 
 scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
 for something new to act on: a frame, newer joints for a model with a state token, or where chunks are guided
 newly committed points (engine.readiness). Questions wait for room, and the model continues its own prompt
-at its rate when nobody asks. Results are handed over in a thread of their own, so that a slow receiver never
-delays the lane; nothing piles up before it (`_give`).
+at its rate when nobody asks. Results are handed over in a thread of their own (engine.ports).
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, cast
-
-import numpy as np
+from dataclasses import replace
+from typing import cast
 
 from vla_accel_ros.engine.actors.flow import BESIDE
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.lanes.lane import Stream
-from vla_accel_ros.engine.loop import Awaited, Loop, LoopRecord, LoopStats
+from vla_accel_ros.engine.loop import Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.policies.overload import Degradation
+from vla_accel_ros.engine.ports import Chunking, Pace, Ports, Results, Text
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.types import Chunk, Observation, Torn
-
-_LOG = logging.getLogger(__name__)
+from vla_accel_ros.types import Chunk, Torn
 
 MOST_WAITING = 16
 """Questions that wait for room."""
-
-MOST_UNDELIVERED = 8
-"""Chunks, and errors, that wait for their receiver; as many answers do, each in its newest state."""
-
-
-Undelivered = tuple[Callable[..., None], tuple[object, ...]]
-"""Who is to be given what."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How often something is done and how long it may take; deadline_s 0 is one period."""
-
-    rate_hz: float
-    deadline_s: float = 0.0
-
-    @property
-    def period_s(self) -> float:
-        """Seconds from one to the next."""
-        return 1.0 / self.rate_hz
-
-    @property
-    def most_s(self) -> float:
-        """Seconds after which it is a miss."""
-        return self.deadline_s or self.period_s
-
-
-@dataclass(frozen=True)
-class Text:
-    """An answer as it grows. text: the whole of it so far; request_id: which answer; prefix: what it is
-    about, whose instruction is the question if there was one."""
-
-    prefix: Prefix
-    request_id: int
-    text: str
-    finished: bool
-
-
-@dataclass(frozen=True)
-class Ports:
-    """What a stream takes from outside and gives back; called in threads of the stream.
-
-    observe: the newest Observation, or None when there is none that is new; observed: it is needed no longer.
-    newest_state: (state float [D], stamp_ns) of the newest joints, or None; for models with a state token.
-    on_chunk: gets each chunk and the seconds its action request took. on_text: gets each piece of an answer.
-    on_error: gets ("vision", "action" or "language", exception); the stream goes on.
-    on_prefix: gets each prefix and the observation it was computed from, whose images are still lent.
-    frames: what vision awaits when it is due; None: it takes what there is.
-    limit: gets each chunk and its instruction before all others, in the lane, and gives it with its execution
-        horizon; a chunk for which it raises is handed to nobody.
-    """
-
-    observe: Callable[[], Observation | None]
-    observed: Callable[[], None]
-    newest_state: Callable[[], tuple[np.ndarray, int] | None]
-    on_chunk: Callable[[Chunk, float], None]
-    on_text: Callable[[Text], None]
-    on_error: Callable[[str, Exception], None]
-    on_prefix: Callable[[Prefix, Observation], None] = lambda prefix, observation: None
-    frames: Awaited | None = None
-    limit: Callable[[Chunk, str], Chunk] = lambda chunk, instruction: chunk
-
-
-class Chunking(Protocol):
-    """Makes each chunk agree with the one that is being executed (control.chunking.rtc). Called in the
-    lane."""
-
-    def begin(self, request: Request) -> None: ...
-    def made(self, request: Request) -> None: ...
-    def committed(self, stamp_ns: int) -> int | None:
-        """Of a further chunk from the frame of that stamp, if it began now: leading actions that are
-        committed; None while nothing is guided."""
-        ...
 
 
 class Streaming:
@@ -146,10 +65,7 @@ class Streaming:
         self._firsts = (True, False) if engine.config.staggering == FRESH_FIRST else (None,)
         self._narrated, self._narrate_s = -1, -math.inf
         self._running = False
-        self._given = -1  # the newest chunk that was handed over, by its request
-        self._results: deque[Undelivered] = deque()
-        self._come = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._results = Results(lambda name: self._records[name].note_miss(), self._undeliverable)
 
     def start(self) -> None:
         """Start, forgetting every frame there is. Raises ValueError if a stream of the robot runs already."""
@@ -158,22 +74,18 @@ class Streaming:
         scheduler.skip(self._robot)
         self._narrated = self._engine.runner.prefixes.newest_version(self._robot)
         self._running = True
-        self._thread = threading.Thread(target=self._hand_over, name="results", daemon=True)
-        self._thread.start()
+        self._results.start()
         self._want_chunks()
         self._vision.start()
 
     def stop(self) -> None:
         """Stop and wait for the threads; requests are broken off after their present micro-batch."""
-        with self._come:
-            self._running = False
-            self._come.notify_all()
+        self._running = False
+        self._results.end()
         self._vision.stop()
         self._scheduler.leave(self._robot)
         self._next = {}
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._results.clear()
+        self._results.stop()
 
     def forget(self) -> None:
         """Finish no chunk that has begun: the robot was moved otherwise meanwhile."""
@@ -269,17 +181,17 @@ class Streaming:
         if not request.finished or request.cancelled:
             return
         if request.error is not None:
-            self._give(self._ports.on_error, "action", request.error)
+            self._results.give(self._ports.on_error, "action", request.error)
             return
         try:
             request.result = self._ports.limit(cast(Chunk, request.result), request.instruction)
         except Exception as error:
-            self._give(self._ports.on_error, "action", error)
+            self._results.give(self._ports.on_error, "action", error)
             return
         if self._chunking is not None:
             self._chunking.made(request)
         took_s = self._records["action"].note(request.begun_s, self._action.most_s)
-        self._give(self._ports.on_chunk, request.result, took_s)
+        self._results.give(self._ports.on_chunk, request.result, took_s)
 
     def _due_after_s(self, request: Request) -> float:
         """When a further chunk is due: a period after this one was, so that those which a lane comes to a
@@ -327,11 +239,11 @@ class Streaming:
         if request.cancelled:
             return
         if request.error is not None:
-            self._give(self._ports.on_error, "language", request.error)
+            self._results.give(self._ports.on_error, "language", request.error)
         elif request.pieces or request.finished:
             request.pieces.clear()
             text, finished = str(request.result or ""), request.finished
-            self._give(self._ports.on_text, Text(request.frame, request.number, text, finished))
+            self._results.give(self._ports.on_text, Text(request.frame, request.number, text, finished))
 
     def _due_s(self) -> float:
         return self._vision.expects_s
@@ -345,50 +257,5 @@ class Streaming:
         self._ports.on_error("vision", error)
         return True
 
-    def _give(self, port: Callable[..., None], *what: object) -> None:
-        """Have a result handed over. Of an answer only the newest state waits, as it has all the text so far;
-        of chunks and answers that wait too long the oldest comes to nothing, which is a miss. So does a chunk
-        that another lane's newer one was faster than."""
-        with self._come:
-            if isinstance(what[0], Chunk):
-                if what[0].request_id < self._given:
-                    self._records["action"].note_miss()
-                    return
-                self._given = what[0].request_id
-            old, lost = self._replaced(port, what[0])
-            if old or lost:
-                gone = {id(one) for one in (*old, *lost)}
-                self._results = deque(one for one in self._results if id(one) not in gone)
-            self._results.append((port, what))
-            self._come.notify_all()
-        if lost and isinstance(what[0], Chunk | Text):
-            self._records["action" if isinstance(what[0], Chunk) else "language"].note_miss()
-
-    def _replaced(
-        self, port: Callable[..., None], what: object
-    ) -> tuple[Sequence[Undelivered], Sequence[Undelivered]]:
-        """Of those that wait: older states of the same answer, and what is lost for what comes."""
-        same = [one for one in self._results if one[0] == port]
-        if isinstance(what, Text):
-            old = [one for one in same if cast(Text, one[1][0]).request_id == what.request_id]
-            if old:
-                return old, ()
-        return (), same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
-
-    def _hand_over(self) -> None:
-        while True:
-            with self._come:
-                self._come.wait_for(lambda: self._results or not self._running)
-                if not self._running:
-                    return
-                port, what = self._results.popleft()
-            try:
-                port(*what)
-            except Exception as error:
-                self._undeliverable("language" if port is self._ports.on_text else "action", error)
-
     def _undeliverable(self, name: str, error: Exception) -> None:
-        try:
-            self._ports.on_error(name, error)
-        except Exception:
-            _LOG.exception("%s goes on, but its error could not be reported", name)
+        self._ports.on_error(name, error)

@@ -15,8 +15,9 @@ from vla_accel_ros.engine.config import ALL_APART, FRESH_FIRST, LANES, STREAM, E
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.lanes import FIRST_APART, lanes_of
+from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, OBSERVE, WHOLE, Request
-from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
+from vla_accel_ros.engine.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 
 STEPS = 4
@@ -220,6 +221,6 @@ def test_a_chunk_that_is_told_after_a_newer_one_is_not_handed_over() -> None:
         Chunk(np.zeros((2, JOINTS)), 1, 0.1, 0, number, np.zeros(2, np.float32)) for number in (3, 2, 4)
     ]
     for chunk in chunks:
-        stream._give(nothing, chunk, 0.01)
-    assert [what[0] for _, what in stream._results] == [chunks[0], chunks[2]]
+        stream._results.give(nothing, chunk, 0.01)
+    assert [what[0] for _, what in stream._results.waiting] == [chunks[0], chunks[2]]
     assert stream.stats()[1].misses == 1

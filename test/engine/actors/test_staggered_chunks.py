@@ -21,8 +21,9 @@ from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.policies import policy as scheduling
+from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
-from vla_accel_ros.engine.streaming import Pace, Ports, Streaming
+from vla_accel_ros.engine.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation

@@ -34,8 +34,9 @@ from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.ports import Pace, Ports, Text
 from vla_accel_ros.engine.session import session_of
-from vla_accel_ros.engine.streaming import Pace, Ports, Streaming, Text
+from vla_accel_ros.engine.streaming import Streaming
 from vla_accel_ros.fleet.horizon import Horizons
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.device import device_fault
