@@ -86,7 +86,9 @@ class Episode:
             self.sag = self.array.uniform(-0.01, 0.01, len(limits.lower))
         self.controller = TrajectoryController(self.robot.joints, self.where.copy(), rng.random() < 0.7)
         self.ticks: list[tuple[int, np.ndarray]] = []
-        self.arrivals_ns = self.others_until_ns = 0
+        self.arrivals_ns = self.others_until_ns = self.sent_ns = 0
+        apart = random.Random(f"told {seed}")
+        self.told_every_ns, self.told_later_ns = apart.choice((2, 5, 20)) * MS, apart.randint(1, 10) * MS
         self.activated = self.began = self.restarted = self.late = False
         self.anew = [0]
         self.holding: tuple[int, int] | None = None
@@ -162,13 +164,23 @@ class Episode:
 
     def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
         given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
-        return TrajectoryLogic(*given, self._reference, self._held_up)
+        return TrajectoryLogic(*given, self._reference, self._held_up, self._held)
 
     def _reference(self) -> np.ndarray | None:
         """What a joint_trajectory_controller tells of itself; no other kind does."""
         if self.robot.kind not in ("joint_trajectory", "servo_twist") or self.active("reactivate"):
             return None
         return self.controller.state(self.t_ns).position
+
+    def _held(self) -> tuple[np.ndarray | None, int]:
+        """What a joint_trajectory_controller tells of a hold by its own will, every so often, a little later;
+        not before it was activated."""
+        if self.robot.kind not in ("joint_trajectory", "servo_twist"):
+            return None, 0
+        told_ns = (self.t_ns - self.told_later_ns) // self.told_every_ns * self.told_every_ns
+        if told_ns <= self.until.get("reactivate", -1):
+            return None, 0
+        return self.controller.held(told_ns), told_ns + self.offset_ns
 
     @property
     def _width(self) -> int:
@@ -347,6 +359,10 @@ class Episode:
 
     def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
         sent_ns, offset_ns, off = self.t_ns, self.offset_ns, self.active("reactivate")
+        held, held_ns = self._held()
+        lead_ns = round(self.parameters.lead_s * S)
+        known = held is not None and held_ns - offset_ns >= self.sent_ns + lead_ns and not on_arrival
+        self.sent_ns = sent_ns
         self.began = True
         if self.node.silent:
             self._break("sent something while released")
@@ -354,6 +370,9 @@ class Episode:
         most = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
         delay_ns = round(self.rng.uniform(0.0, most)) if self.parameters.lead_s else 0
         self.arrivals_ns = max(self.arrivals_ns + 1, sent_ns + delay_ns)
+        if on_arrival and self.holding is not None:  # a stop begins anew when the clock is set
+            until_ns = self.arrivals_ns + trajectory.end_ns - self.now_ns()
+            self.holding = max(self.holding[0], until_ns), 0
 
         def arrive() -> None:
             # A time from arrival is what it was from sending; any other is ROS time.
@@ -367,7 +386,7 @@ class Episode:
                     velocities = np.concatenate([velocities, velocities[-1:]])
             moved = Trajectory(trajectory.joints, times, positions, velocities)
             measured = MotionState(self.t_ns, self.where, np.zeros_like(self.where))
-            if not self._deactivated(moved, off and on_arrival):
+            if not self._deactivated(moved, off and on_arrival, known):
                 self.controller.accept(moved, self.t_ns, measured)
                 if on_arrival:
                     self.controller.eased.append((self.t_ns, moved.end_ns))
@@ -630,13 +649,14 @@ class Episode:
             self.controller.hold(self.where.copy(), self.t_ns)
             self.activated = True
 
-    def _deactivated(self, trajectory: Trajectory, stops: bool) -> bool:
+    def _deactivated(self, trajectory: Trajectory, stops: bool, known: bool) -> bool:
         """Whether the controller is still off. It is not activated by anybody while it is commanded to be
         further away than a following error may be; what is nearer is stepped to. stops: it is a stop on
-        arrival that was sent while the controller was off, and could tell nothing."""
+        arrival that was sent while the controller was off, and could tell nothing. known: when this was sent
+        it had told where it is, and all that was sent before had come or was lost: nothing steps."""
         if self.active("reactivate"):
             return True
-        if self.activated and (stops or trajectory.start_ns <= self.t_ns):
+        if self.activated and not known and (stops or trajectory.start_ns <= self.t_ns):
             away = np.abs(trajectory.sample(self.t_ns)[0] - self.where)
             if (away > np.maximum(0.15 * self.robot.limits.velocity, 0.05)).any():
                 self.until["reactivate"] = self.until["drive off"] = self.t_ns + S // 10

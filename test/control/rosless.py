@@ -20,8 +20,8 @@ from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import ClockWatch, Motion, Safety, Watchdog
 from vla_accel_ros.control.hand_over import HandOver
-from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
-from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.moves import MoveInParts, broken_off, move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.types import Chunk
@@ -62,7 +62,8 @@ class TrajectoryLogic:
     """One process of the node. send: gets (trajectory, whether its times count from its arrival).
 
     holds: what a process before this one left. reference: where the controllers say that they are commanded
-    to be, None where they say nothing. held_up: called between a decision and its message; returns when
+    to be, None where they say nothing. held: where a controller says that it rests by its own will, and of
+    when that is. held_up: called between a decision and its message; returns when
     the process is scheduled again."""
 
     robot: Robot
@@ -73,6 +74,7 @@ class TrajectoryLogic:
     holds: dict[str, None] = field(default_factory=dict)
     reference: Callable[[], np.ndarray | None] = lambda: None
     held_up: Callable[[], None] = lambda: None
+    held: Callable[[], tuple[np.ndarray | None, int]] = lambda: (None, 0)
 
     def __post_init__(self) -> None:
         robot, options = self.robot, self.parameters
@@ -91,7 +93,7 @@ class TrajectoryLogic:
             self.stream = JogStream(robot.joints, robot.limits, robot.period_s, gain=2.0)
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
         self._following = FollowingError.of(robot.limits)
-        self._move: Trajectory | None = None
+        self._move: MoveInParts | None = None
         self._cut: Trajectory | None = None
         self._joints_ns, self._rests = 0, False
         self._begin()
@@ -144,7 +146,7 @@ class TrajectoryLogic:
         rested, self._rests = self._rests, state is Motion.HOLDING and not joins and bool(self.holds)
         if self._rests and not rested and isinstance(self.stream, JogStream):
             self.stream.rest()
-        if self._move is not None and now_ns >= self._move.end_ns:
+        if self._move is not None and now_ns >= self._move.whole.end_ns:
             self._move = None
         if self._move is not None and self._lost():
             self._cancel()
@@ -227,16 +229,17 @@ class TrajectoryLogic:
         setpoint = self.follower.joining.setpoint
         self._begin()
         self.follower.joining.begin_at(setpoint)
-        if braking is not None:
-            self.follower.joining.begin_after(braking)
+        limits, executed = self.robot.limits, None
+        self._brakes_until_ns = now_ns + round(float((limits.velocity / limits.acceleration).max()) * 1e9)
         if self.stream is not None:
             self.stream.stop(now_ns, self.steady_ns())
         else:
-            self._stop(braking, now_ns)
+            executed = self._stop(braking, now_ns)
+        for stop in [stop for stop in (braking, executed) if stop is not None]:
+            self.follower.joining.begin_after(stop)
+            self._brakes_until_ns = max(self._brakes_until_ns, stop.end_ns)
         if self.twist is not None:
             self.twist.restart(now_ns, self.steady_ns())
-        limits = self.robot.limits
-        self._brakes_until_ns = now_ns + round(float((limits.velocity / limits.acceleration).max()) * 1e9)
         self._cancel(jumped=True)
 
     def _begin(self) -> None:
@@ -271,6 +274,7 @@ class TrajectoryLogic:
             self.hand_over.dropped()
             return
         sent_ns = self.clock_ns()
+        self.hand_over.rests(*self.held(), self.parameters.lead_s)
         path, _ = self.hand_over.next(decided, now_ns, sent_ns, self.parameters.lead_s)
         if path is not None:
             self.hand_over.sent(path, decided, sent_ns)
@@ -281,7 +285,7 @@ class TrajectoryLogic:
         commanded = sent_to.commanded(t_ns)
         return np.full(len(self.robot.joints), np.nan) if commanded is None else commanded
 
-    def _stop(self, braking: Trajectory | None, now_ns: int) -> None:
+    def _stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
         was_ns = now_ns - self._jumped_ns
         told = self.reference()
         if told is not None:
@@ -289,6 +293,7 @@ class TrajectoryLogic:
         stop = self.hand_over.stop(braking, was_ns, now_ns, self.parameters.lead_s)
         if stop is not None:
             self.send(stop, True)
+        return self.hand_over.stopping
 
     def _forget(self) -> None:
         self.hand_over.forget()
@@ -337,14 +342,13 @@ class TrajectoryLogic:
             limits = self.robot.limits
             here = np.clip(self._joints.newest(), limits.lower, limits.upper)
             begin_ns = now_ns + self.follower.joining.approach_ns
-            self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
+            whole = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
             self._following.forget()
-            self._until_ns = max(now_ns + self.most_ns, begin_ns + self.most_ns // 2)
-            self._cut = cut(self._move, self._until_ns, self.robot.limits)
-            self._send(self._cut)
-            late_ns = max(self.hand_over.rests_ns - self._cut.end_ns, 0)
-            self._until_ns += late_ns
-            self._move, self._cut = self._move.later(late_ns), self._cut.later(late_ns)
+            self._move = MoveInParts(whole, self.robot.limits, self.most_ns)
+            first = self._move.part
+            self._send(first)
+            self._move.later(max(self.hand_over.rests_ns - first.end_ns, 0))
+            self._cut = self._move.part
         else:
             self._cut = None
 
@@ -355,22 +359,20 @@ class TrajectoryLogic:
 
     def _lost(self) -> bool:
         stamp_ns = self._joints.newest_ns
-        if stamp_ns is None or self._move is None or stamp_ns < self._move.start_ns:
+        if stamp_ns is None or self._move is None or stamp_ns < self._move.whole.start_ns:
             return False
         executed = self._executed(stamp_ns)
-        commanded = np.where(np.isfinite(executed), executed, self._move.sample(stamp_ns)[0])
+        commanded = np.where(np.isfinite(executed), executed, self._move.whole.sample(stamp_ns)[0])
         return self._following.take(commanded, self._joints.newest(), stamp_ns) is not None
 
     def _renew(self, now_ns: int) -> None:
-        assert self._move is not None and self._cut is not None
-        whole = self._move
-        if self._until_ns >= whole.end_ns or now_ns < max(self._until_ns - self.most_ns // 2, whole.start_ns):
+        assert self._move is not None
+        if not self._move.is_due(now_ns, self.most_ns):
             return
-        if now_ns + self._kept_ns >= self._until_ns:
+        if not self._move.renew(now_ns, self.most_ns, self._kept_ns):
             self._cancel()
             return
-        self._until_ns = now_ns + self.most_ns
-        self._cut = cut(whole, self._until_ns, self.robot.limits)
+        self._cut = self._move.part
         self._send(self._cut.since(now_ns))
 
     def _cancel(self, jumped: bool = False) -> None:
@@ -382,22 +384,12 @@ class TrajectoryLogic:
             self._cut = Trajectory(going.joints, np.array([now_ns]), going.positions[-1:])
         if moves:
             assert going is not None
-            joints, limits, kept_ns = self.robot.joints, self.robot.limits, self._kept_ns
-            if was_ns < going.start_ns:
-                braking = brake(
-                    joints,
-                    MotionState(now_ns + self.follower.joining.approach_ns, going.positions[0]),
-                    limits,
-                )
-            elif jumped:
-                braking = brake_on_arrival(joints, going.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
-            else:
-                state = MotionState(was_ns + kept_ns, *going.sample(was_ns + kept_ns))
-                braking = going.since(now_ns).then(brake(joints, state, limits))
+            given = now_ns, self.follower.joining.approach_ns, self._kept_ns, self.robot.limits
+            braking = broken_off(going, *given, was_ns if jumped else None)
             if not jumped:
                 self._send(braking)
             elif self.stream is None:
-                self._stop(braking, now_ns)
+                braking = self._stop(braking, now_ns) or braking
             self._brakes_until_ns, self._cut = braking.end_ns, braking
         if HOMING in self.holds:
             self._went = True
