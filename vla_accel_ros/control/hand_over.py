@@ -45,7 +45,7 @@ class HandOver:
 
     def __init__(self, limits: JointLimits) -> None:
         self._limits, self.late = limits, 0
-        self._longest_s = float((limits.velocity / limits.acceleration).max())
+        self._longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
         self.forget()
 
     def forget(self) -> None:
