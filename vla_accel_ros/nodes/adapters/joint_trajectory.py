@@ -116,10 +116,10 @@ class JointTrajectoryAdapter(Adapter):
 
     def _held(self) -> tuple[np.ndarray | None, int]:
         """Where and when the controller rested by its own will, if it says so."""
-        told = self._told
-        if told is None or not self._holds or not 0 <= self._node.now_ns() - told.stamp_ns <= _NEWS_NS:
+        told, now_ns = self._told, self._node.now_ns()
+        if told is None or not self._holds or abs(now_ns - told.stamp_ns) > _NEWS_NS:
             return None, 0
-        return self._positions(told), told.stamp_ns
+        return self._positions(told), min(told.stamp_ns, now_ns)
 
     def _positions(self, told: ReportedState) -> np.ndarray:
         return np.array([told.reference.get(name, np.nan) for name in self.controller.joints])
