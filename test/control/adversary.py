@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from rosless import HOMING, OPERATOR, PASSING, RELEASED, RESTARTED, Parameters, Robot, TrajectoryLogic
@@ -56,7 +57,11 @@ class Ended(Exception):
 
 class Episode:
     """One robot and its misfortunes. faults: which kinds may come; all when None. chunk_hz: random when
-    None."""
+    None. Attribute `table`: what the kinds are."""
+
+    @property
+    def table(self) -> dict[str, Callable[[Any, str], None]]:
+        return FAULTS
 
     def __init__(
         self,
@@ -72,7 +77,7 @@ class Episode:
         rng = self.rng
         self.robot = self._robot(kind or rng.choices(KINDS, (4, 2, 1, 1))[0])
         self.parameters = self._parameters()
-        self.faults = tuple(FAULTS) if faults is None else faults
+        self.faults = tuple(self.table) if faults is None else faults
         self.t_ns, self.offset_ns = 0, EPOCH
         self.end_ns = rng.randint(4, 10) * S
         self.broken: list[Broken] = []
@@ -87,7 +92,11 @@ class Episode:
         self.controller = TrajectoryController(self.robot.joints, self.where.copy(), rng.random() < 0.7)
         self.ticks: list[tuple[int, np.ndarray]] = []
         self.arrivals_ns = self.others_until_ns = 0
-        self.activated = self.began = self.restarted = self.late = False
+        self.sent_ns: dict[tuple[str, ...], int] = {}
+        apart = random.Random(f"told {seed}")
+        self.told_every_ns, self.told_later_ns = apart.choice((2, 5, 20)) * MS, apart.randint(1, 10) * MS
+        self.activated: set[str] = set()  # joints of controllers that have got nothing since
+        self.began = self.restarted = self.late = False
         self.anew = [0]
         self.holding: tuple[int, int] | None = None
         self.still: list[tuple[int, int]] = []
@@ -162,13 +171,27 @@ class Episode:
 
     def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
         given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
-        return TrajectoryLogic(*given, self._reference, self._held_up)
+        return TrajectoryLogic(*given, self._reference, self._held_up, self._held)
 
     def _reference(self) -> np.ndarray | None:
         """What a joint_trajectory_controller tells of itself; no other kind does."""
         if self.robot.kind not in ("joint_trajectory", "servo_twist") or self.active("reactivate"):
             return None
         return self.controller.state(self.t_ns).position
+
+    def _held(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
+        """What a joint_trajectory_controller tells of a hold by its own will, every so often, a little later;
+        not before it was activated."""
+        if self.robot.kind not in ("joint_trajectory", "servo_twist"):
+            return None, 0
+        told_ns = (self.t_ns - self.told_later_ns) // self.told_every_ns * self.told_every_ns
+        if told_ns <= self.until.get("reactivate", -1):
+            return None, 0
+        return self._controller(joints).held(told_ns), told_ns + self.offset_ns
+
+    def _controller(self, joints: tuple[str, ...]) -> TrajectoryController:
+        """That of some joints."""
+        return self.controller
 
     @property
     def _width(self) -> int:
@@ -347,6 +370,10 @@ class Episode:
 
     def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
         sent_ns, offset_ns, off = self.t_ns, self.offset_ns, self.active("reactivate")
+        held, held_ns = self._held(trajectory.joints)
+        come_ns = self.sent_ns.get(trajectory.joints, 0) + round(self.parameters.lead_s * S)
+        known = held is not None and held_ns - offset_ns >= come_ns and not on_arrival
+        self.sent_ns[trajectory.joints] = sent_ns
         self.began = True
         if self.node.silent:
             self._break("sent something while released")
@@ -354,6 +381,9 @@ class Episode:
         most = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
         delay_ns = round(self.rng.uniform(0.0, most)) if self.parameters.lead_s else 0
         self.arrivals_ns = max(self.arrivals_ns + 1, sent_ns + delay_ns)
+        if on_arrival and self.holding is not None:  # a stop begins anew when the clock is set
+            until_ns = self.arrivals_ns + trajectory.end_ns - self.now_ns()
+            self.holding = max(self.holding[0], until_ns), 0
 
         def arrive() -> None:
             # A time from arrival is what it was from sending; any other is ROS time.
@@ -366,15 +396,19 @@ class Episode:
                 if velocities is not None:
                     velocities = np.concatenate([velocities, velocities[-1:]])
             moved = Trajectory(trajectory.joints, times, positions, velocities)
-            measured = MotionState(self.t_ns, self.where, np.zeros_like(self.where))
-            if not self._deactivated(moved, off and on_arrival):
-                self.controller.accept(moved, self.t_ns, measured)
+            where = self._where(trajectory.joints)
+            measured = MotionState(self.t_ns, where, np.zeros_like(where))
+            if not self._deactivated(moved, off and on_arrival, known):
+                self._controller(moved.joints).accept(moved, self.t_ns, measured)
                 if on_arrival:
                     self.controller.eased.append((self.t_ns, moved.end_ns))
                     if not self.controller.from_desired:
                         self.controller.spare(self.t_ns, moved.end_ns)
 
         self._at(self.arrivals_ns, arrive)
+
+    def _where(self, joints: tuple[str, ...]) -> np.ndarray:
+        return self.where[[self.robot.joints.index(name) for name in joints]]
 
     def _held_up(self) -> None:
         """The process is not scheduled between a decision and its message: the call of the node's that sends
@@ -424,7 +458,7 @@ class Episode:
         name = self.rng.choice(self.faults)
         self.happened[name] += 1
         self.log.append(f"{self.t_ns * 1e-9:.3f} {name}")
-        FAULTS[name](self, name)
+        self.table[name](self, name)
 
     def _lasts(self, name: str, shortest_s: float, longest_s: float) -> None:
         self.until[name] = self.t_ns + round(self.rng.uniform(shortest_s, longest_s) * S)
@@ -628,25 +662,27 @@ class Episode:
             self.until["drive off"] = self.until[name]
             self._unhold()
             self.controller.hold(self.where.copy(), self.t_ns)
-            self.activated = True
+            self.activated = set(self.robot.joints)
 
-    def _deactivated(self, trajectory: Trajectory, stops: bool) -> bool:
+    def _deactivated(self, trajectory: Trajectory, stops: bool, known: bool) -> bool:
         """Whether the controller is still off. It is not activated by anybody while it is commanded to be
         further away than a following error may be; what is nearer is stepped to. stops: it is a stop on
-        arrival that was sent while the controller was off, and could tell nothing."""
+        arrival that was sent while the controller was off, and could tell nothing. known: when this was sent
+        it had told where it is, and all that was sent before had come or was lost: nothing steps."""
+        joints = trajectory.joints
         if self.active("reactivate"):
             return True
-        if self.activated and (stops or trajectory.start_ns <= self.t_ns):
-            away = np.abs(trajectory.sample(self.t_ns)[0] - self.where)
-            if (away > np.maximum(0.15 * self.robot.limits.velocity, 0.05)).any():
+        if self.activated & set(joints) and not known and (stops or trajectory.start_ns <= self.t_ns):
+            away = np.abs(trajectory.sample(self.t_ns)[0] - self._where(joints))
+            if (away > usual(self.robot.limits.velocity)[[self.robot.joints.index(n) for n in joints]]).any():
                 self.until["reactivate"] = self.until["drive off"] = self.t_ns + S // 10
                 return True
             self.controller.spare(self.t_ns)
-        self.activated = False
+        self.activated -= set(joints)
         return False
 
 
-FAULTS: dict[str, Callable[[Episode, str], None]] = {
+FAULTS: dict[str, Callable[[Any, str], None]] = {
     "glitch": Episode.glitches,
     "dropout": lambda e, n: e._lasts(n, 0.05, 1.5),
     "frozen": lambda e, n: e._lasts(n, 0.05, 1.5 if e.began else 0.15),
@@ -692,10 +728,14 @@ class Result:
 
 
 def play(
-    seed: int, faults: tuple[str, ...] | None = None, kind: str | None = None, chunk_hz: int | None = None
+    seed: int,
+    faults: tuple[str, ...] | None = None,
+    kind: str | None = None,
+    chunk_hz: int | None = None,
+    episode_of: type[Episode] = Episode,
 ) -> Result:
     """One episode; what it raises is broken too."""
-    episode = Episode(seed, faults, kind, chunk_hz)
+    episode = episode_of(seed, faults, kind, chunk_hz)
     mode = episode.parameters.mode
     try:
         episode.run()
@@ -713,9 +753,10 @@ def results(
     kind: str | None = None,
     processes: int = 1,
     chunk_hz: int | None = None,
+    episode_of: type[Episode] = Episode,
 ) -> Iterator[Result]:
     """Episodes from a seed on, until so many events have happened."""
-    one = partial(play, faults=faults, kind=kind, chunk_hz=chunk_hz)
+    one = partial(play, faults=faults, kind=kind, chunk_hz=chunk_hz, episode_of=episode_of)
     seeds = itertools.count(first)
     if processes == 1:
         played: Iterator[Result] = map(one, seeds)
@@ -733,11 +774,9 @@ def results(
         pool.terminate()
 
 
-def main() -> int:
+def main(episode_of: type[Episode] = Episode, about: str | None = __doc__) -> int:
     """Play episodes until so many events have happened; status 1 when something was broken."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=100_000, help="in all (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="seed of the first episode")
     parser.add_argument("--seed", type=int, help="only this episode, with what happened in it")
@@ -748,12 +787,12 @@ def main() -> int:
     wanted = parser.parse_args()
     faults = None if wanted.faults is None else tuple(filter(None, wanted.faults.split(",")))
     if wanted.seed is not None:
-        result = play(wanted.seed, faults, wanted.kind, wanted.chunk_hz)
+        result = play(wanted.seed, faults, wanted.kind, wanted.chunk_hz, episode_of)
         print("\n".join((*result.log, str(result))))
         return bool(result.broken)
     events, episodes, failed, began = 0, 0, 0, time.monotonic()
     for result in results(
-        wanted.events, wanted.first, faults, wanted.kind, wanted.processes, wanted.chunk_hz
+        wanted.events, wanted.first, faults, wanted.kind, wanted.processes, wanted.chunk_hz, episode_of
     ):
         events, episodes = events + result.events, episodes + 1
         if result.broken:

@@ -20,8 +20,8 @@ from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import ClockWatch, Motion, Safety, Watchdog
 from vla_accel_ros.control.hand_over import HandOver
-from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
-from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.moves import MoveInParts, broken_off, move
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.types import Chunk
@@ -34,7 +34,8 @@ SETTLE_NS = 2_000_000_000
 
 @dataclass(frozen=True)
 class Robot:
-    """What the node is configured with. kind: of the controller; ages in seconds."""
+    """What the node is configured with. kind: of the controllers; ages in seconds. groups: the joints of each
+    controller that takes trajectories, where they are several."""
 
     kind: str
     joints: tuple[str, ...]
@@ -45,6 +46,20 @@ class Robot:
     joints_age_s: float = 0.3
     linear: float = 0.5
     angular: float = 1.0
+    groups: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass
+class Controller:
+    """One of those that take trajectories. parts, sent: of ~/home, while that lasts, and what of it is
+    executed."""
+
+    joints: tuple[str, ...]
+    columns: list[int]
+    limits: JointLimits
+    hand_over: HandOver
+    parts: MoveInParts | None = None
+    sent: Trajectory | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,8 @@ class TrajectoryLogic:
     """One process of the node. send: gets (trajectory, whether its times count from its arrival).
 
     holds: what a process before this one left. reference: where the controllers say that they are commanded
-    to be, None where they say nothing. held_up: called between a decision and its message; returns when
+    to be, None where they say nothing. held: where a controller says that it rests by its own will, and of
+    when that is. held_up: called between a decision and its message; returns when
     the process is scheduled again."""
 
     robot: Robot
@@ -73,10 +89,15 @@ class TrajectoryLogic:
     holds: dict[str, None] = field(default_factory=dict)
     reference: Callable[[], np.ndarray | None] = lambda: None
     held_up: Callable[[], None] = lambda: None
+    held: Callable[[tuple[str, ...]], tuple[np.ndarray | None, int]] = lambda joints: (None, 0)
 
     def __post_init__(self) -> None:
         robot, options = self.robot, self.parameters
-        self.hand_over = HandOver(robot.limits)
+        self.controllers = []
+        for joints in robot.groups or (robot.joints,):
+            columns = [robot.joints.index(name) for name in joints]
+            limits = robot.limits.select(np.array(columns))
+            self.controllers.append(Controller(joints, columns, limits, HandOver(limits)))
         self.refused, self.counts, self._watched_ns = 0, Counter[str](), 0
         self.silent = False
         self.twist = None
@@ -91,17 +112,15 @@ class TrajectoryLogic:
             self.stream = JogStream(robot.joints, robot.limits, robot.period_s, gain=2.0)
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
         self._following = FollowingError.of(robot.limits)
-        self._move: Trajectory | None = None
-        self._cut: Trajectory | None = None
         self._joints_ns, self._rests = 0, False
         self._begin()
         self._settles_until_ns = self.clock_ns() + SETTLE_NS
 
-    def joints(self, position: np.ndarray, stamp_ns: int) -> None:
-        """A joint state has come."""
+    def joints(self, position: np.ndarray, stamp_ns: int, names: tuple[str, ...] | None = None) -> None:
+        """A joint state has come. names: the robot's joints where they are not told."""
         now_ns = self._now()
         try:
-            self._joints.add(self.robot.joints, position, stamp_ns)
+            self._joints.add(self.robot.joints if names is None else names, position, stamp_ns)
         except ValueError:
             self.refused += 1
             return
@@ -132,7 +151,7 @@ class TrajectoryLogic:
         now_ns = self._now()
         told = self.reference()
         self.follower.joining.told(np.full(len(self.robot.joints), np.nan) if told is None else told)
-        self.follower.joining.rests(self.hand_over.rests_ns)
+        self.follower.joining.rests(self._rests_ns)
         change, stop = self.follower.step(now_ns)
         self._send(stop)
         if self._clock.was_set():
@@ -144,12 +163,11 @@ class TrajectoryLogic:
         rested, self._rests = self._rests, state is Motion.HOLDING and not joins and bool(self.holds)
         if self._rests and not rested and isinstance(self.stream, JogStream):
             self.stream.rest()
-        if self._move is not None and now_ns >= self._move.end_ns:
-            self._move = None
-        if self._move is not None and self._lost():
+        for one in self.controllers:
+            if one.parts is not None and now_ns >= one.parts.whole.end_ns:
+                one.parts = None
+        if self._lost() or not all(self._renewed(one, now_ns) for one in self.controllers):
             self._cancel()
-        if self._move is not None:
-            self._renew(now_ns)
         if HOMING in self.holds:
             self._home(now_ns)
         if RELEASED in self.holds and not self.silent and self._stands(now_ns):
@@ -227,16 +245,17 @@ class TrajectoryLogic:
         setpoint = self.follower.joining.setpoint
         self._begin()
         self.follower.joining.begin_at(setpoint)
-        if braking is not None:
-            self.follower.joining.begin_after(braking)
+        limits, stops = self.robot.limits, [braking]
+        self._brakes_until_ns = now_ns + round(float((limits.velocity / limits.acceleration).max()) * 1e9)
         if self.stream is not None:
             self.stream.stop(now_ns, self.steady_ns())
         else:
-            self._stop(braking, now_ns)
+            stops += [self._stop(one, braking, now_ns) for one in self.controllers]
+        for stop in [stop for stop in stops if stop is not None]:
+            self.follower.joining.begin_after(stop)
+            self._brakes_until_ns = max(self._brakes_until_ns, stop.end_ns)
         if self.twist is not None:
             self.twist.restart(now_ns, self.steady_ns())
-        limits = self.robot.limits
-        self._brakes_until_ns = now_ns + round(float((limits.velocity / limits.acceleration).max()) * 1e9)
         self._cancel(jumped=True)
 
     def _begin(self) -> None:
@@ -263,35 +282,53 @@ class TrajectoryLogic:
         if decided is None:
             return
         now_ns = self.clock_ns()
+        for one in self.controllers:
+            self._send_to(one, decided, now_ns)
+
+    def _send_to(self, one: Controller, decided: Trajectory, now_ns: int) -> None:
         if self.stream is not None:
             self.stream.follow(decided, now_ns)
             return
+        decided, lead_s = decided.select(one.joints), self.parameters.lead_s
         self.held_up()
         if self._clock.was_set():
-            self.hand_over.dropped()
+            one.hand_over.dropped()
             return
         sent_ns = self.clock_ns()
-        path, _ = self.hand_over.next(decided, now_ns, sent_ns, self.parameters.lead_s)
+        one.hand_over.rests(*self.held(one.joints), lead_s)
+        path, _ = one.hand_over.next(decided, now_ns, sent_ns, lead_s)
         if path is not None:
-            self.hand_over.sent(path, decided, sent_ns)
+            one.hand_over.sent(path, decided, sent_ns)
             self.send(path, False)
 
     def _executed(self, t_ns: int) -> np.ndarray:
-        sent_to = self.hand_over if self.stream is None else self.stream
-        commanded = sent_to.commanded(t_ns)
-        return np.full(len(self.robot.joints), np.nan) if commanded is None else commanded
+        position = np.full(len(self.robot.joints), np.nan)
+        if self.stream is not None:
+            commanded = self.stream.commanded(t_ns)
+            return position if commanded is None else commanded
+        for one in self.controllers:
+            commanded = one.hand_over.commanded(t_ns)
+            if commanded is not None:
+                position[one.columns] = commanded
+        return position
 
-    def _stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        was_ns = now_ns - self._jumped_ns
-        told = self.reference()
+    @property
+    def _rests_ns(self) -> int:
+        return max(one.hand_over.rests_ns for one in self.controllers)
+
+    def _stop(self, one: Controller, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
+        was_ns, told = now_ns - self._jumped_ns, self.reference()
         if told is not None:
-            self.hand_over.told(told, was_ns)
-        stop = self.hand_over.stop(braking, was_ns, now_ns, self.parameters.lead_s)
+            one.hand_over.told(told[one.columns], was_ns)
+        share = None if braking is None else braking.select(one.joints)
+        stop = one.hand_over.stop(share, was_ns, now_ns, self.parameters.lead_s)
         if stop is not None:
             self.send(stop, True)
+        return one.hand_over.stopping
 
     def _forget(self) -> None:
-        self.hand_over.forget()
+        for one in self.controllers:
+            one.hand_over.forget()
         if self.stream is not None:
             self.stream.forget()
         if self.twist is not None:
@@ -305,10 +342,11 @@ class TrajectoryLogic:
         self.holds.pop(reason, None)
         self.follower.safety.resume(reason)
 
-    def _go_on(self, reason: str, now_ns: int, sent: Trajectory | None = None) -> None:
+    def _go_on(self, reason: str, now_ns: int) -> None:
         self.follower.begin_anew(now_ns)
-        if sent is not None:
-            self.follower.joining.begin_after(sent)
+        for one in self.controllers:
+            if reason == HOMING and one.sent is not None:
+                self.follower.joining.begin_after(one.sent)
         if reason != HOMING:
             self._forget()
         elif isinstance(self.stream, JogStream):
@@ -320,33 +358,34 @@ class TrajectoryLogic:
         return round(self.follower.buffer.kept_s * 1e9)
 
     def _stands(self, now_ns: int) -> bool:
-        still = now_ns >= max(
-            self._brakes_until_ns, self.hand_over.rests_ns
-        ) and not self.follower.joining.lasts(now_ns)
+        still = now_ns >= max(self._brakes_until_ns, self._rests_ns) and not self.follower.joining.lasts(
+            now_ns
+        )
         still = still and (now_ns >= self._settles_until_ns or self.follower.joining.stand)
         return still and self.follower.safety.state is Motion.HOLDING
 
     def _home(self, now_ns: int) -> None:
-        if not self._stands(now_ns) or self._move is not None:
+        if not self._stands(now_ns) or any(one.parts is not None for one in self.controllers):
             return
         if self._went:
-            self._go_on(HOMING, now_ns, self._cut)
+            self._go_on(HOMING, now_ns)
             return
         self._went = True
-        if self._joints.newest_ns is not None:
-            limits = self.robot.limits
-            here = np.clip(self._joints.newest(), limits.lower, limits.upper)
-            begin_ns = now_ns + self.follower.joining.approach_ns
-            self._move = move(self.robot.joints, here, self.robot.home, self.robot.limits, 0.3, begin_ns)
-            self._following.forget()
-            self._until_ns = max(now_ns + self.most_ns, begin_ns + self.most_ns // 2)
-            self._cut = cut(self._move, self._until_ns, self.robot.limits)
-            self._send(self._cut)
-            late_ns = max(self.hand_over.rests_ns - self._cut.end_ns, 0)
-            self._until_ns += late_ns
-            self._move, self._cut = self._move.later(late_ns), self._cut.later(late_ns)
-        else:
-            self._cut = None
+        if self._joints.newest_ns is None:
+            for one in self.controllers:
+                one.sent = None
+            return
+        limits = self.robot.limits
+        here = np.clip(self._joints.newest(), limits.lower, limits.upper)
+        begin_ns = now_ns + self.follower.joining.approach_ns
+        whole = move(self.robot.joints, here, self.robot.home, limits, 0.3, begin_ns)
+        self._following.forget()
+        for one in self.controllers:
+            parts = MoveInParts(whole.select(one.joints), one.limits, self.most_ns)
+            first = parts.part
+            self._send_to(one, first, now_ns)
+            parts.later(max(one.hand_over.rests_ns - first.end_ns, 0))
+            one.parts, one.sent = parts, parts.part
 
     @property
     def most_ns(self) -> int:
@@ -354,50 +393,44 @@ class TrajectoryLogic:
         return max(round(self.robot.chunk_age_s * 1e9), 3 * self._kept_ns)
 
     def _lost(self) -> bool:
-        stamp_ns = self._joints.newest_ns
-        if stamp_ns is None or self._move is None or stamp_ns < self._move.start_ns:
+        stamp_ns, executed = self._joints.newest_ns or 0, self._executed(self._joints.newest_ns or 0)
+        commanded = np.full(len(self.robot.joints), np.nan)
+        for one in self.controllers:
+            if one.parts is not None and stamp_ns >= one.parts.whole.start_ns:
+                decided, told = one.parts.whole.sample(stamp_ns)[0], executed[one.columns]
+                commanded[one.columns] = np.where(np.isfinite(told), told, decided)
+        if not np.isfinite(commanded).any():
             return False
-        executed = self._executed(stamp_ns)
-        commanded = np.where(np.isfinite(executed), executed, self._move.sample(stamp_ns)[0])
         return self._following.take(commanded, self._joints.newest(), stamp_ns) is not None
 
-    def _renew(self, now_ns: int) -> None:
-        assert self._move is not None and self._cut is not None
-        whole = self._move
-        if self._until_ns >= whole.end_ns or now_ns < max(self._until_ns - self.most_ns // 2, whole.start_ns):
-            return
-        if now_ns + self._kept_ns >= self._until_ns:
-            self._cancel()
-            return
-        self._until_ns = now_ns + self.most_ns
-        self._cut = cut(whole, self._until_ns, self.robot.limits)
-        self._send(self._cut.since(now_ns))
+    def _renewed(self, one: Controller, now_ns: int) -> bool:
+        if one.parts is None or not one.parts.is_due(now_ns, self.most_ns):
+            return True
+        if not one.parts.renew(now_ns, self.most_ns, self._kept_ns):
+            return False
+        one.sent = one.parts.part
+        self._send_to(one, one.sent.since(now_ns), now_ns)
+        return True
 
     def _cancel(self, jumped: bool = False) -> None:
-        moves, self._move = self._move is not None, None
-        now_ns, going = self.clock_ns(), self._cut
+        for one in self.controllers:
+            self._break_off(one, jumped)
+        if HOMING in self.holds:
+            self._went = True
+
+    def _break_off(self, one: Controller, jumped: bool) -> None:
+        moves, one.parts = one.parts is not None, None
+        now_ns, going = self.clock_ns(), one.sent
         was_ns = max(self._watched_ns, now_ns - self._jumped_ns) if jumped else now_ns
         if going is not None and not moves and jumped:
             moves = was_ns < going.end_ns
-            self._cut = Trajectory(going.joints, np.array([now_ns]), going.positions[-1:])
+            one.sent = Trajectory(going.joints, np.array([now_ns]), going.positions[-1:])
         if moves:
             assert going is not None
-            joints, limits, kept_ns = self.robot.joints, self.robot.limits, self._kept_ns
-            if was_ns < going.start_ns:
-                braking = brake(
-                    joints,
-                    MotionState(now_ns + self.follower.joining.approach_ns, going.positions[0]),
-                    limits,
-                )
-            elif jumped:
-                braking = brake_on_arrival(joints, going.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
-            else:
-                state = MotionState(was_ns + kept_ns, *going.sample(was_ns + kept_ns))
-                braking = going.since(now_ns).then(brake(joints, state, limits))
+            given = now_ns, self.follower.joining.approach_ns, self._kept_ns, one.limits
+            braking = broken_off(going, *given, was_ns if jumped else None)
             if not jumped:
-                self._send(braking)
+                self._send_to(one, braking, now_ns)
             elif self.stream is None:
-                self._stop(braking, now_ns)
-            self._brakes_until_ns, self._cut = braking.end_ns, braking
-        if HOMING in self.holds:
-            self._went = True
+                braking = self._stop(one, braking, now_ns) or braking
+            self._brakes_until_ns, one.sent = max(self._brakes_until_ns, braking.end_ns), braking

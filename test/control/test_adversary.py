@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from adversary import FAULTS, KINDS, MODES, Result, play, results
+from adversary_of_many import MORE, EpisodeOfMany
 from motion import LIMITS
 
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -64,6 +65,25 @@ def test_hundreds_of_chunks_a_second_break_no_limit_either():
 )
 def test_what_was_held_up_and_broke_a_limit_once_does_so_no_more(seed, kind):
     assert play(seed, kind=kind).broken == ()
+
+
+def test_contacts_and_several_controllers_and_what_names_no_joint_or_step_break_no_limit_either():
+    played = list(results(EVENTS, first=1000, episode_of=EpisodeOfMany))
+    broken = [str(result) for result in played if result.broken]
+    assert not broken, "\n".join(broken)
+    came = {line.split(" ", 1)[1] for result in played for line in result.log}
+    assert came >= set(MORE)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        1128,  # a way back that began before its message may have come
+        1049,  # a chunk of one dimension, of a robot that is moved by its hand
+    ],
+)
+def test_what_contacts_and_odd_chunks_broke_once_they_do_no_more(seed):
+    assert play(seed, episode_of=EpisodeOfMany).broken == ()
 
 
 def test_a_seed_plays_the_same_again():

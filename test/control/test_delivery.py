@@ -156,3 +156,22 @@ def test_after_a_clock_jump_it_waits_for_nothing_but_knows_what_it_learnt():
     delivery.forget()
     delivery.executing(now_ns - PERIOD, now_ns + 900 * MS)
     assert 0.095 <= delivery.step(S) <= 0.115 and not delivery.trouble
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_hold_that_began_after_what_was_sent_is_known_once_the_controller_was_recognised(forgotten):
+    delivery = Delivery(0.03, 0.15)
+    assert delivery.executing(S - MS, S)  # nobody knows what its states tell
+    now_ns = run(delivery, 5, 3)
+    assert delivery.executing(now_ns - PERIOD, now_ns)
+    if forgotten:
+        delivery.forget()
+    assert not delivery.executing(now_ns + 30 * MS, now_ns + 40 * MS)
+
+
+def test_what_is_older_than_the_newest_that_was_recognised_is_no_hold():
+    """A state that was on its way for longer, or is stamped a little otherwise."""
+    delivery = Delivery(0.03, 0.15)
+    now_ns = run(delivery, 5, 3)
+    assert delivery.executing(now_ns - PERIOD, now_ns)
+    assert delivery.executing(now_ns - PERIOD + 30 * MS, now_ns + MS)

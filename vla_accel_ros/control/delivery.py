@@ -23,6 +23,7 @@ LOST_S = 2.0
 
 _FALL_PER_S = 0.01
 _LOOK_S = 0.02  # from one look at the controller to the next; what changed did so at any time between
+_LOOK_NS = 20_000_000
 _SAME_NS = 5_000_000  # Humble stamps its state a little later than the time that it is of
 _SILENT_NS = 2_000_000_000
 _MOST = 64
@@ -45,6 +46,7 @@ class Delivery:
     def __init__(self, lead_s: float, lead_max_s: float) -> None:
         self._least_s, self._most_s = lead_s, max(lead_s, lead_max_s)
         self._took_s: deque[float] = deque(maxlen=WINDOW)
+        self._recognised = False
         self.lead_s, self.lost = lead_s, 0
         self.forget()
 
@@ -65,11 +67,13 @@ class Delivery:
         if self._unacknowledged is None:
             self._unacknowledged, self._looked_ns = sent, published_ns
 
-    def executing(self, began_ns: int, state_ns: int) -> None:
-        """The controller's state: at state_ns it executed the trajectory that began at began_ns."""
+    def executing(self, began_ns: int, state_ns: int) -> bool:
+        """The controller's state: at state_ns it executed the trajectory that began at began_ns. False when
+        that is none that was sent, and began after the last of those that it told of: a motion of others, or
+        its own hold. A controller of which none was ever recognised may tell of others, or of nothing."""
         last_ns = self._state_ns
         if last_ns is not None and state_ns <= last_ns:
-            return
+            return True
         found = min(self._unseen, key=lambda sent: abs(sent.stamp_ns - began_ns), default=None)
         if found is not None and _same(found.stamp_ns, began_ns):
             while True:  # a controller takes the newest it has; what it never executed came as late at least
@@ -77,14 +81,15 @@ class Delivery:
                 self._note(sent, sent.published_ns if last_ns is None else last_ns, state_ns)
                 if sent is found:
                     break
-            self._executed_ns = found.stamp_ns
+            self._executed_ns, self._recognised = found.stamp_ns, True
         elif self._executed_ns is None or not _same(self._executed_ns, began_ns):
-            return  # a motion of others, or the controller's own hold
+            return not self._recognised or (last_ns is not None and began_ns <= last_ns - _LOOK_NS)
         while self._unseen and (state_ns - self._unseen[0].decided_ns) * 1e-9 > LOST_S:
             self._unseen.popleft()
             self.lost += 1
         late_ns = state_ns - self._unseen[0].decided_ns if self._unseen else 0
         self._state_ns, self._late_s = state_ns, max(late_ns * 1e-9, 0.0)
+        return True
 
     def awaits_acknowledgement(self, now_ns: int) -> bool:
         """Whether to ask what the middleware has had acknowledged: the controller tells nothing."""

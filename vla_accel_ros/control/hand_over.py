@@ -9,6 +9,9 @@ begins later than the present is approached from wherever the controller is, in 
 that: it is moved by as much as it is late. Such a time is meant for a controller at rest near where it was to
 be: where it still moves, because what it has was sent late, it brakes first, and where that ends further
 away it has more time. `CommandStream` does the same for controllers that are told where to be at a rate.
+
+A controller may drop what it was sent, and hold: it was deactivated and activated anew, or gave up. Where it
+says so, it is led from there as from any other motion, and a stop leaves it there.
 """
 
 from __future__ import annotations
@@ -29,16 +32,20 @@ _ROUNDING, _SPEED_ROUNDING = 1e-9, 1e-6
 _LOOK_NS = 1_000_000
 _END_NS = 100_000_000
 _PAST_NS = 1_000_000_000
+# For so long after a message may have arrived the controller is waited for to say whether it has.
+_DOUBT_NS = 100_000_000
 
 
 class HandOver:
     """What one controller was sent. limits: of its joints. Time is given; one thread at a time.
 
-    Attribute `late`: how many trajectories were sent otherwise than they were decided.
+    Attributes: `late`, how many trajectories were sent otherwise than they were decided; `stopping`, the stop
+    that it executes after the clock was set, where it comes as late as it may; None for none.
     """
 
     def __init__(self, limits: JointLimits) -> None:
         self._limits, self.late = limits, 0
+        self._longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
         self.forget()
 
     def forget(self) -> None:
@@ -47,6 +54,9 @@ class HandOver:
         self._past = deque[tuple[int, Trajectory]]()  # (since when, what is executed)
         self._approach_ns = self._late_ns = 0  # of what is approached: how long, and moved by how much
         self._moved = self._stopped = False  # that is not what was decided; it is a stop
+        self._dropped = self._doubtful = False  # it dropped what it was sent; it may have
+        self.stopping: Trajectory | None = None
+        self._stopped_ns = 0
         # Where it says that it rests instead, and from how far off that is approached.
         self._elsewhere: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -73,6 +83,12 @@ class HandOver:
             return self._approached(decided, decided_ns, now_ns, lead_ns)
         if executed is None:
             return decided, max(decided_ns, now_ns) + lead_ns
+        stops = decided.end_ns <= now_ns + 4 * lead_ns + round(self._longest_s * 1e9)
+        if self._dropped and stops:
+            return executed.since(now_ns), now_ns + lead_ns
+        if self._doubtful and not stops and now_ns <= self._past[-1][0] + lead_ns + _DOUBT_NS:
+            self.late += 1
+            return None, now_ns
         if now_ns < executed.start_ns:
             if not self._moved:
                 return decided, max(decided_ns, now_ns) + lead_ns
@@ -89,20 +105,37 @@ class HandOver:
 
     def sent(self, trajectory: Trajectory, decided: Trajectory, now_ns: int) -> None:
         """The controller executes this from now_ns on."""
-        self._moved, self._stopped = trajectory is not decided, False
+        self._moved, self._stopped, self._dropped = trajectory is not decided, False, False
         self.late += self._moved
         state, path = self._state(now_ns), trajectory
         if state is not None and now_ns < trajectory.start_ns:
             path = _approach(now_ns, *state, trajectory)
-        while len(self._past) > 1 and self._past[1][0] < now_ns - _PAST_NS:
-            self._past.popleft()
-        self._past.append((now_ns, path))
+        self._executes(path, now_ns)
         self._executed, self._approach_ns = trajectory, trajectory.start_ns - now_ns
         self._late_ns, self._elsewhere = trajectory.start_ns - decided.start_ns, None
+        self.stopping = None
 
     def dropped(self) -> None:
         """What was decided is not sent: the clock was set meanwhile."""
         self._moved = True
+
+    def rests(self, position: np.ndarray | None, t_ns: int, lead_s: float) -> None:
+        """The controller said that at a time it rested here, float64 [D], by nothing that it was sent; None
+        where it says no such thing. Before `next`. What was sent less than lead_s before may be on its way to
+        it: then nothing but a stop is sent until it has said more."""
+        executed, self._doubtful = self._executed, False
+        if executed is None or position is None or not np.isfinite(position).all():
+            return
+        there, velocity = executed.sample(t_ns)
+        if not velocity.any() and (np.abs(position - there) <= _ROUNDING).all():
+            return  # as it was sent
+        if t_ns < self._past[-1][0] + round(lead_s * 1e9):
+            self._doubtful = True
+            return
+        rest = Trajectory(executed.joints, np.array([t_ns]), position[None], np.zeros((1, len(position))))
+        self._executes(rest, t_ns)
+        self._executed, self._moved, self._dropped = rest, True, True
+        self._approach_ns = self._late_ns = 0
 
     def told(self, position: np.ndarray, t_ns: int) -> None:
         """Where the controller said that it was commanded to be at a time before the clock was set, float64
@@ -135,8 +168,12 @@ class HandOver:
         elif moved and executed is not None:
             given = executed.sample, was_ns, now_ns, 2.0 * lead_s
             stop = brake_on_arrival(executed.joints, *given, self._limits)
+        executes = None if stop is None else stop.later(round(2.0 * lead_s * 1e9))
+        if stop is None and self.stopping is not None:
+            executes = self.stopping.later(now_ns - self._stopped_ns)  # it began then, or before
         self.forget()
         self._stopped, self._elsewhere = stopped or moved, elsewhere
+        self.stopping, self._stopped_ns = executes, now_ns
         return stop
 
     def _stay(
@@ -145,6 +182,11 @@ class HandOver:
         """At rest there, after a join from so far away, should what it said not be true."""
         join_ns = round((rest_to_rest_s(away, self._limits) + 2.0 * lead_s) * 1e9)
         return Trajectory(joints, np.array([now_ns + join_ns]), position[None], np.zeros((1, len(position))))
+
+    def _executes(self, path: Trajectory, since_ns: int) -> None:
+        while len(self._past) > 1 and self._past[1][0] < since_ns - _PAST_NS:
+            self._past.popleft()
+        self._past.append((since_ns, path))
 
     def _state(self, t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Position and velocity at a time, of what was sent until then."""
@@ -195,8 +237,7 @@ class HandOver:
         position, velocity = old.sample(commit_ns)
         led, _ = enforce(asked, MotionState(commit_ns, position, velocity), self._limits)
         # Where it cannot follow, it brakes: what is decided ends when its observation is too old.
-        longest_s = float((self._limits.velocity / self._limits.acceleration).max())
-        brakes_ns = max(decided.end_ns - round(longest_s * 1e9), commit_ns)
+        brakes_ns = max(decided.end_ns - round(self._longest_s * 1e9), commit_ns)
         joined = Trajectory(
             decided.joints,
             np.concatenate([[commit_ns], led.times_ns]),

@@ -3,6 +3,9 @@
 All joints begin and end together on a minimum-jerk profile s = 10 u^3 - 15 u^4 + 6 u^5, as fast as the
 slowest of them may. Between its knots a controller samples cubics, not this profile, so the limits are kept
 by what the cubics do: stretched in time until the fastest and the hardest of them is within.
+
+A controller is sent such a motion in parts, so that one that hears nothing any more comes to rest as soon as
+it would without chunks.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ import math
 
 import numpy as np
 
-from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import Trajectory, extremes
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
+from vla_accel_ros.control.trajectory import MotionState, Trajectory, extremes
 
 _KNOT_S = 0.05
 _SHORTEST_S = 0.2
@@ -58,3 +61,62 @@ def move(
     times_ns = start_ns + np.round(u[:, 0] * duration_s * stretch * 1e9).astype(np.int64)
     positions[-1] = goal
     return Trajectory(joints, times_ns, positions, velocities / stretch)
+
+
+class MoveInParts:
+    """What one controller is sent of a motion from rest to rest: most_ns of it at most, and a brake.
+
+    The first part is half of that from where the motion begins, however long the controller takes to get
+    there. Each next one is due when half is left. Attribute `whole`: the motion, in the time in which the
+    controller executes it.
+    """
+
+    def __init__(self, whole: Trajectory, limits: JointLimits, most_ns: int) -> None:
+        self.whole, self._limits = whole, limits
+        self._until_ns = whole.start_ns + most_ns // 2
+
+    @property
+    def part(self) -> Trajectory:
+        """What the controller has of it by now."""
+        return cut(self.whole, self._until_ns, self._limits)
+
+    def later(self, by_ns: int) -> None:
+        """It is executed so much later than it was decided."""
+        self.whole, self._until_ns = self.whole.later(by_ns), self._until_ns + by_ns
+
+    def is_due(self, now_ns: int, most_ns: int) -> bool:
+        """Whether the next part is to be sent."""
+        due_ns = max(self._until_ns - most_ns // 2, self.whole.start_ns)
+        return self._until_ns < self.whole.end_ns and now_ns >= due_ns
+
+    def renew(self, now_ns: int, most_ns: int, kept_ns: int) -> bool:
+        """Go on for as long as may be from now on; False where the controller would begin to brake before it
+        hears of that, kept_ns from now."""
+        if now_ns + kept_ns >= self._until_ns:
+            return False
+        self._until_ns = now_ns + most_ns
+        return True
+
+
+def broken_off(
+    path: Trajectory,
+    now_ns: int,
+    approach_ns: int,
+    kept_ns: int,
+    limits: JointLimits,
+    was_ns: int | None = None,
+) -> Trajectory:
+    """The stop of a move that a controller executes, which is as it was for kept_ns. was_ns: the present in
+    the time of the path, where the clock was set since; the stop then begins on arrival.
+
+    A move that has not begun ends where it would begin, approach_ns from now: wherever the controller is on
+    its way there, that is enough.
+    """
+    present_ns = now_ns if was_ns is None else was_ns
+    if present_ns < path.start_ns:
+        rest = np.zeros_like(path.positions[:1])
+        return Trajectory(path.joints, np.array([now_ns + approach_ns]), path.positions[:1], rest)
+    if was_ns is not None:
+        return brake_on_arrival(path.joints, path.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
+    state = MotionState(now_ns + kept_ns, *path.sample(now_ns + kept_ns))
+    return path.since(now_ns).then(brake(path.joints, state, limits))

@@ -46,6 +46,7 @@ class TrajectoryController:
         self.joints, self.from_desired = joints, from_desired
         self.starts: list[int] = []
         self.pieces: list[tuple[Trajectory, MotionState | None]] = []
+        self._own: list[bool] = []  # which of them it holds by its own will
         self.spared: list[tuple[int, int]] = []
         self.eased: list[tuple[int, int]] = []
         self.rejected: list[str] = []
@@ -54,6 +55,7 @@ class TrajectoryController:
     def hold(self, position: np.ndarray, t_ns: int) -> None:
         """Stand here from now on, whatever was: it is activated."""
         self._take(t_ns, Trajectory(self.joints, np.array([t_ns]), position[None]), None)
+        self._own[-1] = True
         self.spare(t_ns)
 
     def spare(self, t_ns: int, until_ns: int = 0) -> None:
@@ -90,6 +92,11 @@ class TrajectoryController:
         trajectory, start = self.pieces[bisect_right(self.starts, t_ns) - 1]
         return MotionState(t_ns, *trajectory.sample(t_ns, start))
 
+    def held(self, t_ns: int) -> np.ndarray | None:
+        """Where it stands at a time by its own will, float64 [D]; None where it executes what it was sent."""
+        own = self._own[bisect_right(self.starts, t_ns) - 1]
+        return self.state(t_ns).position if own else None
+
     def path(self, until_ns: int) -> tuple[np.ndarray, np.ndarray]:
         """Times [N] every 2 ms, and positions [N, D]."""
         edges = np.array([*self.starts, until_ns])
@@ -104,6 +111,7 @@ class TrajectoryController:
     def _take(self, t_ns: int, trajectory: Trajectory, start: MotionState | None) -> None:
         self.starts.append(t_ns)
         self.pieces.append((trajectory, start))
+        self._own.append(False)
 
 
 def judge_path(

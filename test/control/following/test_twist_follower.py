@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,12 @@ def test_chunks_from_before_it_was_in_other_hands_are_void():
     robot.follower.begin_anew(robot.now + S)
     robot.run(0.5, speed=0.3)
     assert not robot.velocities[-1].any() and robot.follower.counts["before_leap"] > 0
+
+
+@pytest.mark.parametrize("joints", [("gripper",), ()], ids=["gripper", "none"])
+@pytest.mark.parametrize("shape", [(10,), (1, 10, 7), (10, 3), (0, 7), (10, 0)])
+def test_a_chunk_of_another_shape_is_refused(joints, shape):
+    robot = Robot(joints)
+    chunk = replace(make_chunk(np.zeros((10, 7)), robot.now), actions=np.zeros(shape, np.float32))
+    with pytest.raises(ValueError, match="shape"):
+        robot.follower.follow(chunk, robot.now)

@@ -9,14 +9,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-from force_arm import FREE, MS, START, ForceArm, S, make_sensor
+from force_arm import FREE, JOINTS, LIMITS, MS, START, ForceArm, S, make_sensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_accel_ros.control.following.watchdog import OPERATOR
-from vla_accel_ros.control.force.executed import Retreat
+from vla_accel_ros.control.force.executed import ExecutedPath, Retreat
 from vla_accel_ros.control.force.guard import Phase, Why
 from vla_accel_ros.control.force.sensor import SensorWatch
+from vla_accel_ros.control.moves import move
 
 GOAL = np.array([1.5, -1.2, 0.9])
 
@@ -348,6 +349,18 @@ def test_a_trajectory_that_takes_a_while_to_its_controller_still_joins_within_li
     arm.run(6.0)
     assert {r.why for r in arm.reactions} >= {Why.CONTACT, Why.OVER}
     assert arm.broken() == []
+
+
+def test_the_way_back_begins_no_sooner_than_the_message_may_come_though_the_arm_rests_before():
+    path = move(JOINTS, np.array([0.0, 0.0, 0.5]), np.array([0.5, 0.2, 0.5]), LIMITS, start_ns=START)
+    executed = ExecutedPath(JOINTS, LIMITS, np.ones(3, dtype=bool), Retreat())
+    executed.follow(path)
+    now_ns, commit_ns = path.end_ns - 20 * MS, path.end_ns + 100 * MS
+    retreat, back_ns = executed.retreat(now_ns, commit_ns)
+    kept = np.arange(now_ns, commit_ns + 1, MS)
+    np.testing.assert_allclose(retreat.sample(kept)[0], path.sample(kept)[0], atol=1e-9)
+    assert back_ns == commit_ns
+    assert np.abs(retreat.positions[-1] - path.positions[-1]).max() > 0.15
 
 
 def test_a_controller_never_holds_more_than_the_retreat_and_its_brakes(streamed_or_not):

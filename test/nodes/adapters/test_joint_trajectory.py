@@ -1,4 +1,5 @@
-"""The stop of a joint_trajectory_controller after ROS time was set, by what it says itself. Time is given."""
+"""What a joint_trajectory_controller is sent, by what it says of itself: a stop after ROS time was set, and
+more after it was activated anew. Time is given."""
 
 from __future__ import annotations
 
@@ -7,10 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from homing import CONTROLLERS, NAMES, Node, S
+from rclpy.serialization import deserialize_message
+from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival
 from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters import joint_trajectory
 from vla_accel_ros.nodes.controllers.state import ReportedState
 
@@ -30,16 +35,72 @@ class Said:
         return self.next.pop() if self.next else None
 
 
-@pytest.mark.parametrize("set_by_s", [-0.3, 50.0])
-@pytest.mark.parametrize("said", ["before the clock was set", "in the new time", "long ago", "nothing"])
-def test_a_controller_that_says_that_it_is_elsewhere_is_not_led_away_by_a_stop(monkeypatch, set_by_s, said):
-    heard: list = []
+@pytest.fixture
+def heard() -> list:
+    return []
+
+
+@pytest.fixture
+def adapter(monkeypatch, heard) -> joint_trajectory.JointTrajectoryAdapter:
     monkeypatch.setattr(joint_trajectory, "ControllerState", Said)
     node: Any = Node(heard.append)
-    delivery = Delivery(0.03, 0.1)
-    adapter = joint_trajectory.JointTrajectoryAdapter(
-        node, CONTROLLERS["joint_trajectory"], "now", delivery, LIMITS
+    return joint_trajectory.JointTrajectoryAdapter(
+        node, CONTROLLERS["joint_trajectory"], "now", Delivery(0.03, 0.1), LIMITS
     )
+
+
+def say(adapter, began_ns: int, stamp_ns: int, where: np.ndarray, rests: bool) -> None:
+    adapter._state.next.append(ReportedState(began_ns, stamp_ns, dict(zip(NAMES, where.tolist())), rests))
+
+
+@pytest.mark.parametrize(
+    "said", ["that it holds", "that it moves", "that it does what it was sent", "that it held long ago"]
+)
+def test_a_controller_that_was_activated_anew_is_led_from_where_it_says_that_it_holds(adapter, heard, said):
+    node = adapter._node
+    adapter._publisher.get_subscription_count = lambda: 1
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    began_ns = node.now
+    adapter.send(path, node.now)
+    node.now += 20 * MS
+    say(adapter, began_ns, node.now, path.sample(node.now)[0], False)
+    adapter.lead_s(node.now)
+    node.now += 200 * MS
+    activated_ns = began_ns if "was sent" in said else node.now - 30 * MS
+    stamp_ns = node.now - (150 if "long ago" in said else 10) * MS
+    say(adapter, activated_ns, stamp_ns, ANEW, rests="moves" not in said)
+    adapter.send(path.since(node.now), node.now)
+    sent = deserialize_message(heard[-1], JointTrajectory)
+    got = convert.trajectory_from_message(sent, node.now)
+    begins, decided = got.sample(node.now)[0], path.sample(node.now)[0]
+    assert (np.abs(begins - decided) > 0.2).any() == (said == "that it holds")
+    np.testing.assert_allclose(begins, ANEW if said == "that it holds" else decided)
+    assert (got.positions[-1] > ANEW + 0.4).all()
+
+
+def test_when_it_stands_after_the_clock_was_set_is_told_as_it_was_sent(adapter, heard):
+    """A stop in place takes longer than the one that was given."""
+    node = adapter._node
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    adapter.send(path, node.now)
+    was_ns = node.now = path.start_ns + (path.end_ns - path.start_ns) // 2
+    node.jumped_ns = 50 * S
+    node.now += node.jumped_ns
+    say(adapter, was_ns - 30 * MS, was_ns - 5 * MS, np.full(2, -1.9), True)
+    braking = brake_on_arrival(NAMES, path.sample, was_ns, node.now, 0.06, LIMITS)
+    executed = adapter.stop(braking, node.now)
+    assert isinstance(executed, Trajectory) and executed.end_ns > braking.end_ns + 300 * MS
+    took_ns = convert.stamp_ns(heard[-1].points[0].time_from_start)
+    assert executed.end_ns == node.now + took_ns + 60 * MS  # it may arrive so late
+    np.testing.assert_allclose(executed.positions[-1], np.full(2, -1.9))
+
+
+@pytest.mark.parametrize("set_by_s", [-0.3, 50.0])
+@pytest.mark.parametrize("said", ["before the clock was set", "in the new time", "long ago", "nothing"])
+def test_a_controller_that_says_that_it_is_elsewhere_is_not_led_away_by_a_stop(
+    adapter, heard, set_by_s, said
+):
+    node = adapter._node
     path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
     adapter.send(path, node.now)
     was_ns = node.now = path.start_ns + (path.end_ns - path.start_ns) // 2

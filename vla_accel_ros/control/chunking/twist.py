@@ -83,8 +83,11 @@ class TwistBuffer:
         return True
 
     def check(self, chunk: Chunk) -> None:
-        """Raises ValueError for numbers that are not finite."""
-        check_finite("twist actions", np.asarray(chunk.actions)[:, :6], _COLUMNS)
+        """Raises ValueError for fewer columns than a twist has, and for numbers that are not finite."""
+        actions = np.asarray(chunk.actions)
+        if actions.ndim != 2 or actions.shape[1] < 6:
+            raise ValueError(f"chunk actions have shape {actions.shape}: a twist needs six columns")
+        check_finite("twist actions", actions[:, :6], _COLUMNS)
 
     def stop(self) -> None:
         """Come to a stand; a later chunk moves the hand again."""

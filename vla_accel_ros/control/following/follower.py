@@ -12,7 +12,7 @@ tells of them; by the stamps of chunks where it tells nothing (a producer of chu
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +21,7 @@ import numpy as np
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.plausibility import nonsense
 from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.following.image_ages import ImageAges
 from vla_accel_ros.control.following.joining import Joining
 from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch, astray
 from vla_accel_ros.control.following.watchdog import CHUNK, JOINT_STATES, Change, Motion, Safety
@@ -28,7 +29,6 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.loop import LoopStats
 from vla_accel_ros.types import Chunk
 
-_AGES = 512
 _RESTART_NS = 200_000_000
 
 
@@ -61,9 +61,7 @@ class ChunkFollower:
         self.executed: Callable[[int], np.ndarray] | None = None
         self._flips = np.isinf(self._following.rad)
         self._leaps = LeapWatch(buffer.limits)
-        self._max_age_s = max_age_s
-        self._ages: deque[tuple[int, float]] = deque(maxlen=_AGES)  # (sent at, age of the image [s])
-        self._sent = self._misses = 0
+        self._ages = ImageAges(max_age_s)
         self.forget()
 
     def forget(self) -> None:
@@ -226,23 +224,8 @@ class ChunkFollower:
         return self.buffer.stop(now_ns, was_ns)
 
     def stats(self, now_ns: int) -> LoopStats:
-        """Ages from image stamp to trajectory, as a loop's: p50_s and p99_s over the last 512.
-
-        measured_hz: trajectories in the last second. runs: all of them. misses: those older than max_age_s.
-        """
-        ages = [age_s for _, age_s in self._ages] or [0.0]
-        p50, p99 = np.quantile(ages, (0.5, 0.99))
-        recent = sum(sent_ns > now_ns - 1_000_000_000 for sent_ns, _ in self._ages)
-        return LoopStats(
-            name="image_to_trajectory",
-            target_hz=0.0,
-            measured_hz=float(recent),
-            p50_s=float(p50),
-            p99_s=float(p99),
-            runs=self._sent,
-            idle=0,
-            misses=self._misses,
-        )
+        """Ages from image stamp to trajectory; see ImageAges."""
+        return self._ages.stats(now_ns)
 
     def _check(self, chunk: Chunk, now_ns: int) -> None:
         """Raises ValueError for a chunk that is wrong, makes no sense, or is older than one before it claims.
@@ -279,16 +262,13 @@ class ChunkFollower:
             trajectory = self.buffer.update(self._joints_of(chunk), now_ns, clock_ns)
             moves = self._twist.update(chunk, now_ns) or trajectory is not None
         if moves:
-            self._sent += 1
-            age_s = (now_ns - chunk.stamp_ns) * 1e-9
-            self._ages.append((now_ns, age_s))
-            self._misses += age_s > self._max_age_s
+            self._ages.sent(chunk.stamp_ns, now_ns)
         if trajectory is not None:
             self.joining.rest_ns = trajectory.end_ns
         return trajectory
 
     def _joints_of(self, chunk: Chunk) -> Chunk:
-        return replace(chunk, actions=np.asarray(chunk.actions)[:, 6:])
+        return replace(chunk, actions=np.asarray(chunk.actions)[..., 6:])
 
     def _compare(self, position: np.ndarray, stamp_ns: int) -> str:
         """The sentence of a following error, else empty. A robot that is held may be moved by others."""

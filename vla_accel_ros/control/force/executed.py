@@ -88,13 +88,13 @@ class ExecutedPath:
         return cut(self._path.since(now_ns), commit_ns, self.limits)
 
     def retreat(self, now_ns: int, commit_ns: int) -> tuple[Trajectory, int]:
-        """`stop`, and then the way back: no further than `rad`, for no longer than `s`, and a brake; and the
-        time at which the way back begins."""
+        """`stop`, and then the way back, not before commit_ns: no further than `rad`, for no longer than `s`,
+        and a brake; and the time at which the way back begins."""
         stop = self.stop(now_ns, commit_ns)
         times, positions, velocities = self._behind(stop)
         if len(times) < 2:
             return stop, stop.end_ns
-        end_ns = stop.end_ns
+        end_ns = max(stop.end_ns, commit_ns)
         there = Trajectory(self.joints, end_ns + times, positions, velocities)
         way = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(positions, axis=0)).max(axis=1))])
         last_ns = int(np.interp(self._retreat.rad, way, times))

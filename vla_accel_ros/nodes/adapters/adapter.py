@@ -71,11 +71,14 @@ class Adapter(ABC):
     def begin(self) -> None:
         """Send nothing until the next trajectory: the robot is elsewhere, or driven by others."""
 
-    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
+    def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
         """Come to rest: the times of the trajectory mean nothing any more, because the clock has jumped.
 
         braking: how, in the new time, for a controller that executes by itself; None when it is at rest.
+        Returns what its controller executes instead, with the latest times at which it may; None where that
+        is as given.
         """
+        return None
 
     def rests_ns(self) -> int:
         """When its controller comes to rest by what was sent later than it was decided; 0 where the last was

@@ -33,6 +33,7 @@ KEEP_S = 1.0
 _TRIES, _DOUBLED_S, _NEVER_NS = 6, 0.01, 2**63
 TOLD_NS = 500_000_000
 """For how long what a controller said of itself counts."""
+_NEWS_NS = 100_000_000  # and while it is commanded
 
 
 class JointTrajectoryAdapter(Adapter):
@@ -53,6 +54,7 @@ class JointTrajectoryAdapter(Adapter):
         # A controller with another clock, for which stamp is zero, says nothing about ours.
         self._state = ControllerState(node, controller) if stamp == "now" else None
         self._told: ReportedState | None = None
+        self._holds = False  # by its own will
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
@@ -65,6 +67,8 @@ class JointTrajectoryAdapter(Adapter):
         tens of microseconds."""
         decided, lead_s = trajectory.select(self.controller.joints), self._delivery.lead_s
         path: Trajectory | None
+        self._look()
+        self._hand_over.rests(*self._held(), lead_s)
         for _ in range(_TRIES):
             now_ns = self._node.now_ns()
             path, by_ns = decided, _NEVER_NS  # it begins on arrival
@@ -91,15 +95,16 @@ class JointTrajectoryAdapter(Adapter):
         self._delivery.forget()
         self._hand_over.forget()
 
-    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
+    def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
         lead_s, was_ns = self._delivery.lead_s, now_ns - self._node.jumped_ns
         self._look()
         self._delivery.forget()
         share = None if braking is None else braking.select(self.controller.joints)
         self._tell(was_ns, now_ns)
-        braking = self._hand_over.stop(share, was_ns, now_ns, lead_s)
-        if braking is not None:  # on arrival: the controller may not have heard of the new time yet
-            self._publisher.publish(self._message.fill(braking, on_arrival_ns=now_ns))
+        stop = self._hand_over.stop(share, was_ns, now_ns, lead_s)
+        if stop is not None:  # on arrival: the controller may not have heard of the new time yet
+            self._publisher.publish(self._message.fill(stop, on_arrival_ns=now_ns))
+        return self._hand_over.stopping
 
     def _tell(self, was_ns: int, now_ns: int) -> None:
         """Where the controller said that it is, in the time before the clock was set, or in the new one."""
@@ -107,8 +112,17 @@ class JointTrajectoryAdapter(Adapter):
         if told is None or min(abs(was_ns - told.stamp_ns), abs(now_ns - told.stamp_ns)) >= TOLD_NS:
             return
         set_ns = (now_ns - was_ns) * (abs(now_ns - told.stamp_ns) < abs(was_ns - told.stamp_ns))
-        here = [told.reference.get(name, np.nan) for name in self.controller.joints]
-        self._hand_over.told(np.array(here), told.stamp_ns - set_ns)
+        self._hand_over.told(self._positions(told), told.stamp_ns - set_ns)
+
+    def _held(self) -> tuple[np.ndarray | None, int]:
+        """Where and when the controller rested by its own will, if it says so."""
+        told, now_ns = self._told, self._node.now_ns()
+        if told is None or not self._holds or abs(now_ns - told.stamp_ns) > _NEWS_NS:
+            return None, 0
+        return self._positions(told), min(told.stamp_ns, now_ns)
+
+    def _positions(self, told: ReportedState) -> np.ndarray:
+        return np.array([told.reference.get(name, np.nan) for name in self.controller.joints])
 
     def reference(self, now_ns: int) -> Mapping[str, float]:
         self._look()
@@ -131,7 +145,8 @@ class JointTrajectoryAdapter(Adapter):
         newest = self._state.newest() if self._state is not None else None
         if newest is not None:
             self._told = newest
-            self._delivery.executing(newest.began_ns, newest.stamp_ns)
+            ours = self._delivery.executing(newest.began_ns, newest.stamp_ns)
+            self._holds = not ours and newest.rests
 
     @property
     def trouble(self) -> str:

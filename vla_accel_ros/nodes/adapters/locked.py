@@ -44,9 +44,9 @@ class LockedAdapter(Adapter):
         with self._lock:
             self._adapter.begin()
 
-    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
+    def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
         with self._lock:
-            self._adapter.stop(braking, now_ns)
+            return self._adapter.stop(braking, now_ns)
 
     def rests_ns(self) -> int:
         with self._lock:

@@ -109,11 +109,12 @@ class Outputs:
         for adapter in self.adapters:
             adapter.begin()
 
-    def stop(self, braking: Trajectory | None) -> None:
-        """Come to rest: the clock has jumped. braking: see Adapter.stop."""
+    def stop(self, braking: Trajectory | None) -> list[Trajectory]:
+        """Come to rest: the clock has jumped. braking: see Adapter.stop. Returns what controllers execute
+        until they rest: first what was given, then what is otherwise, which counts instead."""
         now_ns = self._node.now_ns()
-        for adapter in self.adapters:
-            adapter.stop(braking, now_ns)
+        stops = [braking, *(adapter.stop(braking, now_ns) for adapter in self.adapters)]
+        return [stop for stop in stops if stop is not None]
 
     def open(self) -> None:
         """Make the controllers listen; a warning for each thing that could not be done."""

@@ -29,11 +29,12 @@ def state_type() -> Any | None:
 
 class ReportedState(NamedTuple):
     """When the trajectory that is executed began, and the stamp of the state, in nanoseconds. reference:
-    where the controller is commanded to be, by joint name."""
+    where the controller is commanded to be, by joint name. rests: whether it says that it is at rest."""
 
     began_ns: int
     stamp_ns: int
     reference: dict[str, float]
+    rests: bool = False
 
 
 class ControllerState:
@@ -60,7 +61,9 @@ class ControllerState:
         state = taken[0]
         stamp_ns = convert.stamp_ns(state.header.stamp)
         began_ns = stamp_ns - convert.stamp_ns(state.feedback.time_from_start)
-        return ReportedState(began_ns, stamp_ns, dict(zip(state.joint_names, state.reference.positions)))
+        reference = state.reference
+        rests = bool(reference.velocities) and not any(reference.velocities)
+        return ReportedState(began_ns, stamp_ns, dict(zip(state.joint_names, reference.positions)), rests)
 
 
 def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionState) -> None:

@@ -17,9 +17,9 @@ from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.joint_faults import FollowingError, astray
-from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
-from vla_accel_ros.control.moves import move
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.moves import MoveInParts, broken_off, move
+from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter, by_name
 from vla_accel_ros.nodes.trajectory.hold import AT_HOME, HOMING, NOT_AT_HOME, RELEASED, RESTARTED, Hold
 from vla_accel_ros.nodes.trajectory.moves import JointMove, Outcome, Tolerances
@@ -32,14 +32,15 @@ _INACTIVE = "the trajectory node is not active: activate it first"
 
 @dataclass
 class _Streamed:
-    """A move through an adapter. Its outcome comes when the joints are there, or a while after they
-    should. until_ns: the controller was sent it up to then, and a brake.
-    """
+    """A move through an adapter. Its outcome comes when the joints are there, or a while later."""
 
     adapter: Adapter
-    trajectory: Trajectory
+    parts: MoveInParts
     outcome: Future
-    until_ns: int
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return self.parts.whole
 
 
 class Home:
@@ -183,15 +184,12 @@ class Home:
         """Send the next part, so that the controller never has more than chunks may have; False if that
         would come too late.
         """
-        whole, most_ns = one.trajectory, self._most_ns
-        if one.until_ns >= whole.end_ns or now_ns < max(one.until_ns - most_ns // 2, whole.start_ns):
+        parts, most_ns = one.parts, self._most_ns
+        if not parts.is_due(now_ns, most_ns):
             return True
-        if now_ns + self._hold.kept_ns >= one.until_ns:
+        if not parts.renew(now_ns, most_ns, self._hold.kept_ns):
             return False
-        one.until_ns = now_ns + most_ns
-        sent = self._sent[one.adapter.controller.topic] = cut(
-            whole, one.until_ns, self._limits_of(whole.joints)
-        )
+        sent = self._sent[one.adapter.controller.topic] = parts.part
         one.adapter.send(sent.since(now_ns), now_ns)
         return True
 
@@ -202,24 +200,12 @@ class Home:
 
     def _brake(self, adapter: Adapter, jumped: bool) -> None:
         """Stop what was sent; jumped: before the clock was set."""
-        topic, now_ns, kept_ns = (
-            adapter.controller.topic,
-            self._hold.node.now_ns(),
-            self._hold.kept_ns,
-        )
-        whole = self._sent[topic]
-        limits, was_ns = self._limits_of(whole.joints), self._was_ns if jumped else now_ns
-        if was_ns < whole.start_ns:  # on the way to where the joints are, where it may end
-            rest = whole.positions[:1]
-            times_ns = np.array([was_ns + self._hold.approach_ns()])
-            braking = Trajectory(whole.joints, times_ns + (now_ns - was_ns), rest, np.zeros_like(rest))
-        elif jumped:
-            braking = brake_on_arrival(whole.joints, whole.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
-        else:
-            state = MotionState(was_ns + kept_ns, *whole.sample(was_ns + kept_ns))
-            braking = whole.since(now_ns).then(brake(whole.joints, state, limits))
+        topic, now_ns = adapter.controller.topic, self._hold.node.now_ns()
+        sent, was_ns = self._sent[topic], self._was_ns if jumped else None
+        given = now_ns, self._hold.approach_ns(), self._hold.kept_ns, self._limits_of(sent.joints), was_ns
+        braking = broken_off(sent, *given)
         if jumped:
-            adapter.stop(braking, now_ns)
+            braking = adapter.stop(braking, now_ns) or braking
         else:
             adapter.send(braking, now_ns)
         self._sent[topic] = braking
@@ -265,13 +251,12 @@ class Home:
                 future = action.start(share)
             else:
                 future = Future()
-                until_ns = max(now_ns + self._most_ns, share.start_ns + self._most_ns // 2)
-                sent = cut(share, until_ns, self._limits_of(share.joints))
-                adapter.send(sent, now_ns)
-                late_ns = max(adapter.rests_ns() - sent.end_ns, 0)  # it was moved by so much
-                share, sent = share.later(late_ns), sent.later(late_ns)
-                self._sent[adapter.controller.topic] = sent
-                self._streamed.append(_Streamed(adapter, share, future, until_ns + late_ns))
+                parts = MoveInParts(share, self._limits_of(share.joints), self._most_ns)
+                first = parts.part
+                adapter.send(first, now_ns)
+                parts.later(max(adapter.rests_ns() - first.end_ns, 0))  # it was moved by so much
+                self._sent[adapter.controller.topic] = parts.part
+                self._streamed.append(_Streamed(adapter, parts, future))
             futures.append(future)
         for future in futures:
             future.add_done_callback(self._ended)

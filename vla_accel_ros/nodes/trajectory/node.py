@@ -155,10 +155,9 @@ class TrajectoryNode(ManagedNode):
             setpoint = self._follower.joining.setpoint
             self._begin(self._contract)
             self._follower.joining.begin_at(setpoint)
-            self._outputs.stop(braking)
-            if braking is not None:
-                self._follower.joining.begin_after(braking)
-                self._hold.braking(braking.end_ns)
+            for stop in self._outputs.stop(braking):
+                self._follower.joining.begin_after(stop)
+                self._hold.braking(stop.end_ns)
             self._home.cancel("ROS time has jumped", jumped=True)
 
     def _begin(self, contract: Contract) -> None:

@@ -1,0 +1,369 @@
+"""A random adversary of robots that feel contacts and have several controllers.
+
+    python test/control/adversary_of_many.py --events N
+
+It adds to adversary.py: joints that several controllers share, each with a message of its own, which may be
+held up before each; contacts, beyond either limit, and sensors that fall silent or are saturated, while all
+else goes wrong; joint states that name other joints, or not all, or come again or from before; chunks of
+sizes, steps, stamps, versions and horizons that are none; a second policy; a process that is paused for up to
+3 s. Options are those of adversary.py.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from adversary import FAULTS, Episode, S, main
+from rosless import HOMING, OPERATOR, Robot, TrajectoryLogic
+
+from vla_accel_ros.control.following.watchdog import ClockWatch
+from vla_accel_ros.control.force.executed import Retreat
+from vla_accel_ros.control.force.guard import Force, ForceGuard, Reaction
+from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
+from vla_accel_ros.control.force.taking_over import TakingOver
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.sim.executed import TrajectoryController
+from vla_accel_ros.types import Chunk
+
+FORCE_HZ = 250
+YIELDS, STOPS, MOST = 10.0, 30.0, 200.0
+RETREAT = Retreat(rad=0.2, s=0.6)
+
+
+class Controllers:
+    """Several of them as one, of all joints."""
+
+    def __init__(
+        self,
+        groups: tuple[tuple[str, ...], ...],
+        joints: tuple[str, ...],
+        position: np.ndarray,
+        desired: bool,
+    ) -> None:
+        self.joints, self.from_desired = joints, desired
+        self._columns = {group: [joints.index(name) for name in group] for group in groups}
+        self.ones = {
+            group: TrajectoryController(group, position[columns], desired)
+            for group, columns in self._columns.items()
+        }
+        self.spared: list[tuple[int, int]] = []
+        self.eased: list[tuple[int, int]] = []
+        self.spare = next(iter(self.ones.values())).spare
+
+    def hold(self, position: np.ndarray, t_ns: int) -> None:
+        for group, one in self.ones.items():
+            one.hold(position[self._columns[group]], t_ns)
+
+    def shift(self, by_ns: int, t_ns: int) -> None:
+        for one in self.ones.values():
+            one.shift(by_ns, t_ns)
+
+    def accept(self, trajectory: Trajectory, t_ns: int, measured: MotionState) -> bool:
+        """Of all joints: a motion of others."""
+        taken = []
+        for group, one in self.ones.items():
+            here = MotionState(t_ns, measured.position[self._columns[group]])
+            taken.append(one.accept(trajectory.select(group), t_ns, here))
+        return all(taken)
+
+    def state(self, t_ns: int) -> MotionState:
+        states = {group: one.state(t_ns) for group, one in self.ones.items()}
+        position = np.zeros(len(self.joints))
+        for group, state in states.items():
+            position[self._columns[group]] = state.position
+        return MotionState(t_ns, position)
+
+    def path(self, until_ns: int) -> tuple[np.ndarray, np.ndarray]:
+        paths = {group: one.path(until_ns) for group, one in self.ones.items()}
+        times = next(iter(paths.values()))[0]
+        positions = np.zeros((len(times), len(self.joints)))
+        for group, (_, path) in paths.items():
+            positions[:, self._columns[group]] = path
+        return times, positions
+
+    @property
+    def exceptions(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        ones = self.ones.values()
+        return [s for one in ones for s in one.spared], [*self.eased, *(e for one in ones for e in one.eased)]
+
+    @property
+    def rejected(self) -> list[str]:
+        return [why for one in self.ones.values() for why in one.rejected]
+
+
+@dataclass
+class Touching(TrajectoryLogic):
+    """With a force sensor, as nodes/trajectory/force.py has it. Attribute `reacting`: what is sent answers a
+    contact."""
+
+    def __post_init__(self) -> None:
+        quantity = Quantity("force", "N", ("x", "y", "z"), YIELDS, STOPS, most=MOST)
+        sensor = ForceSensor("wrench", (quantity,), rate_hz=FORCE_HZ, max_age_s=0.03, slot="wrist")
+        streamed = self.robot.kind in ("forward_command", "servo_joint")
+        told = np.full(len(self.robot.joints), streamed)
+        self.guard = ForceGuard(Force((sensor,), RETREAT), self.robot.joints, self.robot.limits, told)
+        self.taking = TakingOver(self.guard, Held(self), nullcontext(), self.react)
+        self._felt, self.passing, self.reacting = ClockWatch(self.clock_ns, self.steady_ns), set[str](), False
+        super().__post_init__()
+
+    def feel(self, sample: tuple[float, ...] | None, stamp_ns: int) -> None:
+        """A sample has come; None: none has."""
+        now_ns = self.clock_ns()
+        if self._felt.jump_ns():
+            self.guard.armed = False
+        if sample is not None:
+            self.guard.take(0, sample, stamp_ns, now_ns)
+        reaction = self.guard.step(now_ns, self._kept_ns)
+        if reaction is not None:
+            self.react(reaction)
+
+    def react(self, reaction: Reaction) -> None:
+        """What the guard decided."""
+        now_ns, self.reacting = self.clock_ns(), True
+        for one in self.controllers:
+            self._send_to(one, reaction.sent if self.stream is None else reaction.streamed, now_ns)
+        self.reacting = False
+
+    def chunk(self, chunk: Chunk) -> None:
+        self._now()
+        self.taking.adopt(self.clock_ns())
+        super().chunk(chunk)
+
+    def watch(self) -> None:
+        self._now()
+        self.taking.adopt(self.clock_ns())
+        super().watch()
+        if self._clock.was_set():
+            return
+        sentence = self.taking.watch(self.clock_ns())
+        if sentence and HOMING in self.holds and sentence not in self.holds:
+            self._hold(sentence)
+            self._cancel()
+
+    def resume(self) -> None:
+        kept = self.passing & set(self.holds)
+        super().resume()
+        for reason in kept:
+            self._hold(reason)
+        self.taking.forgive()
+
+    def hold(self, reason: str = OPERATOR, passing: bool = False) -> None:  # ~/hold, and that of Holds
+        if reason == OPERATOR:
+            super().hold()
+            return
+        self._hold(reason)
+        if passing:
+            self.passing.add(reason)
+
+    def fault(self, sentence: str) -> None:
+        """As Holds has it."""
+        self._hold(sentence)
+
+    def take_back(self, reason: str) -> None:
+        self._take_back(reason)
+        self.passing.discard(reason)
+
+    def _send(self, decided: Trajectory | None) -> None:
+        if decided is not None and self.guard.follow(decided):
+            super()._send(decided)
+
+    def _clock_jumped(self, now_ns: int) -> None:
+        self.taking.adopt(now_ns - self._jumped_ns)
+        super()._clock_jumped(now_ns)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.taking.begin(self.follower)
+
+
+class Held:
+    """What holds a robot, as TakingOver asks for it."""
+
+    def __init__(self, logic: Touching) -> None:
+        self._logic = logic
+
+    @property
+    def holds(self) -> dict[str, None]:
+        return self._logic.holds
+
+    @property
+    def lent(self) -> bool:
+        return self._logic.lent
+
+    def hold(self, reason: str, passing: bool = False) -> None:
+        self._logic.hold(reason, passing)
+
+    def resume(self, reason: str) -> None:
+        if reason in self.holds:
+            self._logic.take_back(reason)
+
+    def fault(self, sentence: str) -> None:
+        self._logic.fault(sentence)
+
+
+class EpisodeOfMany(Episode):
+    """With what is above."""
+
+    node: TrajectoryLogic
+
+    def __init__(
+        self,
+        seed: int,
+        faults: tuple[str, ...] | None = None,
+        kind: str | None = None,
+        chunk_hz: int | None = None,
+    ) -> None:
+        self._apart = random.Random(f"many {seed}")
+        self._touches = self._apart.random() < 0.5
+        self._size = 0.0
+        super().__init__(seed, faults, kind, chunk_hz)
+        groups = self.robot.groups
+        if groups:
+            desired = self.controller.from_desired
+            self._many = Controllers(groups, self.robot.joints, self.where.copy(), desired)
+            self.controller = self._many  # type: ignore[assignment]
+
+    @property
+    def table(self) -> dict[str, Callable[[Any, str], None]]:
+        return FAULTS | MORE
+
+    def run(self) -> Episode:
+        if self._touches:
+            self._every(S // FORCE_HZ, self._force)
+        return super().run()
+
+    def _robot(self, kind: str) -> Robot:
+        robot = super()._robot(kind)
+        if kind != "joint_trajectory" or len(robot.joints) < 2:
+            return robot
+        first = self._apart.randint(1, len(robot.joints) - 1)
+        order = self._apart.sample(robot.joints, len(robot.joints))
+        return replace(robot, groups=(tuple(order[:first]), tuple(order[first:])))
+
+    def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
+        if not self._touches:
+            return super()._start(holds)
+        given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
+        return Touching(*given, self._reference, self._held_up, self._held)
+
+    def _controller(self, joints: tuple[str, ...]) -> TrajectoryController:
+        return self._many.ones[joints] if self.robot.groups else self.controller
+
+    def _check_length(self, trajectory: Trajectory, on_arrival: bool) -> None:
+        if not (isinstance(self.node, Touching) and self.node.reacting):
+            super()._check_length(trajectory, on_arrival)
+            return
+        longest_s = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
+        most_s = 4 * self.parameters.lead_s + RETREAT.s + 3 * longest_s
+        if trajectory.end_ns > self.now_ns() + round(most_s * S):
+            self._break("a longer way back than it may be")
+
+    def _force(self) -> None:
+        sizes = {"touch": 1.5 * YIELDS, "hit": 1.5 * STOPS, "saturated": MOST + 1.0}
+        size = max([size for name, size in sizes.items() if self.active(name)], default=0.0)
+        sample = (size + self._apart.random() * 0.1, 0.0, 0.0)
+        stamp_ns, silent = self.now_ns(), self.active("no force")
+
+        def give() -> None:
+            if isinstance(self.node, Touching):
+                self.node.feel(None if silent else sample, stamp_ns)
+
+        self._input("force", give)
+
+    def node_joints(self, position: np.ndarray, stamp_ns: int, follows: bool) -> None:
+        if not self.active("odd joints"):
+            super().node_joints(position, stamp_ns, follows)
+            return
+        names, rng = list(self.robot.joints), self._apart
+        how = rng.choice(("other order", "some", "strangers", "none", "too few", "again", "before"))
+        values = position.tolist()
+        if how == "other order":
+            names, values = names[::-1], values[::-1]
+        elif how == "some":
+            count = rng.randint(0, len(names))
+            names, values = names[:count], values[:count]
+        elif how == "strangers":
+            names, values = ["wheel", *names], [rng.choice((1e9, np.nan)), *values]
+        elif how == "none":
+            values = []
+        elif how == "too few":
+            values = values[:-1]
+        elif how == "again":
+            stamp_ns = getattr(self, "_last_stamp_ns", stamp_ns)
+        else:
+            stamp_ns -= round(rng.uniform(0.0, 0.7) * S)
+        self._last_stamp_ns = stamp_ns
+        self.node.joints(np.array(values), stamp_ns, tuple(names))
+
+    def _chunks(self) -> None:
+        super()._chunks()
+        if self.active("second policy"):
+            chunk = self._made()
+            with np.errstate(invalid="ignore", over="ignore"):
+                actions = (2.0 * chunk.actions.mean(axis=0) - chunk.actions).astype(np.float32)
+            self._give(
+                replace(chunk, actions=actions, kv_version=chunk.kv_version + self._apart.randint(-3, 3))
+            )
+
+    def _give(self, chunk: Chunk) -> None:
+        super()._give(self._odd(chunk) if self.active("odd chunks") else chunk)
+
+    def _odd(self, chunk: Chunk) -> Chunk:
+        rng, actions = self._apart, chunk.actions
+        what = rng.choice(("step", "actions", "stamp", "version", "horizon", "number"))
+        if what == "step":
+            return replace(chunk, step_dt_s=rng.choice((0.0, -0.1, np.nan, np.inf, 1e-9, 1e9, 0.001, 1.0)))
+        if what == "actions":
+            wide = np.concatenate([actions, actions], axis=1)
+            return replace(
+                chunk,
+                actions=rng.choice(
+                    (
+                        wide,
+                        actions[:, :0],
+                        actions[:0],
+                        actions[0],
+                        np.repeat(actions, 300, axis=0),
+                        actions[None],
+                    )
+                ),
+            )
+        if what == "stamp":
+            return replace(chunk, stamp_ns=rng.choice((0, -1, 2**62, chunk.stamp_ns - 30 * S)))
+        if what == "version":
+            return replace(chunk, kv_version=rng.choice((-1, 0, 2**62)))
+        if what == "number":
+            return replace(chunk, request_id=rng.choice((-1, 0, 2**62)))
+        return replace(chunk, execution_horizon=rng.choice((0, -1, 1, 10**6)))
+
+    def paused(self, name: str) -> None:
+        """The process is stopped and goes on later."""
+        if not self.active("stall"):
+            self._lasts("stall", 0.2, 3.0)
+            self._go_on_later()
+
+
+def lasting(longest_s: float) -> Callable[[EpisodeOfMany, str], None]:
+    return lambda episode, name: episode._lasts(name, 0.02, longest_s)
+
+
+MORE: dict[str, Callable[[Any, str], None]] = {
+    "touch": lasting(0.8),
+    "hit": lasting(0.3),
+    "saturated": lasting(0.05),
+    "no force": lasting(0.3),
+    "odd joints": lasting(1.0),
+    "odd chunks": lasting(1.0),
+    "second policy": lasting(2.0),
+    "paused": EpisodeOfMany.paused,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(EpisodeOfMany, __doc__))
