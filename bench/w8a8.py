@@ -1,6 +1,6 @@
 """What products of 8-bit rows (precision w8a8, and w8a8-fp8) do to actions, calibrated and not.
 
-    python bench/w8a8.py [--parts errors outliers predicted success] [--seeds N] [--processes N] [--small]
+    python bench/w8a8.py [--parts errors outliers predicted ...] [--seeds N] [--processes N] [--small]
     python bench/w8a8.py --parts record      # where the simulation is: what the parts on a GPU need, in out/
     python bench/w8a8.py --parts errors_gpu success_gpu [--mujoco FOLDER]      # on a GPU
 
@@ -8,8 +8,8 @@ The bundled policy's calibration is made on demonstrations whose scenes nothing 
 actions on frames of the simulation against the plain network's. `outliers`: stages of random weights with
 columns of outliers (eight_bits/outliers.py) against the same in float32; on a CPU of a part of the
 published size, on a GPU of the whole (--full). `success`: in closed loop, see solving/closed.py; each episode
-is kept as it comes in out/, and goes on from there. `predicted`: times by `vla plan`, nothing is measured. On
-a CPU all is computed by the kernels' references.
+is kept as it comes in out/, and goes on from there. `predicted`, and `frontier` of an Orin: times by `vla
+plan`, nothing is measured. On a CPU all is computed by the kernels' references.
 
 `errors_gpu`: actions by the kernels of this GPU in captured stages, on observations of `record`, against its
 exact engine; needs neither the simulation nor ROS. `success_gpu`: closed loops whose policy is on the GPU,
@@ -33,7 +33,7 @@ from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_
 ROOT = Path(__file__).parents[1]
 CALIBRATION = "out/w8a8_calibration.safetensors"
 OBSERVATIONS = "out/w8a8_observations.npz"
-NORMALLY = ("errors", "outliers", "predicted", "success")
+NORMALLY = ("errors", "outliers", "predicted", "frontier", "success")
 """Parts that need no other machine."""
 
 
@@ -95,6 +95,15 @@ def of_predicted(arguments: argparse.Namespace) -> dict[str, Any]:
 
     found = predicted.measure()
     print("\n".join(predicted.lines(found)), flush=True)
+    return found
+
+
+def of_frontier(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Of an Orin by `vla plan`."""
+    from eight_bits import frontier
+
+    found = frontier.measure()
+    print("\n".join(frontier.lines(found)), flush=True)
     return found
 
 
@@ -181,6 +190,7 @@ PARTS = {
     "errors": of_errors,
     "outliers": of_outliers,
     "predicted": of_predicted,
+    "frontier": of_frontier,
     "success": of_success,
     "record": record,
     "errors_gpu": of_errors_gpu,

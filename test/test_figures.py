@@ -648,6 +648,20 @@ def eight_bits() -> Iterator[Claim]:
             yield PRECISION, f"| {boards[row['device']]}, {row['precision']} |", figures
 
 
+def frontier() -> Iterator[Claim]:
+    """What an Orin would take, in docs/plan.md."""
+    found = result("w8a8")["frontier"]
+    for row in found["rows"]:
+        views = f"{row['views']} view{'s' * (row['views'] > 1)}"
+        asked = f"{row['evaluations']} evaluations, prompt of {row['prompt']}"
+        begins = f"| option: {row['precision']}, {views}, {asked} |"
+        times = [row[name] for name in ("encode", "prefill", "denoise", "whole", "low", "high")]
+        yield PLAN, begins, [*times, *row["bound"].values()]
+    names = ("published_as", "w8a8", "w8a8-int4", "w8a8, 5", "w8a8-int4, 5")
+    for row in found["rates"]:
+        yield PLAN, f"| rate: {row['tops']:g} TOPS |", [row[name] for name in names]
+
+
 def corun() -> Iterator[Claim]:
     measured, simulated = result("corun"), result("corun_simulated")
     durations = measured["durations"]
@@ -701,6 +715,7 @@ PARTS = (
     plans,
     plans_of_gpus,
     eight_bits,
+    frontier,
     fleet,
     fleet_demo,
     interpreter,

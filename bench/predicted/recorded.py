@@ -1,7 +1,8 @@
 """Plans against figures that are there already: those of bench/results/ and what others published.
 
-No figure here was used to make a device file but those that a row's reason names. Rows of others are of their
-engines, with kernels of their own: what is compared is whether a plan from public rates comes near them.
+No figure here was used to make a device file but those that a row's reason or a docstring names. Rows of
+others are of their engines, with kernels of their own: what is compared is whether a plan from public rates
+comes near them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ PUBLISHED_AIM = 0.15
 FP8 = "the rate of fp8 products is the datasheet's ratio, not measured; other stages were slower in that run"
 PAIR = "blocks of further chunks are planned as whole rounds after the first; some fit beside it"
 CACHE = "probably its 72 MB of L2, which keep what the plan has go through memory"
+SMALL = "the rate is of the prefill's products; the encoder's are smaller and do not reach it"
 FEW = "products of so few rows have not been measured"
 VIEWS = "their time hardly grows with views: what does not grow is twice what is planned"
 FOUR = "the rate in 4 bits is the datasheet's ratio, and what is between products is planned in bfloat16"
@@ -88,6 +90,7 @@ def ours() -> Iterator[dict[str, Any]]:
     yield from _here(h200)
     plan = make_plan(MODELS["pi0"], load("h100"), Work())
     yield row(plan, "denoise", 4.67, "docs/performance.md, a trial without a file")
+    yield from _rows_in_8_bits(h200)
 
 
 def _engine(device: Device) -> Iterator[dict[str, Any]]:
@@ -108,6 +111,21 @@ def _precision(device: Device) -> Iterator[dict[str, Any]]:
     for kind, ms in (("pi0", 8.72), ("pi05", 8.97)):
         plan = make_plan(MODELS[kind], device, Work(precision="fp8"))
         yield row(plan, "whole", ms, "2026-11-22, without a file")
+
+
+def _rows_in_8_bits(device: Device) -> Iterator[dict[str, Any]]:
+    """By tiles that are not tuned. The device file has its numbers of the prefill of w8a8 and of its
+    denoising in 8 bits."""
+    for case in _result("precision_w8a8")["cases"]:
+        precision, too = case["precision"].partition(", ")[::2]
+        if not precision.startswith("w8a8"):
+            continue
+        work = Work(case["views"], precision=precision, eight_bit_denoise=bool(too))
+        plan = make_plan(MODELS[case["kind"]], device, work)
+        for stage in ("denoise", "whole") if too else ("encode", "prefill", "whole"):
+            measured = case["total" if stage == "whole" else stage]["p50_ms"]
+            found = row(plan, stage, measured, "precision_w8a8.json", reason=SMALL)
+            yield {**found, "precision": case["precision"]}
 
 
 def _chunks(device: Device) -> Iterator[dict[str, Any]]:

@@ -6,9 +6,23 @@ from dataclasses import replace
 
 import pytest
 
+from vla_accel_ros.kernels.tuning import INT8_PRODUCT, safe
+from vla_accel_ros.kernels.tuning import Shape as KernelShape
 from vla_accel_ros.planning.cost import correction, price, total, waves_us
-from vla_accel_ros.planning.device import Device, Shape, load
-from vla_accel_ros.planning.operations import PACKED, PLAIN, SDPA, Kind, attention, one_pass, product
+from vla_accel_ros.planning.device import Device, Number, Shape, load
+from vla_accel_ros.planning.operations import (
+    GATED,
+    PACKED,
+    PLAIN,
+    ROWS,
+    SDPA,
+    Kind,
+    attention,
+    of_rows,
+    one_pass,
+    product,
+)
+from vla_accel_ros.planning.rows import own_rate, rows_us
 
 H200 = load("h200")
 BARE = replace(H200, gemm=())
@@ -65,6 +79,37 @@ def test_a_device_like_another_has_its_corrections_and_its_own_memory() -> None:
 def test_an_operation_of_plain_torch_is_no_smallest_launch() -> None:
     ours, plain = (price(one_pass("p", 1, 4, 8, 8, by=by), BARE).us for by in ("", PLAIN))
     assert plain - ours == pytest.approx(BARE.value("plain_start_us") - BARE.value("pass_start_us"))
+
+
+def test_rows_in_8_bits_are_priced_by_the_tiles_that_the_kernel_has() -> None:
+    op = of_rows([product("qkv", 1, 544, 2560, 2048, "int8")])[0]
+    tile = safe(KernelShape(INT8_PRODUCT, 544, 2560, 2048, "int8"), H200.sms)
+    blocks = -(-544 // tile.block_m) * -(-2560 // tile.block_n)
+    chunks = -(-2048 // tile.block_k)
+    least = H200.value("rows_chunk_us") * chunks * -(-blocks // H200.sms)
+    assert price(op, H200).us >= H200.value("start_us") + least
+    few, more = (of_rows([product("qkv", 1, rows, 2560, 1024, "int8")])[0] for rows in (33, 51))
+    assert rows_us(few, H200) == rows_us(more, H200)  # of one tile of rows: its loads are what takes time
+    gated, plain = (
+        of_rows([product(name, 1, 544, columns, 2048, "int8")])[0]
+        for name, columns in (("gate and up", 32768), ("down", 16384))
+    )
+    assert plain.by == ROWS and gated.by == GATED
+    assert rows_us(gated, H200) > 1.1 * rows_us(plain, H200)
+
+
+def test_rows_in_8_bits_have_the_rate_of_the_device_where_the_kernel_was_not_measured() -> None:
+    orin = load("orin-agx-64")
+    plain = product("qkv", 1, 544, 2560, 2048, "int8")
+    ours = of_rows([plain])[0]
+    assert own_rate(ours, orin) is None and price(ours, orin).us == price(plain, orin).us
+    assert own_rate(ours, H200) == "int8_rows_tflops" and price(ours, H200).us > 3 * price(plain, H200).us
+    cuda = (Shape(544, 2560, 2048, "int8", 5 * price(plain, orin).us),)  # as --measure has it, by cuBLAS
+    assert price(ours, replace(orin, gemm=cuda)).us == pytest.approx(5 * price(plain, orin).us)
+    assert price(ours, replace(BARE, gemm=cuda)).us == price(ours, BARE).us
+    slower = replace(BARE, numbers={**BARE.numbers, "fp8_rows_tflops": Number(100.0, "measured", "", 0.1)})
+    fp8 = replace(ours, compute="fp8")
+    assert price(fp8, slower).us > price(fp8, BARE).us and price(ours, slower).us == price(ours, BARE).us
 
 
 def test_attention_of_plain_torch_comes_in_waves_of_its_blocks() -> None:

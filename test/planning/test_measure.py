@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vla_accel_ros.models.layers.llama import RMSNorm
 from vla_accel_ros.models.smolvla.stack import rotary_tables, rotate
 from vla_accel_ros.planning import cost, micro
+from vla_accel_ros.planning import measure as measuring
 from vla_accel_ros.planning.device import Shape, load
 from vla_accel_ros.planning.measure import _rate, attentions, measure, shapes, to_yaml
 from vla_accel_ros.planning.micro import (
@@ -26,7 +27,8 @@ from vla_accel_ros.planning.micro import (
     products,
     us_of,
 )
-from vla_accel_ros.planning.operations import PACKED, SDPA, attention
+from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Op, attention
+from vla_accel_ros.planning.rows import own_rate, rows_us
 from vla_accel_ros.planning.sizes import MODELS
 
 CPU = torch.device("cpu")
@@ -113,6 +115,41 @@ def test_what_cannot_be_measured_is_said_and_nothing_else_is_lost() -> None:
     )  # fmt: skip
     assert [shape.dtype for shape in made.gemm] == [PACKED]
     assert len(said) == 2 and "packed" in said[0] and "fp4" in said[1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_rows_in_8_bits_are_explained_by_the_numbers_that_are_made_of_them(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h200 = load("h200")
+    kept = {name: number for name, number in h200.numbers.items() if "rows" not in name}
+    given = {(544, 32768): 300.0, (51, 2560): 9.0}
+    timed: list[Op] = []
+
+    def us(op: Op, device: torch.device) -> float:
+        timed.append(op)
+        return given[op.rows, op.columns]
+
+    monkeypatch.setattr(measuring, "rows_product_us", us)
+    made = measure(replace(h200, numbers=kept), CPU, [], large=16, megabytes=1, rows=[dtype])
+    assert len(timed) == 2 and [op.by for op in timed] == [GATED, ROWS]
+    for op in timed:
+        assert own_rate(op, made) == f"{dtype}_rows_tflops"
+        assert made.value("start_us") + rows_us(op, made) == pytest.approx(
+            given[op.rows, op.columns], rel=1e-3
+        )
+    assert made.numbers.keys() - kept.keys() == {f"{dtype}_rows_tflops", "rows_chunk_us"}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_a_product_of_rows_in_8_bits_takes_some_time_or_says_why_not(dtype: str) -> None:
+    said: list[str] = []
+    small = ((12, 64, 32), (3, 32, 32))
+    made = measure(
+        load("h200"), CPU, [], large=16, megabytes=1, rows=[dtype, "int4"], rows_of=small, say=said.append
+    )
+    assert made.numbers[f"{dtype}_rows_tflops"].words == "a product of (12, 64, 32) by safe tiles"
+    assert made.value("rows_chunk_us") > 0 and len(said) == 1 and "int4 rows were not measured" in said[0]
 
 
 def test_attention_computes_no_less_when_the_rate_of_tiles_is_another() -> None:

@@ -10,19 +10,21 @@ import pytest
 import torch
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.dropping import dropping
+from vla_accel_ros.engine.stages.dropping import drop, dropping
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.checkpoints.streaming import fill
 from vla_accel_ros.models.config import GemmaConfig, LlamaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.layers.gemma import Gemma
 from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OPENVLA_7B
 from vla_accel_ros.models.pi.weights import empty_pi, finished
 from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.families.find import weight_bytes
 from vla_accel_ros.planning.families.work import Work
-from vla_accel_ros.planning.memory import QUANTISING, Memory, copies, memory
+from vla_accel_ros.planning.memory import QUANTISING, Memory, copies, memory, parts
 from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.tools.bench.memory import LiveBytes, holding
 from vla_accel_ros.tools.bench.subjects import random_model
@@ -37,9 +39,10 @@ SIZES = PiConfig(
     GemmaConfig(width=512, depth=3, mlp=2048, heads=8, kv_heads=1, head_dim=128),
     32000, 50, 32, 48, 32, ("one", "two"),
 )  # fmt: skip
+NORMS = ("input_layernorm", "post_attention_layernorm")
 LAYER = 2 * 1024 * (10 * 128 + 8 * 128 + 3 * 8192)
 """Bytes of a layer of the prefix stack."""
-PRECISIONS = ("exact", "fp8", "int8", "int4")
+PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8")
 
 
 def plan(kind: str, precision: str, keep_exact: bool = True) -> Memory:
@@ -81,7 +84,7 @@ def test_building_never_holds_more_than_the_end_and_a_layer_and_the_plan_says_bo
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("precision", ["exact", "fp8"])
+@pytest.mark.parametrize("precision", ["exact", "fp8", "w8a8", "w8a8-int4"])
 def test_loading_never_holds_more_than_the_end_and_a_layer(precision: str, stored: torch.dtype) -> None:
     exact, model = precision == "exact", empty_pi(SIZES, BF16)
     parameters = dict(model.named_parameters())
@@ -127,6 +130,9 @@ def test_eight_bits_of_pi05_fit_into_6_gb_and_four_of_openvla_into_7() -> None:
     fp8 = Work(views=2, precision="fp8")
     assert memory(MODELS["pi05"], fp8, SLOW, keep_exact=False).total < 6e9
     assert memory(MODELS["pi05"], fp8, SLOW).total > 8e9
+    for precision in ("w8a8", "w8a8-int4", "w8a8-fp8"):
+        rows = Work(views=2, precision=precision)
+        assert memory(MODELS["pi05"], rows, SLOW, keep_exact=False, text=True).total < 5.2e9
     int4 = Work(views=1, precision="int4")
     assert memory(MODELS["openvla"], int4, SLOW, slots=3, keep_exact=False).total < 7e9
     assert memory(MODELS["openvla"], int4, SLOW, slots=3).total > 18e9
@@ -136,6 +142,46 @@ def test_answers_in_fewer_bits_have_copies_of_the_prefix_stack() -> None:
     work = Work(precision="int8")
     more = copies(MODELS["pi05"], work, text=True) - copies(MODELS["pi05"], work)
     assert more == pytest.approx(0.5 * 18 * LAYER * 4 * 1.01, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+@pytest.mark.parametrize("precision", [*PRECISIONS[1:], "exact"])
+def test_parts_of_the_weights_are_those_of_the_tensors(kind: str, precision: str) -> None:
+    exact = precision == "exact"
+    model = random_model(replace(SIZES, kind=kind), CPU, dtype=BF16)
+    if not exact:
+        drop(model, precision, CPU)
+    whole = model.paligemma_with_expert.paligemma.model
+    stack, expert, tower = whole.language_model, model.expert, whole.vision_tower
+    planned = parts(model.config, Work(precision=precision), keep_exact=exact)
+    of = {name: sum(found) for name, found in planned.items()}
+    if kind == "pi0" and exact:  # without what the steps of the expert have folded
+        of["expert"] = planned["expert"][0]
+    modulating = [
+        norm.get_submodule("dense") for norm in expert.modules() if getattr(norm, "modulated", False)
+    ]
+    assert of["words"] == bytes_of(stack.embed_tokens)
+    assert of["encoder"] == bytes_of(tower, whole.multi_modal_projector)
+    assert of.get("modulation", 0) == bytes_of(*modulating)
+    norms = [layer.get_submodule(name) for layer in layers_of(stack) for name in NORMS]
+    assert of["prefix"] == bytes_of(stack) - of["words"] - bytes_of(stack.norm, *norms)
+    left = (
+        [] if kind == "pi05" else [layer.get_submodule(name) for layer in layers_of(expert) for name in NORMS]
+    )
+    assert of["expert"] == bytes_of(expert) - bytes_of(*modulating, *left, *([expert.norm] if left else []))
+    assert sum(of.values()) == bytes_of(model)
+
+
+def layers_of(stack: Gemma) -> list[torch.nn.Module]:
+    return list(stack.layers)
+
+
+def bytes_of(*modules: torch.nn.Module) -> int:
+    """Of what is there of them, exact or in fewer bits."""
+    exact = {p.data_ptr(): p.nbytes for one in modules for p in one.parameters() if not p.is_meta}
+    return sum(exact.values()) + sum(
+        m.nbytes for one in modules for n in one.modules() for m in given(n).values()
+    )
 
 
 def test_what_is_freed_is_not_counted_any_longer(tmp_path: Path) -> None:

@@ -9,11 +9,16 @@ import torch
 
 from predicted.recorded import ours, published
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.int8 import Int8
-from vla_accel_ros.engine.stages.precision import Small
-from vla_accel_ros.models.config import PI0, GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.engine.stages.precision import Small, feeds_fast
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.config import PI0, PI05, GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.weights import empty_pi, finished
 from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.families.find import operations
 from vla_accel_ros.planning.families.work import Work
@@ -25,7 +30,6 @@ from vla_accel_ros.planning.verdict import Wanted, judge
 from vla_accel_ros.tools.bench.memory import holding
 
 H200, ORIN = load("h200"), load("orin-agx-64")
-PI05 = MODELS["pi05"]
 VISION = VisionConfig(width=32, depth=2, mlp=48, heads=4, image_size=28, patch=14)
 TINY = PiConfig(
     "pi0",
@@ -57,14 +61,14 @@ def test_int8_copies_are_those_that_the_stages_make(kind: str) -> None:
     config = replace(TINY, kind=kind)
     model, made = Pi(config).set_precision(torch.bfloat16), Int8()
     made.vision(model)
-    made.prefix(fold_prefix(model.language_model).layers)
+    made.prefix(fold_prefix(model.language_model).layers, model.language_model)
     made.expert(model, fold_expert(model, 3).layers)
     exact, ours = (copies(config, Work(precision=precision)) for precision in ("exact", "w8a8"))
     assert ours - exact == made.nbytes
     mixed, int4 = (copies(config, Work(precision=precision)) for precision in ("w8a8-int4", "int4"))
     fewer, fast = Int8(), copies(config, Work(precision="w8a8", fast_memory=True))
     fewer.vision(model)
-    fewer.prefix(fold_prefix(model.language_model).layers)
+    fewer.prefix(fold_prefix(model.language_model).layers, model.language_model)
     assert mixed - int4 == fewer.nbytes == fast - exact
 
 
@@ -108,6 +112,25 @@ def test_the_peak_of_the_allocator_is_within_5_percent_of_the_plan(precision: st
         Ours(model, random_inputs(PI0, 2, 20, device), precision=precision)
     plan = make_plan(PI0, H200, Work(precision=precision), slots=2)
     assert plan.memory.allocated == pytest.approx(held.peak, rel=0.05), f"{held} {plan.memory}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["w8a8", "w8a8-int4"])
+def test_pi05_is_loaded_and_computed_within_6_gb_where_exact_weights_are_given_up(precision: str) -> None:
+    device = torch.device("cuda")
+    model = empty_pi(PI05, torch.bfloat16)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    with holding(device) as held:
+        zeros = ((name, torch.zeros(shape, dtype=torch.bfloat16)) for name, shape in shapes.items())
+        fill(model, zeros, device, 1, "zeros", None, fused_parts(model), dropping(precision, device))
+        pool = KVPool(PI05.prefix, 3, PI05.max_tokens, device, torch.bfloat16)
+        stages = Stages(finished(model), pool, precision=precision)
+        stages.build([2], [20], [10])
+    capability = 10 * torch.cuda.get_device_capability()[0]
+    gpu = replace(H200, fast_memory=feeds_fast(device), capability=capability)
+    plan = make_plan(PI05, gpu, Work(precision=precision), slots=3, keep_exact=False)
+    assert plan.memory.allocated == pytest.approx(held.peak, rel=0.05), f"{held} {plan.memory}"
+    assert stages.pool is pool and held.peak + plan.memory.context < 6e9
 
 
 def test_a_plan_promises_no_more_than_its_slow_end_allows() -> None:
@@ -181,6 +204,30 @@ def test_sizes_are_found_by_name_and_by_folder() -> None:
     assert sizes_of("vla_accel_ros/sim/policy").kind == "pi05"
     with pytest.raises(ValueError, match="pi7 is no model: give one of pi0"):
         sizes_of("pi7")
+
+
+def test_engines_with_rows_in_8_bits_are_predicted_within_10_percent_also_where_they_denoise() -> None:
+    rows = [row for row in ours() if row["source"] == "precision_w8a8.json"]
+    whole = {row["precision"]: row["off_percent"] for row in rows if row["stage"] == "whole"}
+    assert whole.keys() == {f"{name}{too}" for name in ("w8a8", "w8a8-fp8") for too in ("", ", denoise too")}
+    assert all(abs(off) < 10 for off in whole.values())
+    assert all(row["met"] or (row["stage"] == "encode" and row["reason"]) for row in rows)
+
+
+def test_denoising_in_8_bits_is_planned_where_memory_is_fast_if_it_is_asked_for() -> None:
+    h200, orin = load("h200"), load("orin-agx-64")
+    for precision in ("w8a8", "w8a8-fp8"):
+        alone, too = (Work(precision=precision, eight_bit_denoise=asked) for asked in (False, True))
+        before, after = make_plan(PI05, h200, alone), make_plan(PI05, h200, too)
+        assert before.stages["prefill"] == after.stages["prefill"]
+        assert after.stages["denoise"].time.us > 2 * before.stages["denoise"].time.us
+        assert after.stages["denoise"].launches > before.stages["denoise"].launches
+        more = copies(PI05, after.work) - copies(PI05, before.work)
+        assert after.memory.copies - before.memory.copies == more > 3e8
+    asked = Work(precision="w8a8", eight_bit_denoise=True)
+    assert make_plan(PI05, orin, asked).stages == make_plan(PI05, orin, Work(precision="w8a8")).stages
+    with pytest.raises(ValueError, match="eight_bit_denoise is of w8a8 and w8a8-fp8"):
+        Work(precision="int8", eight_bit_denoise=True)
 
 
 def test_whole_engines_that_were_measured_are_predicted_within_10_percent() -> None:

@@ -193,7 +193,7 @@ class EngineConfig:
                 f"eight_bit_denoise is true, but precision is {self.precision}, which has no such steps; use "
                 f"{' or '.join(DENOISED)}, or leave it false."
             )
-        needs_exact = self.precision == EXACT or self.precision.startswith(W8A8)
+        needs_exact = self.precision == EXACT
         if not self.keep_exact and (needs_exact or self.staggered):
             why = f"precision is {self.precision}" if needs_exact else f"staggered is {self.staggered}"
             raise ValueError(

@@ -10,10 +10,11 @@ import importlib.util
 from typing import cast
 
 from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
+from vla_accel_ros.engine.stages.dropping import called
 from vla_accel_ros.engine.stages.memory import offload
 from vla_accel_ros.engine.stages.precision import EXACT, W8A8_INT4, check
 from vla_accel_ros.models.flow.solver import EULER
-from vla_accel_ros.models.layers.few_bits import kinds_given
+from vla_accel_ros.models.layers.few_bits import given_as
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
@@ -43,11 +44,11 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for choices that the policy does not have."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
-    kinds = kinds_given(policy.model)
-    if kinds and (config.keep_exact or config.precision not in kinds):
+    held, wanted = given_as(policy.model), called(config.precision, config.calibration)
+    if held and (config.keep_exact or held != {wanted}):
         raise ValueError(
-            f"keep_exact is {str(config.keep_exact).lower()} and precision {config.precision}, but this "
-            f"policy has some weights in {' and '.join(sorted(kinds))} alone, since it was loaded so or for "
+            f"keep_exact is {str(config.keep_exact).lower()} and precision {wanted}, but this "
+            f"policy has some weights in {' and '.join(sorted(held))} alone, since it was loaded so or for "
             "another engine; take keep_exact false and that precision, or load it again."
         )
     offload.check(offload_share(config.offload), config.fast, device)

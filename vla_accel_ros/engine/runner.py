@@ -94,10 +94,11 @@ class ModelRunner:
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         check_options(policy, config)
         kernels = config.fast and has_kernels(policy)
-        if not config.keep_exact:
-            drop(policy.model, config.precision, policy.device)
         self.int8 = _int8(policy, config)
-        speaks = policy.decodes and not (policy.acts == FLOW and few_bits_in_prefix(policy.model))
+        if not config.keep_exact:
+            drop(policy.model, config.precision, policy.device, self.int8, config.calibration)
+        silent = policy.acts == FLOW and few_bits_in_prefix(policy.model) and self.int8 is None
+        speaks = policy.decodes and not silent
         forward = _forward(policy, config, most, self.int8) if kernels and speaks else None
         self.partitioned = Partitioned(config, policy.device, kernels and policy.acts == FLOW)
         packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
@@ -336,6 +337,8 @@ def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | 
     positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
     weights = {INT8: INT8, INT4: INT4, W8A8_INT4: INT4}.get(config.precision)
     rows = int8 if config.precision in ROWS_EVERYWHERE else None
+    if config.precision == W8A8_INT4 and not config.keep_exact:  # the stack is there for rows of int8 alone
+        weights, rows = None, int8
     model = policy.model
     words = Words(model.embed_tokens, model.logits)
     return PackedForward(

@@ -12,7 +12,7 @@ Products are named by stack, layer and matrix: "vision.0.fc1", "prefix.17.gate_u
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from vla_accel_ros.models.layers.few_bits import first_numbers
 from vla_accel_ros.models.layers.quantized import FP8, W8A8, Weight, quantized, smoothing
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
@@ -31,9 +32,7 @@ ALPHA = 0.5
 """Share of the load that moves from activations to weights."""
 MOST_ERROR = 0.05
 """Relative error of a product up to which it is computed in 8 bits."""
-SAMPLED = 64
-"""Numbers of a matrix that tell models apart."""
-
+LARGEST, AGAIN = ".largest", "make it with `vla calibrate`"
 ERRORS = {W8A8: "error", FP8: "error in fp8"}
 """Of a product in a kind of rows: what it is called in the file."""
 
@@ -72,7 +71,7 @@ def fingerprint(model: nn.Module) -> str:
     """Of a network's weights, the same in float32 and bfloat16: 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for name, group in products(model).items():
-        sampled = group[0].weight.detach().flatten()[:SAMPLED].to("cpu", torch.bfloat16)
+        sampled = first_numbers(group[0]).to(torch.bfloat16)
         digest.update(f"{name} {[tuple(linear.weight.shape) for linear in group]}".encode())
         digest.update(sampled.view(torch.int16).numpy().tobytes())
     return digest.hexdigest()[:16]
@@ -102,13 +101,17 @@ class Calibration:
 
     def factors(self, name: str, weight: Tensor, scaled: Tensor | None = None) -> Tensor:
         """float32 [K]: what columns of a product's activations are multiplied by. weight [N, K]; scaled
-        float [K]: factors of the activations that are in its columns already."""
-        largest = self.largest[name].to(weight.device)
+        float [K]: factors of the activations that are in its columns already. Raises ValueError for a product
+        that was not seen."""
+        seen = self.largest.get(name)
+        if seen is None or len(seen) != weight.shape[1]:
+            raise ValueError(f"the calibration is of another network: it has no {name}; {AGAIN}.")
+        largest = seen.to(weight.device)
         return smoothing(largest if scaled is None else largest / scaled.abs(), weight, self.alpha)
 
     def write(self, path: Path) -> None:
         """To a file. Raises OSError where it cannot be."""
-        tensors = {f"{name}.largest": largest.contiguous() for name, largest in self.largest.items()}
+        tensors = {name + LARGEST: largest.contiguous() for name, largest in self.largest.items()}
         for kind, called in ERRORS.items():
             found = self.errors_in(kind)
             tensors |= {f"{name}.{called}": torch.tensor([error]) for name, error in found.items()}
@@ -125,37 +128,59 @@ class Calibration:
 def read(path: Path, model: nn.Module) -> Calibration:
     """The calibration of a network. Raises ValueError, in one sentence, for a file that is none, is damaged,
     or is of another network."""
-    again = "make it with `vla calibrate`"
+    said, tensors = _contents(path)
+    if said.get("model") != fingerprint(model):
+        raise ValueError(f"the calibration {path} is of another network than this checkpoint's; {AGAIN}.")
+    for name, group in products(model).items():
+        found, width = tensors.get(name + LARGEST), group[0].in_features
+        off = [tensors.get(f"{name}.{called}") for called in ERRORS.values()]
+        if found is None or any(one is None or one.shape != (1,) for one in off):
+            raise ValueError(f"the calibration {path} lacks {name}; {AGAIN}.")
+        if found.shape != (width,) or not bool((found >= 0).all()):
+            raise ValueError(
+                f"the calibration {path} has {list(found.shape)} magnitudes of {name}, whose columns are "
+                f"{width}, or some that are no magnitudes; {AGAIN}."
+            )
+    return _made(path, said, tensors, products(model))
+
+
+def of_a_network_to_come(path: Path) -> Calibration:
+    """What a file says before the network's weights are there, which are smoothed while they are loaded;
+    `read` it once they are. Raises ValueError for a file that is none or is damaged."""
+    said, tensors = _contents(path)
+    return _made(path, said, tensors, [name.removesuffix(LARGEST) for name in tensors if LARGEST in name])
+
+
+def _contents(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         with safe_open(path, "pt") as file:
             said = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
-        raise ValueError(f"there is no calibration {path}; {again}.") from None
+        raise ValueError(f"there is no calibration {path}; {AGAIN}.") from None
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"the calibration {path} is damaged ({error}); {again}.") from error
+        raise ValueError(f"the calibration {path} is damaged ({error}); {AGAIN}.") from error
     if said.get("format") != FORMAT:
-        raise ValueError(f"{path} is no calibration, its format is {said.get('format')!r}; {again}.")
-    if said.get("model") != fingerprint(model):
-        raise ValueError(f"the calibration {path} is of another network than this checkpoint's; {again}.")
-    largest = dict[str, Tensor]()
-    errors: dict[str, dict[str, float]] = {kind: {} for kind in ERRORS}
-    for name, group in products(model).items():
-        found, width = tensors.get(f"{name}.largest"), group[0].in_features
-        off = {kind: tensors.get(f"{name}.{called}") for kind, called in ERRORS.items()}
-        if found is None or any(one is None or one.shape != (1,) for one in off.values()):
-            raise ValueError(f"the calibration {path} lacks {name}; {again}.")
-        if found.shape != (width,) or not bool((found >= 0).all()):
-            raise ValueError(
-                f"the calibration {path} has {list(found.shape)} magnitudes of {name}, whose columns are "
-                f"{width}, or some that are no magnitudes; {again}."
-            )
-        largest[name] = found.float()
-        for kind, one in off.items():
-            errors[kind][name] = float(cast(Tensor, one))
+        raise ValueError(f"{path} is no calibration, its format is {said.get('format')!r}; {AGAIN}.")
+    return said, tensors
+
+
+def _made(
+    path: Path, said: Mapping[str, str], tensors: Mapping[str, Tensor], names: Iterable[str]
+) -> Calibration:
+    kept = list(names)
+    try:
+        largest = {name: tensors[name + LARGEST].float() for name in kept}
+        errors = {
+            kind: {name: float(tensors[f"{name}.{called}"]) for name in kept}
+            for kind, called in ERRORS.items()
+        }
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(f"the calibration {path} is damaged ({error}); {AGAIN}.") from error
     alpha, most = (_number(path, said, name) for name in ("alpha", "most_error"))
     observations = int(_number(path, said, "observations"))
-    return Calibration(said["model"], observations, largest, errors[W8A8], alpha, most, errors[FP8])
+    model = said.get("model", "")
+    return Calibration(model, observations, largest, errors[W8A8], alpha, most, errors[FP8])
 
 
 def _number(path: Path, said: Mapping[str, str], name: str) -> float:

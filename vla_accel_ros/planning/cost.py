@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from vla_accel_ros.planning.device import Device, Shape
-from vla_accel_ros.planning.operations import PACKED, PLAIN, SDPA, Kind, Op, product
+from vla_accel_ros.planning.operations import GATED, PACKED, PLAIN, ROWS, SDPA, Kind, Op, product
+from vla_accel_ros.planning.rows import own_rate, rows_us
 
 TILE_ROWS = (64, 96, 128, 192, 256)
 TILE_COLUMNS = (64, 96, 128, 160, 192, 256)
@@ -57,7 +58,7 @@ def price(op: Op, device: Device) -> Time:
     us = start + joined(op, memory, arithmetic)
     if op.kind is Kind.NARROW:
         us *= device.value("overlap_share") * max(1, math.ceil(op.rows / NARROW_ROWS))
-    elif op.kind is Kind.DENSE or op.by in (SDPA, PACKED):
+    elif own_rate(op, device) is None and (op.kind is Kind.DENSE or op.by in (SDPA, PACKED)):
         us *= correction(op, device)
     elif op.kind is Kind.ATTENTION and op.rows <= 8 * NARROW_ROWS:
         us *= device.value("overlap_share")
@@ -101,6 +102,8 @@ def _parts(op: Op, device: Device) -> tuple[float, float, float]:
             name = "widen_int4_g_s" if op.weights == "int4" else "widen_int8_g_s"
             widened = op.columns * op.inner / (1e3 * device.value(name))
         return device.value("narrow_start_us"), read, max(widened, _narrow_us(op, device))
+    if own_rate(op, device) is not None:
+        return device.value("start_us"), op.bytes / bandwidth, rows_us(op, device)
     us = waves_us(op.rows, op.columns, op.inner, device.sms, device.rate(op.compute))
     us = max(us, op.flops / (device.rate(op.compute) * device.value("sustained_share")) * 1e6)
     return device.value("start_us"), op.bytes / bandwidth, us
@@ -152,7 +155,7 @@ def correction(op: Op, device: Device) -> float:
     alike, the nearer the more; that of the very shape where it was measured; 1 where none is near."""
     weights = ratios = nearest = 0.0
     for shape, ratio in _ratios(device.like or device):
-        if shape.dtype != (op.by or op.compute):
+        if shape.dtype != (op.compute if op.by in (ROWS, GATED) else op.by or op.compute):
             continue
         far = max(abs(math.log(a / b)) for a, b in zip((op.rows, op.columns, op.inner), shape_of(shape)))
         if far == 0.0:
@@ -197,7 +200,8 @@ def _within(op: Op, device: Device, start: float, memory: float, arithmetic: flo
     numbers, whole = device.numbers, start + max(memory, arithmetic)
     starts = {Kind.PASS: "pass_start_us", Kind.NARROW: "narrow_start_us"}.get(op.kind, "start_us")
     starts = "plain_start_us" if op.by == PLAIN else starts
-    rate = numbers[f"{op.compute}_tflops"].within if op.kind is not Kind.PASS else 0.0
+    name = own_rate(op, device) or f"{op.compute}_tflops"
+    rate = numbers[name].within if op.kind is not Kind.PASS else 0.0
     if op.kind is Kind.ATTENTION:
         rate = max(rate, numbers["attention_share"].within)
     slower = numbers["bandwidth_gb_s"].within if memory > arithmetic else rate

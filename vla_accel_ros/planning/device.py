@@ -27,6 +27,9 @@ NUMBERS = {
     "fp8_tflops": "in float8",
     "int8_tflops": "in int8",
     "fp4_tflops": "in 4 bits",
+    "int8_rows_tflops": "of this project's products of int8 rows (precision w8a8) by safe tiles",
+    "fp8_rows_tflops": "of fp8 rows (precision w8a8-fp8)",
+    "rows_chunk_us": "least time of a block of them for a chunk of the inner dimension",
     "fp32_tflops": "in exact float32",
     "sustained_share": "of the rate of tiles that large products keep up",
     "start_us": "a product in a graph, besides its tiles and bytes",
@@ -41,8 +44,10 @@ NUMBERS = {
     "frame_us": "host time around a frame's and a chunk's launches",
     "context_gb": "memory of the CUDA context and its libraries",
 }
-OPTIONAL = ("fp8_tflops", "int8_tflops", "fp4_tflops")
-"""What not every device multiplies."""
+OPTIONAL = (
+    "fp8_tflops", "int8_tflops", "fp4_tflops", "int8_rows_tflops", "fp8_rows_tflops", "rows_chunk_us",
+)  # fmt: skip
+"""What not every device multiplies, or where it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class Device:
                 factor = chosen.clock * chosen.sms
             elif name == "bandwidth_gb_s":
                 factor = chosen.memory
-            elif name.endswith("start_us") and chosen.clock > 0:
+            elif name.endswith(("start_us", "chunk_us")) and chosen.clock > 0:
                 factor = 1.0 / chosen.clock
             made[name] = number.scaled(factor)
         sms = max(1, round(self.sms * chosen.sms))

@@ -17,8 +17,16 @@ from vla_accel_ros.planning.cost import waves_us
 from vla_accel_ros.planning.device import Device, Number, Shape
 from vla_accel_ros.planning.families.find import Sizes, operations
 from vla_accel_ros.planning.families.work import Work
-from vla_accel_ros.planning.micro import attention_us, bandwidth_gb_s, pass_us, plain_us, product_us
-from vla_accel_ros.planning.operations import PACKED, SDPA, Kind, Op
+from vla_accel_ros.planning.micro import (
+    attention_us,
+    bandwidth_gb_s,
+    pass_us,
+    plain_us,
+    product_us,
+    rows_product_us,
+)
+from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Kind, Op, of_rows, product
+from vla_accel_ros.planning.rows import steps
 
 LARGE = 4096
 HERE = "measured"
@@ -26,6 +34,8 @@ COMPUTED = {"bf16": "exact", "fp8": "fp8", "int8": "w8a8"}
 """The precision in which stages have products of a dtype."""
 LEAST_ROWS = {"int8": 17}
 """That torch multiplies."""
+ROWS_OF = ((544, 32768, 2048), (51, 2560, 1024))
+"""A prefill's gate and up, and a step's queries, keys and values, of pi0 and pi0.5 at 2 views."""
 MANY_ROWS = 128
 """From which on a product's time is that of its tiles."""
 
@@ -40,7 +50,12 @@ def shapes(
     for dtype in dtypes:
         for op in _operations(given, counts, prompt, COMPUTED[dtype]):
             least = LEAST_ROWS.get(dtype, 1)
-            if op.kind is Kind.DENSE and op.compute == dtype and not op.by and op.rows >= least:
+            if (
+                op.kind is Kind.DENSE
+                and op.compute == dtype
+                and op.by in ("", ROWS, GATED)
+                and op.rows >= least
+            ):
                 key = (op.rows, op.columns, op.inner, dtype)
                 found[key] = Shape(*key, 0.0)
     return list(found.values())
@@ -73,12 +88,15 @@ def measure(
     megabytes: int = 1024,
     *,
     read: Sequence[Op] = (),
+    rows: Sequence[str] = (),
+    rows_of: tuple[tuple[int, int, int], tuple[int, int, int]] = ROWS_OF,
 ) -> Device:
     """A device file's content by measurement; what is not measured stays as in base, which is named in it.
 
     seconds: after which no further shape is begun. read: attentions, see attentions. The rate of tiles is
     that of the best product that was measured, by the model's own waves; large: side of the product by which
-    it is held up.
+    it is held up. rows: dtypes of rows in 8 bits, "int8" and "fp8", whose own kernel is measured at rows_of:
+    rows, columns and inner dimension of a large product with its gate, and of one for few rows.
     """
     began = time.monotonic()
     numbers = dict(base.numbers)
@@ -121,10 +139,38 @@ def measure(
         if dtype == "bf16" and sustained and rate > 0:
             share = min(1.0, 2.0 * large**3 / (sustained * 1e-6) / rate)
             numbers["sustained_share"] = _number(share, 0.05, f"a product of {large}^3")
+    chunk = 0.0
+    for dtype in rows:
+        try:
+            rate, least = _rows_in_8_bits(dtype, device, sms, numbers["start_us"].value, rows_of)
+        except Exception as error:  # Triton's of its own, where a device does not multiply them
+            say(f"products of {dtype} rows were not measured: {_first_line(error)}")
+            continue
+        chunk = max(chunk, least)
+        numbers[f"{dtype}_rows_tflops"] = _number(rate, 0.15, f"a product of {rows_of[0]} by safe tiles")
+        numbers["rows_chunk_us"] = _number(chunk, 0.15, f"a product of {rows_of[1]} by safe tiles")
     # The share is of a rate that is another one now; what attention computes in a second is not.
     kept = base.value("bf16_tflops") / numbers["bf16_tflops"].value
     numbers["attention_share"] = numbers["attention_share"].scaled(float(f"{kept:.4g}"))
     return replace(base, sms=sms, numbers=numbers, gemm=tuple(found), modes={}, like=None)
+
+
+def _rows_in_8_bits(
+    dtype: str,
+    device: torch.device,
+    sms: int,
+    start_us: float,
+    rows_of: tuple[tuple[int, int, int], tuple[int, int, int]],
+) -> tuple[float, float]:
+    """TFLOP/s at which the large product is explained, and microseconds of a chunk at which the small is."""
+    found = []
+    for name, shape in zip(("gate and up", "qkv"), rows_of, strict=True):
+        (op,) = of_rows([product(name, 1, *shape, dtype)])
+        us = rows_product_us(op, device)
+        chunks, flops = steps(op, sms)
+        found.append((max(us - start_us, 0.25 * us) / chunks, flops))
+    (large_us, flops), (small_us, _) = found
+    return flops * sms / large_us / 1e6, small_us
 
 
 def _first_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.device import Device
-from vla_accel_ros.planning.families.find import Sizes, weight_bytes
+from vla_accel_ros.planning.families.find import Sizes, weight_bytes, weight_parts
 from vla_accel_ros.planning.families.work import Work
 
 GROUP = 64
@@ -76,7 +76,7 @@ def memory(
     return Memory(
         weights=weight_bytes(sizes),
         copies=copies(sizes, work, text, keep_exact),
-        given_up=0 if keep_exact else -_given_up(sizes, work),
+        given_up=0 if keep_exact else -sum(_given_up(sizes, work).values()),
         kv=kv_bytes(sizes, slots),
         buffers=_buffers(sizes, work, slots, seats),
         frames=pixels,
@@ -94,45 +94,63 @@ def kv_bytes(sizes: Sizes, slots: int) -> int:
 
 def copies(sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True) -> int:
     """Folded matrices of pi0's expert, and what there is in fewer bits, beside the exact or instead of it."""
+    return sum(_copies(sizes, work, text, keep_exact).values())
+
+
+def parts(
+    sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True
+) -> dict[str, tuple[int, int, int]]:
+    """Bytes of weights, copies and what is given up (negative), by what they are of."""
+    copied = _copies(sizes, work, text, keep_exact)
+    gone = {} if keep_exact else _given_up(sizes, work)
+    return {
+        name: (weights, copied.get(name, 0), -gone.get(name, 0))
+        for name, weights in weight_parts(sizes).items()
+        if weights
+    }
+
+
+def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str, int]:
     if work.precision.startswith("all-") or isinstance(sizes, SmolVLAConfig):
-        return 0
+        return {}
     if isinstance(sizes, OpenVLAConfig):
         kind = work.dtypes("decode").weights
-        return 0 if kind == "bf16" else _stack_in(kind, sizes.prefix)
+        return {} if kind == "bf16" else {"prefix": _stack_in(kind, sizes.prefix)}
     e, p, v = sizes.expert, sizes.prefix, sizes.vision
-    made = 0
+    made = {"encoder": 0, "prefix": 0, "expert": 0}
     if sizes.kind == "pi0" and (keep_exact or work.dtypes("denoise").weights == "bf16"):
-        made += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
-    if (rows := work.rows_in) is not None:
-        own = ((3 * v.width, v.width), (v.width, v.width), (v.mlp, v.width), (v.width, v.mlp))
-        made += v.depth * sum(_small(*m, rows) for m in own)
-        made += p.depth * sum(_small(*m, rows) for m in _matrices(p, with_o=True))
+        made["expert"] += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
+    rows = work.rows_in
+    if rows is not None:
+        made["encoder"] += _encoder_in(rows, v, with_o=True)
+        made["prefix"] += _stack_in(rows, p)
     if work.precision == "fp8":
-        made += _stack_in("fp8", p, with_o=False)
-    if work.precision == "fp8" and work.dtypes("encode").weights == "fp8":
-        made += v.depth * sum(_small(*m, "fp8") for m in _encoder(v))
-    denoise = work.dtypes("denoise").weights
-    if denoise != "bf16":
-        made += _stack_in(denoise, e)
+        made["prefix"] += _stack_in("fp8", p, with_o=False)
+        if work.dtypes("encode").weights == "fp8":
+            made["encoder"] += _encoder_in("fp8", v)
+    if (denoise := work.dtypes("denoise").weights) != "bf16":
+        made["expert"] += _stack_in(denoise, e)
     decode = work.dtypes("decode").weights
-    if text and decode != "bf16":
-        made += _stack_in(decode, p)
+    shared = work.rows_everywhere or (rows is not None and not keep_exact)  # with prefill
+    if text and decode != "bf16" and not shared:
+        made["prefix"] += _stack_in(decode, p)
     return made
 
 
-def _given_up(sizes: Sizes, work: Work) -> int:
+def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
     """Exact weights of what the stages have in fewer bits."""
     if isinstance(sizes, OpenVLAConfig):
-        return 0 if work.dtypes("decode").weights == "bf16" else _stack_in("bf16", sizes.prefix)
+        exact = work.dtypes("decode").weights == "bf16"
+        return {} if exact else {"prefix": _stack_in("bf16", sizes.prefix)}
     if not isinstance(sizes, PiConfig):
-        return 0
-    found = 0
-    if work.precision == "fp8":
-        found += _stack_in("bf16", sizes.prefix, with_o=False)
-    if work.dtypes("encode").weights == "fp8":
-        found += sizes.vision.depth * sum(_small(*m, "bf16") for m in _encoder(sizes.vision))
+        return {}
+    found, rows = {}, work.rows_in is not None
+    if rows or work.precision == "fp8":
+        found["prefix"] = _stack_in("bf16", sizes.prefix, with_o=rows)
+    if rows or work.dtypes("encode").weights == "fp8":
+        found["encoder"] = _encoder_in("bf16", sizes.vision, with_o=rows)
     if work.dtypes("denoise").weights != "bf16":
-        found += _stack_in("bf16", sizes.expert)
+        found["expert"] = _stack_in("bf16", sizes.expert)
     return found
 
 
@@ -148,8 +166,9 @@ def _stack_in(kind: str, g: GemmaConfig, with_o: bool = True) -> int:
     return g.depth * sum(_small(*m, kind) for m in _matrices(g, with_o))
 
 
-def _encoder(v: VisionConfig) -> tuple[tuple[int, int], ...]:
-    return (3 * v.width, v.width), (v.mlp, v.width), (v.width, v.mlp)
+def _encoder_in(kind: str, v: VisionConfig, with_o: bool = False) -> int:
+    own = [(3 * v.width, v.width), (v.mlp, v.width), (v.width, v.mlp)]
+    return v.depth * sum(_small(*m, kind) for m in [*own, *([(v.width, v.width)] if with_o else [])])
 
 
 def _qkv(g: GemmaConfig) -> int:
@@ -187,6 +206,9 @@ def _pi_buffers(sizes: PiConfig, work: Work, slots: int, seats: int) -> int:
     rows = work.batch * sizes.max_tokens
     chain = 2 * rows * (2 * g.width + 3 * attended + 2 * kv + 3 * g.mlp + 2 * g.width)
     patches = work.views * work.batch * v.tokens
+    if work.rows_in is not None:  # rows in 8 bits, with a scale each, beside the exact
+        chain += rows * (g.width + attended + g.mlp + 3 * 4)
+        chain += patches * (v.width + v.mlp + 2 * 4)
     encode = patches * (4 * 3 * v.patch**2 + 4 * v.width + 2 * (g.width + 6 * v.width + v.mlp))
     kept = 2 * slots * (len(sizes.image_names) * v.tokens + 1) * g.width
     chunks = work.batch + seats

@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vla_accel_ros.kernels.reference.int8 import place_rows
 from vla_accel_ros.kernels.work import Rows, Shape, Work
 from vla_accel_ros.models.layers.llama import RMSNorm
-from vla_accel_ros.models.layers.quantized import SHORT
+from vla_accel_ros.models.layers.quantized import FP8, SHORT, W8A8, quantized
 from vla_accel_ros.models.smolvla.stack import rotary_tables, rotate
-from vla_accel_ros.planning.operations import PACKED, SDPA, Op
+from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Op
 
 CHAIN = 48
 """Launches of a chain."""
@@ -117,6 +118,33 @@ def _each(rounds: int, items: Sequence[Tensor], run: Callable[[Tensor], object])
     for _ in range(rounds):
         for item in items:
             run(item)
+
+
+def rows_product_us(op: Op, device: torch.device, chain: int = CHAIN) -> float:
+    """Microseconds of a product of rows in 8 bits by the kernel of w8a8 and w8a8-fp8, by safe tiles. op: by
+    ROWS or GATED. Raises RuntimeError, or what Triton does, where the device does not multiply them;
+    NotImplementedError for others."""
+    if op.by not in (ROWS, GATED):
+        raise NotImplementedError(op.compute)
+    if device.type == "cuda":
+        from vla_accel_ros.kernels.triton import int8 as kernels
+    else:
+        from vla_accel_ros.kernels.reference import int8 as kernels  # type: ignore[no-redef]
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    kind, values = (W8A8, torch.int8) if op.compute == "int8" else (FP8, torch.float8_e4m3fn)
+    count = min(chain, math.ceil(COLD_BYTES / (op.columns * op.inner)) if device.type == "cuda" else 2)
+    weights = [quantized(torch.randn(op.columns, op.inner, device=device), kind) for _ in range(count)]
+    a, gated = place_rows(op.rows, op.inner, device, values), op.by == GATED
+    out = torch.empty(op.rows, op.columns // 2 if gated else op.columns, device=device, dtype=dtype)
+    launch = kernels.gated if gated else kernels.multiply
+    rounds = max(1, chain // count)
+
+    def run() -> None:
+        for _ in range(rounds):
+            for weight in weights:
+                launch(a, weight, out)
+
+    return us_of(run, rounds * count, device)
 
 
 def attention_us(op: Op, device: torch.device, chain: int = CHAIN) -> float:

@@ -14,9 +14,10 @@ BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 4 / 64
 """Of a number, with its share of a group's scale."""
 
 
-PLAIN, SDPA, PACKED, BATCHED = BY = ("plain", "sdpa", "packed", "batched")
+PLAIN, SDPA, PACKED, BATCHED, ROWS, GATED = BY = ("plain", "sdpa", "packed", "batched", "rows", "gated rows")
 """plain: an operation of plain torch. sdpa: its scaled_dot_product_attention. packed: attention of packed
-forwards (kernels.triton.packed_attention). batched: a product for each head, written out in plain torch."""
+forwards (kernels.triton.packed_attention). batched: a product for each head, written out in plain torch.
+rows: a product of rows in 8 bits (kernels.triton.int8); gated: whose gate is in it."""
 
 
 class Kind(str, Enum):
@@ -106,6 +107,16 @@ def attention(
     moved = 2.0 * 2.0 * batch * rows * heads * head
     asked = batch * rows * heads
     return Op(name, Kind.ATTENTION, count, asked, head, keys, "bf16", "bf16", kv, moved, by, heads)
+
+
+def of_rows(ops: Iterable[Op]) -> list[Op]:
+    """The same launches, of which products in 8 bits are those of kernels.triton.int8."""
+    made = []
+    for op in ops:
+        if op.kind is Kind.DENSE and op.compute in ("int8", "fp8") and not op.by:
+            op = replace(op, by=GATED if op.name == "gate and up" else ROWS)
+        made.append(op)
+    return made
 
 
 def one_pass(

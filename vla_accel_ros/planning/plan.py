@@ -8,14 +8,14 @@ SPARE of the device for what is not in the plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vla_accel_ros.planning.cost import Time, total
 from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.families.find import Sizes, operations
 from vla_accel_ros.planning.families.openvla import ACTION_TOKENS
 from vla_accel_ros.planning.families.work import STAGES, Work
-from vla_accel_ros.planning.memory import Memory, memory
+from vla_accel_ros.planning.memory import Memory, memory, parts
 from vla_accel_ros.planning.operations import total_flops, total_launches
 
 SPARE = 0.1
@@ -34,8 +34,8 @@ class Stage:
 @dataclass(frozen=True)
 class Plan:
     """stages: of STAGES, those that the model has. shared: seconds of the device that a chunk takes among
-    others in staggered seats, None = chunks are computed one by one. Seconds come as predicted, at least and
-    at most."""
+    others in staggered seats, None = chunks are computed one by one. parts: see planning.memory. Seconds come
+    as predicted, at least and at most."""
 
     sizes: Sizes
     device: Device
@@ -43,6 +43,7 @@ class Plan:
     stages: Mapping[str, Stage]
     memory: Memory
     shared: tuple[float, float, float] | None = None
+    parts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def frame(self) -> tuple[float, float, float]:
@@ -131,7 +132,8 @@ def make_plan(
         if ops[name]
     }
     held = memory(sizes, work, device, slots, seats=seats, keep_exact=keep_exact, text=text)
-    plan = Plan(sizes, device, work, stages, held)
+    own = parts(sizes, work, text, keep_exact)
+    plan = Plan(sizes, device, work, stages, held, parts=own)
     if seats < 2 or "denoise" not in stages:
         return plan
     together = total(operations(sizes, replace(work, batch=seats))["denoise"], device)

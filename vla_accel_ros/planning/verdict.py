@@ -86,7 +86,8 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     if isinstance(plan.sizes, PiConfig):
         for precision in ("fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8"):
             if precision != work.precision:
-                tried[f"precision: {precision}"] = replace(work, precision=precision)
+                other = replace(work, precision=precision, eight_bit_denoise=False)
+                tried[f"precision: {precision}"] = other
     if "denoise" in plan.stages and work.steps > 5:
         tried[f"denoise_steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)
     if isinstance(plan.sizes, PiConfig) and plan.shared is None:

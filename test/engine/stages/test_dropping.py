@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,22 @@ import numpy as np
 import pytest
 import torch
 from builders import make_checkpoint, make_config, make_observation, make_policy
+from calibrations import calibration
 from openvla_builders import make_openvla_folder, make_openvla_observation
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.stages.dropping import dropping
+from vla_accel_ros.engine.stages.dropping import drop, dropping
+from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.calibration import fingerprint, of_a_network_to_come, products
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Guidance
-from vla_accel_ros.models.layers.few_bits import given, kinds_given
+from vla_accel_ros.models.layers.few_bits import given, given_as
 from vla_accel_ros.models.policies import AnyPolicy
 
 CPU = torch.device("cpu")
-PRECISIONS = ("fp8", "int8", "int4")
+ROWS = ("w8a8", "w8a8-int4", "w8a8-fp8")
+PRECISIONS = ("fp8", "int8", "int4", *ROWS)
 
 
 def alone(folder: Path, precision: str) -> AnyPolicy:
@@ -62,13 +67,15 @@ def test_nothing_is_given_up_but_what_the_stages_have_in_fewer_bits(precision: s
     chunk(engine)
     stages = engine.runner.stages
     assert isinstance(stages, Stages)
-    copied = stages.small.nbytes
+    copied = stages.small.nbytes + (0 if engine.runner.int8 is None else engine.runner.int8.nbytes)
     Engine(policy, fast=True, precision=precision, keep_exact=False)
     model = policy.model
     small = [matrix for module in model.modules() for matrix in given(module).values()]
     assert sum(matrix.nbytes for matrix in small) == copied > 0
-    assert kinds_given(model) == {precision}
-    assert bool(given(model.language_model.layers[0])) == (precision == "fp8")
+    assert given_as(model) == {precision}
+    kinds = {matrix.kind for matrix in small}
+    assert kinds == {"w8a8", "int4"} if precision == "w8a8-int4" else len(kinds) == 1
+    assert bool(given(model.language_model.layers[0])) == (precision not in ("int8", "int4"))
     assert not model.embed_table.is_meta
 
 
@@ -85,15 +92,72 @@ def test_an_openvla_has_its_stack_in_four_bits_alone(tmp_path: Path) -> None:
 
 def test_questions_are_answered_where_the_prefix_is_exact_and_else_refused(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, make_config("pi05"))
-    for precision in ("int8", "fp8"):
+    for precision in ("int8", "fp8", *ROWS):
         engine = Engine(alone(folder, precision), fast=True, precision=precision, keep_exact=False)
         with engine.observe(make_observation()) as prefix:
-            if precision == "int8":
+            if precision != "fp8":
                 with engine.ask(prefix, max_tokens=2) as answer:
                     assert len(list(answer)) <= 2
             else:
                 with pytest.raises(ValueError, match="no exact weights to answer with"):
                     engine.ask(prefix, max_tokens=2)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+@pytest.mark.parametrize("precision", ["w8a8", "w8a8-fp8"])
+def test_an_answer_begins_as_near_where_its_last_layer_is_in_8_bits_too(kind: str, precision: str) -> None:
+    both = Engine(make_policy(kind), fast=True, precision=precision)
+    policy = make_policy(kind)
+    fewer = Engine(policy, fast=True, precision=precision, keep_exact=False)
+    hidden = []
+    for engine in (both, fewer):
+        with engine.observe(make_observation()) as prefix:
+            hidden.append(engine.runner.prefill.last_hidden(prefix.slot, prefix.n_tokens))
+    apart = float((hidden[1] - hidden[0]).norm() / hidden[0].norm())
+    assert 0 < apart < (0.02 if precision == "w8a8" else 0.12)
+    assert policy.model.language_model.layers[-1].mlp.down_proj.weight.is_meta
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_what_a_calibration_leaves_exact_is_kept_and_columns_are_smoothed(kind: str, tmp_path: Path) -> None:
+    folder, model = make_checkpoint(tmp_path, make_config(kind)), make_policy(kind, seed=1).model
+    path, other = tmp_path / "calibration.safetensors", tmp_path / "other.safetensors"
+    seen = calibration(load_policy(folder).model)
+    left = [name for name in seen.errors if name.endswith(("1.o", "vision.0.fc1", "prefix.1.qkv"))]
+    replace(seen, errors={name: float(name in left) for name in seen.errors}).write(path)
+    calibration(load_policy(folder).model, seed=1).write(other)
+    options: dict[str, Any] = {"fast": True, "precision": "w8a8", "steps": 3, "calibration": str(path)}
+    both = Engine(load_policy(folder), **options)
+    read = Int8.of("w8a8", of_a_network_to_come(path))
+    told = dropping("w8a8", CPU, int8=read, calibration=str(path))
+    loaded = Engine(load_policy(folder, layer_loaded=told), **options, keep_exact=False)
+    expected = chunk(both)
+    near = 1e-6 if kind == "pi0" else 0.02
+    assert np.abs(chunk(loaded) - expected).max() <= near * np.abs(expected).max()
+    assert both.runner.int8 is not None and loaded.runner.int8 is not None
+    assert both.runner.int8.nbytes == loaded.runner.int8.nbytes
+    exact = [name for name, group in products(loaded.policy.model).items() if not group[0].weight.is_meta]
+    assert sorted(exact) == sorted(left) != []
+    assert fingerprint(loaded.policy.model) == seen.model != fingerprint(model)
+    for given_up_by in ({"calibration": str(other)}, {"calibration": ""}):
+        with pytest.raises(ValueError, match=f"some weights in w8a8 by {path} alone"):
+            Engine(loaded.policy, **{**options, **given_up_by}, keep_exact=False)
+
+
+def test_a_calibration_of_another_network_is_refused_while_or_after_the_weights_are_loaded(
+    tmp_path: Path,
+) -> None:
+    folder = make_checkpoint(tmp_path, make_config("pi05"))
+    path = tmp_path / "calibration.safetensors"
+    calibration(make_policy("pi0").model).write(path)
+    read = Int8.of("w8a8", of_a_network_to_come(path))
+    policy = load_policy(folder, layer_loaded=dropping("w8a8", CPU, int8=read, calibration=str(path)))
+    with pytest.raises(ValueError, match="is of another network"):
+        Engine(policy, fast=True, precision="w8a8", calibration=str(path), keep_exact=False)
+    assert read.calibration is not None
+    fewer = replace(read.calibration, largest={})
+    with pytest.raises(ValueError, match=r"it has no vision\.0\.qkv"):
+        drop(load_policy(folder).model, "w8a8", CPU, Int8.of("w8a8", fewer), str(path))
 
 
 def test_guidance_that_needs_the_plain_network_is_refused(tmp_path: Path) -> None:
@@ -109,6 +173,7 @@ def test_guidance_that_needs_the_plain_network_is_refused(tmp_path: Path) -> Non
     [
         ({"precision": "exact"}, "keep_exact is false, but precision is exact"),
         ({"precision": "int8", "staggered": 2}, "keep_exact is false, but staggered is 2"),
+        ({"precision": "w8a8", "staggered": 2}, "keep_exact is false, but staggered is 2"),
         ({"precision": "int8", "fast": False}, "which only the fast stages have"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from builders import make_config, make_model, make_observation, make_policy
+from calibrations import calibration
 from openvla_builders import make_openvla_folder
 from torch import Tensor
 
@@ -14,12 +15,13 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form
 from vla_accel_ros.engine.stages.denoise.int8 import DenoiseInt8
+from vla_accel_ros.engine.stages.dropping import drop
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.precision import ADA, W8A8_FP8, check
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.models.calibration import Calibration, fingerprint, products
+from vla_accel_ros.models.calibration import Calibration, products
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.layers.gemma import KV
@@ -32,15 +34,6 @@ KINDS = ("pi0", "pi05")
 kinds = pytest.mark.parametrize("kind", KINDS)
 rows = pytest.mark.parametrize("rows", [W8A8, W8A8_FP8])
 MOST = {W8A8: 0.04, W8A8_FP8: 0.1}
-
-
-def calibration(model: torch.nn.Module, errors: dict[str, float] | None = None, seed: int = 0) -> Calibration:
-    """Of magnitudes drawn over a decade, so that what is smoothed must be undone. errors: of stacks."""
-    g = torch.Generator().manual_seed(seed)
-    named, given = products(model), errors or {}
-    largest = {name: 10 ** torch.rand(group[0].in_features, generator=g) for name, group in named.items()}
-    found = {name: given.get(name.split(".")[0], 0.0) for name in named}
-    return Calibration(fingerprint(model), 1, largest, found, fp8_errors=found)
 
 
 class Run:
@@ -269,6 +262,35 @@ def test_captured_stages_are_those_of_the_references_repeat_and_allocate_nothing
                 stage.run()
             torch.cuda.synchronize()
             assert torch.cuda.memory_stats()["allocation.all.allocated"] == allocated
+    for ours, expected in zip(found["kernels"], found["references"], strict=True):
+        assert apart(ours, expected) < (0.01 if rows == W8A8 else 0.03)
+
+
+@pytest.mark.gpu
+@rows
+@kinds
+@torch.inference_mode()
+def test_stages_whose_exact_weights_are_given_up_are_those_of_the_references(kind: str, rows: str) -> None:
+    """The end of a prefix, which text begins with, is in 8 bits then, too."""
+    if rows == W8A8_FP8 and torch.cuda.get_device_capability() < ADA:
+        return
+    config = make_config(kind)
+    model = make_model(config, varied=False).to(CUDA)
+    int8 = Int8.of(rows, calibration(model), True)
+    drop(model, rows, CUDA, int8)
+    assert model.language_model.layers[-1].mlp.down_proj.weight.is_meta
+    images = torch.randint(256, (2, 28, 28, 3), generator=torch.Generator().manual_seed(1)).byte().numpy()
+    prompt, found = torch.arange(4, 11), dict[str, tuple[Tensor, ...]]()
+    noise, state = torch.ones(1, config.horizon, config.action_dim), torch.ones(1, config.state_dim)
+    for name, ops in (("kernels", None), ("references", Ops)):
+        pool = KVPool(config.prefix, 2, config.max_tokens, CUDA, torch.float32)
+        stages = Stages(model, pool, precision=rows, int8=int8, ops=ops)
+        if ops is not None:
+            stages.record = lambda stage, partition: None  # type: ignore[method-assign]  # computed anew
+        for _ in range(2):
+            (length,) = stages.observe([images], [prompt], [1])
+            acted = stages.act(noise.to(CUDA), state.to(CUDA), [1], [length], 3).actions
+            found[name] = pool.view(1, length).k.clone(), acted, stages.last_hidden(1, length)
     for ours, expected in zip(found["kernels"], found["references"], strict=True):
         assert apart(ours, expected) < (0.01 if rows == W8A8 else 0.03)
 

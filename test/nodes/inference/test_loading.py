@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from builders import make_checkpoint, make_config
 
+from vla_accel_ros.models.calibration import Calibration, fingerprint, products
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.types import Observation
 
@@ -73,6 +78,25 @@ def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract
     with pytest.raises(ValueError, match="precision is int8, which only the fast stages have; set fast, too"):
         Load(folder, device="cpu", fast=False, precision="int8").engine(contract)
     assert Load(folder, device="cpu", denoise_steps=2, precision="int8").engine(contract).config.fast
+
+
+def test_a_calibration_smooths_the_weights_while_they_are_loaded_and_must_be_of_them(tmp_path, contract):
+    folder, path = make_checkpoint(tmp_path, make_config("pi05")), tmp_path / "calibration.safetensors"
+    model = load_policy(folder).model
+    named = products(model)
+    largest = {name: torch.linspace(0.1, 9.0, group[0].in_features) for name, group in named.items()}
+    errors = dict.fromkeys(named, 0.0)
+    seen = Calibration(fingerprint(model), 1, largest, errors, fp8_errors=errors)
+    seen.write(path)
+    options: Any = {"device": "cpu", "denoise_steps": 2, "precision": "w8a8", "keep_exact": False}
+    warnings: list[str] = []
+    engine = Load(folder, **options, calibration=str(path)).engine(contract, warnings.append)
+    assert engine.policy.model.language_model.layers[0].mlp.down_proj.weight.is_meta
+    assert given(engine.policy.model.language_model.layers[0])["down"].by is not None
+    assert "smoothed as calibrated on 1 observations" in warnings[-1] and engine.runner.text is not None
+    replace(seen, model="of another").write(path)
+    with pytest.raises(ValueError, match="of another network"):
+        Load(folder, **options, calibration=str(path)).engine(contract)
 
 
 def test_streamed_vision_weights_need_fast_stages_and_are_reported(tmp_path, contract):

@@ -4,8 +4,10 @@ The stages of some precisions have a copy of a matrix in fewer bits and need the
 no room for both sets `keep_exact` to false: a layer's matrices are quantised as soon as they are there, while
 a checkpoint is loaded (`dropping`) or when the engine is made (`drop`), and the exact are gone from then on.
 What needs them is refused in a sentence: staggered chunks, guidance by the exact Jacobian, engines of the
-same policy that keep them, and questions where the prefix stack has none. What no stage has in fewer bits
-stays exact, such as the prefix stack of pi0 in int4.
+same policy that keep them, and questions where the prefix stack is in fp8. With rows in 8 bits (w8a8 and the
+like) questions are answered by such rows, those of w8a8-int4 and the first token of an answer, too. What no
+stage has in fewer bits stays exact, such as the prefix stack of pi0 in int4, and products that a calibration
+found to lose too much.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vla_accel_ros.engine.stages.precision import feeds_fast
+from vla_accel_ros.engine.stages.int8 import Int8, Int8Layer, Int8Vision
+from vla_accel_ros.engine.stages.precision import ROWS, ROWS_EVERYWHERE, W8A8_INT4, feeds_fast
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded
 from vla_accel_ros.models.layers import gemma, llama, vision
 from vla_accel_ros.models.layers.few_bits import give, given
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, quantized
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, Quantized, quantized
 from vla_accel_ros.models.pi.folding import fold_layer
 
 EXPERT = ".gemma_expert."
@@ -28,36 +31,78 @@ IN_PREFIX = (FP8,)
 """Precisions in which prefill has the prefix stack (engine.stages.precision.Small.prefix)."""
 
 
-def dropping(precision: str, device: torch.device, prefill_only: bool | None = None) -> LayerLoaded:
+def called(precision: str, calibration: str = "") -> str:
+    """How exact weights are given up for a precision and the file of a calibration (few_bits.given_as)."""
+    return f"{precision} by {calibration}" if calibration else precision
+
+
+def dropping(
+    precision: str,
+    device: torch.device,
+    prefill_only: bool | None = None,
+    int8: Int8 | None = None,
+    calibration: str = "",
+) -> LayerLoaded:
     """What gives a layer its matrices in that precision alone, where the stages have them in it.
 
-    prefill_only: whether fp8 is for prefill alone; None = as it is faster on the device.
+    prefill_only: whether fp8 is for prefill alone; None = as it is faster on the device. int8: makes the
+    weights of a precision with rows in 8 bits; None = not calibrated. calibration: the file that int8 is by.
     """
     few = (feeds_fast(device) if prefill_only is None else prefill_only) and precision == FP8
+    name = called(precision, calibration)
+    if precision in ROWS:
+        return _dropping_rows(precision, device, int8 or Int8.of(precision), name)
 
     def drop(path: str, layer: nn.Module) -> None:
         if given(layer):
             return
         if isinstance(layer, vision.Layer):
             if precision == FP8 and not few:
-                _drop_vision(layer, precision)
+                _drop_vision(layer, precision, name)
         elif isinstance(layer, llama.Layer):
             if precision in (INT8, INT4):
-                _drop(layer, precision)
+                _drop(layer, precision, name)
         elif isinstance(layer, gemma.Layer):
             if EXPERT in path and not few:
-                _drop(layer, precision, scaled=not layer.input_layernorm.modulated)
+                _drop(layer, precision, name, scaled=not layer.input_layernorm.modulated)
             elif EXPERT not in path and precision in IN_PREFIX:
-                _drop(layer, precision, o=False)
+                _drop(layer, precision, name, o=False)
+
+    return drop
+
+
+def _dropping_rows(precision: str, device: torch.device, int8: Int8, name: str) -> LayerLoaded:
+    """The same for stages of rows in 8 bits."""
+
+    def drop(path: str, layer: nn.Module) -> None:
+        if given(layer) or not isinstance(layer, vision.Layer | gemma.Layer | llama.Layer):
+            return
+        index = int(path.rpartition(".")[2])
+        if isinstance(layer, vision.Layer):
+            _keep(layer, int8.of_vision(index, layer), name)
+        elif isinstance(layer, llama.Layer) or (isinstance(layer, gemma.Layer) and EXPERT not in path):
+            _keep(layer, int8.of_prefix(index, fold_layer(layer, scaled=False), layer), name)  # type: ignore[arg-type]
+        elif isinstance(layer, gemma.Layer):
+            scaled = not layer.input_layernorm.modulated
+            if precision == W8A8_INT4:
+                _drop(layer, INT4, name, scaled=scaled)
+            elif precision in ROWS_EVERYWHERE and int8.in_denoise(device):
+                _keep(layer, int8.of_expert(index, fold_layer(layer, scaled), layer), name)
 
     return drop
 
 
 @torch.no_grad()
-def drop(model: nn.Module, precision: str, device: torch.device) -> None:
+def drop(
+    model: nn.Module,
+    precision: str,
+    device: torch.device,
+    int8: Int8 | None = None,
+    calibration: str = "",
+) -> None:
     """Give up what a model that is loaded still has of exact matrices. Whoever else has the model has them
-    no longer, either."""
-    one = dropping(precision, device)
+    no longer, either. int8, calibration: see dropping."""
+    one = dropping(precision, device, None, int8, calibration)
     for path, module in model.named_modules():
         one(path, module)
 
@@ -68,7 +113,7 @@ def few_bits_in_prefix(model: Any) -> bool:
     return stack is not None and bool(given(stack.layers[0]))
 
 
-def _drop(layer: Any, kind: str, o: bool = True, scaled: bool = False) -> None:
+def _drop(layer: Any, kind: str, name: str, o: bool = True, scaled: bool = False) -> None:
     attention, mlp = layer.self_attn, layer.mlp
     folded = fold_layer(layer, scaled)
     names = ("qkv", "o", "gate_up", "down") if o else ("qkv", "gate_up", "down")
@@ -82,12 +127,26 @@ def _drop(layer: Any, kind: str, o: bool = True, scaled: bool = False) -> None:
     ]
     if o:
         linears.append(attention.o_proj)
-    give(layer, {name: quantized(getattr(folded, name), kind) for name in names}, linears)
+    give(layer, {one: quantized(getattr(folded, one), kind) for one in names}, linears, name)
 
 
-def _drop_vision(layer: vision.Layer, kind: str) -> None:
+def _keep(layer: Any, made: Int8Layer | Int8Vision, name: str) -> None:
+    """Of a layer what is in 8 bits, instead of the exact; what its calibration leaves exact stays."""
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
+    if isinstance(made, Int8Vision):
+        linears = {"qkv": qkv, "o": [attention.out_proj], "fc1": [mlp.fc1], "fc2": [mlp.fc2]}
+    else:
+        fed = {"gate_up": [mlp.gate_proj, mlp.up_proj], "down": [mlp.down_proj]}
+        linears = {"qkv": qkv, "o": [attention.o_proj], **fed}
+    small = {one: weight for one, weight in vars(made).items() if isinstance(weight, Quantized)}
+    if small:
+        give(layer, small, [linear for one in small for linear in linears[one]], name)
+
+
+def _drop_vision(layer: vision.Layer, kind: str, name: str) -> None:
     attention, mlp = layer.self_attn, layer.mlp
     linears = [attention.q_proj, attention.k_proj, attention.v_proj]
     matrices: dict[str, Tensor] = {"qkv": fuse(linears)[0], "fc1": mlp.fc1.weight, "fc2": mlp.fc2.weight}
-    small = {name: quantized(matrix, kind) for name, matrix in matrices.items()}
-    give(layer, small, [*linears, mlp.fc1, mlp.fc2])
+    small = {one: quantized(matrix, kind) for one, matrix in matrices.items()}
+    give(layer, small, [*linears, mlp.fc1, mlp.fc2], name)

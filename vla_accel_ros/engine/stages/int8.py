@@ -1,25 +1,29 @@
 """Weights of stages that multiply int8 rows by int8 weights (precision w8a8), and where such rows lie; or fp8
 rows by fp8 weights (w8a8-fp8), in the same launches.
 
-Copies are made from the folded weights layer by layer, when a stage first asks for them; prefill and text
-share those of the prefix stack. A product that its calibration found to lose too much keeps its exact matrix.
+Copies are made from the folded weights layer by layer, when a stage first asks for them, or as soon as a
+layer is loaded if the exact ones are given up (engine.stages.dropping); prefill and text share those of the
+prefix stack. A product that its calibration found to lose too much keeps its exact matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vla_accel_ros.engine.stages.precision import ROWS, ROWS_EVERYWHERE, feeds_fast
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.int8 import Activations, place_rows
 from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.models.calibration import Calibration, int8_weight
+from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.gemma import Gemma
+from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.quantized import W8A8, Quantized, Weight
 from vla_accel_ros.models.pi.folded import FoldedLayer
 from vla_accel_ros.models.pi.model import Pi
@@ -68,23 +72,28 @@ class Int8:
 
     def vision(self, model: Pi) -> tuple[Int8Vision, ...]:
         """Of the image encoder."""
-
-        def of(index: int, layer: Any) -> Int8Vision:
-            attention, name = layer.self_attn, f"vision.{index}"
-            qkv = fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0]
-            return Int8Vision(
-                self._weight(f"{name}.qkv", qkv),
-                self._weight(f"{name}.o", attention.out_proj.weight.detach()),
-                self._weight(f"{name}.fc1", layer.mlp.fc1.weight.detach()),
-                self._weight(f"{name}.fc2", layer.mlp.fc2.weight.detach()),
-            )
-
         tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
-        return self._once("vision", list(tower.encoder.layers), of)
+        return self._once("vision", list(tower.encoder.layers), self.of_vision)
 
-    def prefix(self, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
-        """Of the prefix stack, whose layers these are."""
-        return self._once("prefix", layers, lambda index, layer: self._layer(f"prefix.{index}", layer))
+    def of_vision(self, index: int, layer: Any) -> Int8Vision:
+        """Of a layer of the image encoder."""
+        attention = layer.self_attn
+        exact = {
+            "qkv": fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
+            "o": attention.out_proj.weight.detach(),
+            "fc1": layer.mlp.fc1.weight.detach(),
+            "fc2": layer.mlp.fc2.weight.detach(),
+        }
+        return Int8Vision(**self._weights(f"vision.{index}", exact, given(layer)))
+
+    def prefix(self, layers: Sequence[FoldedLayer], stack: Gemma | Llama) -> tuple[Int8Layer, ...]:
+        """Of the prefix stack, whose folded layers these are."""
+        own: list[Any] = list(stack.layers)
+        return self._once("prefix", layers, lambda index, layer: self.of_prefix(index, layer, own[index]))
+
+    def of_prefix(self, index: int, layer: FoldedLayer, own: nn.Module) -> Int8Layer:
+        """Of a layer of the prefix stack. own: of the model."""
+        return Int8Layer(**self._weights(f"prefix.{index}", vars(layer), given(own)))
 
     def in_denoise(self, device: torch.device) -> bool:
         """Whether denoising has rows in 8 bits there."""
@@ -92,15 +101,15 @@ class Int8:
 
     def expert(self, model: Pi, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
         """Of the action expert, whose folded layers these are: pi0's have the factors of its norms."""
+        own: list[Any] = list(model.expert.layers)
+        return self._once("expert", layers, lambda index, layer: self.of_expert(index, layer, own[index]))
 
-        def of(index: int, layer: FoldedLayer) -> Int8Layer:
-            if model.config.kind != "pi0":
-                return self._layer(f"expert.{index}", layer)
-            own = cast(Any, model.expert.layers[index])
-            norms = own.input_layernorm, own.post_attention_layernorm
-            return self._layer(f"expert.{index}", layer, *(1.0 + norm.weight.float() for norm in norms))
-
-        return self._once("expert", layers, of)
+    def of_expert(self, index: int, layer: FoldedLayer, own: Any) -> Int8Layer:
+        """Of a layer of the action expert. own: of the model."""
+        norms = {"qkv": own.input_layernorm, "gate_up": own.post_attention_layernorm}
+        scaled = {} if own.input_layernorm.modulated else norms
+        factors = {name: 1.0 + norm.weight.float() for name, norm in scaled.items()}
+        return Int8Layer(**self._weights(f"expert.{index}", vars(layer), given(own), factors))
 
     @property
     def nbytes(self) -> int:
@@ -126,18 +135,22 @@ class Int8:
             + ", ".join(exact)
         )
 
-    def _layer(
-        self, name: str, layer: FoldedLayer, attention: Tensor | None = None, mlp: Tensor | None = None
-    ) -> Int8Layer:
-        return Int8Layer(
-            self._weight(f"{name}.qkv", layer.qkv, attention),
-            self._weight(f"{name}.o", layer.o),
-            self._weight(f"{name}.gate_up", layer.gate_up, mlp),
-            self._weight(f"{name}.down", layer.down),
-        )
-
-    def _weight(self, name: str, weight: Tensor, scaled: Tensor | None = None) -> Weight:
-        return int8_weight(name, weight, self.calibration, scaled, self.kind)
+    def _weights(
+        self,
+        name: str,
+        exact: Mapping[str, Tensor],
+        made: Mapping[str, Quantized],
+        scaled: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Weight]:
+        """Of a layer's matrices, by their names: what is made already, or a copy. scaled: see
+        Calibration.factors."""
+        factors = scaled or {}
+        return {
+            one: made[one]
+            if one in made
+            else int8_weight(f"{name}.{one}", weight, self.calibration, factors.get(one), self.kind)
+            for one, weight in exact.items()
+        }
 
     def _once(self, name: str, layers: Sequence[Any], make: Callable[[int, Any], L]) -> tuple[L, ...]:
         if name not in self._made:

@@ -100,7 +100,7 @@ class PackedForward:
         self._kind = PackedStage if int8 is None else PackedInt8
         if int8 is not None:
             exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)
-            self.stack = self.few = replace(self.stack, layers=int8.prefix(exact))
+            self.stack = self.few = replace(self.stack, layers=int8.prefix(exact, stack))
         device = self.stack.factors.device
         places = torch.arange(positions + ROUND, device=device)[None]  # rows that are padding have one, too
         cos, sin = rotary_tables(places, sizes.head_dim, torch.float32)

@@ -29,7 +29,7 @@ from vla_accel_ros.engine.stages.memory.host_buffers import Pending
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
 from vla_accel_ros.engine.stages.precision import EXACT, ROWS, Small, check
 from vla_accel_ros.engine.stages.prefill.encode import Encode, EncodeFp8, tower_of
-from vla_accel_ros.engine.stages.prefill.finish import Finish
+from vla_accel_ros.engine.stages.prefill.finish import Finish, FinishInt8
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
 from vla_accel_ros.engine.stages.prefill.int8 import EncodeInt8, PrefillInt8
 from vla_accel_ros.engine.stages.prefill.prefill import Prefill, PrefillFp8
@@ -38,6 +38,7 @@ from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.flow.solver import EULER
+from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.gemma import rotary_tables
 from vla_accel_ros.models.pi.folded import Expert
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix, with_clean_step
@@ -294,10 +295,15 @@ class Stages:
     @torch.inference_mode()
     def last_hidden(self, slot: int, length: int) -> Tensor:
         """The hidden state [W] after the final norm of a prefix's last token, which text begins with."""
-        stage = self._stage(
-            ("finish",),
-            lambda: Finish(self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()),
-        )
+
+        def make() -> Finish:
+            own = self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()
+            stack = self.model.language_model
+            if self.int8 is not None and given(stack.layers[-1]):
+                return FinishInt8(*own, small=self.int8.prefix(self.prefix.layers, stack)[-1])
+            return Finish(*own)
+
+        stage = self._stage(("finish",), make)
         with self._locks["finish",]:
             stage.set(slot, length)
             self.replay(stage, self.partition())
@@ -320,15 +326,16 @@ class Stages:
     def prefill(self, views: int, prompt: int, batch: int = 1) -> Prefill:
         """The stage of so many frames of so many images and the longest prompt."""
         encode, bucket = self.encode(batch * views), self.bucket(prompt)
-        given = self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory
+        own = self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory
 
         def make() -> Prefill:
             small = self.small.prefix
             if self.int8 is not None:
-                return PrefillInt8(*given, encode, bucket, batch, small=self.int8.prefix(self.prefix.layers))
+                layers = self.int8.prefix(self.prefix.layers, self.model.language_model)
+                return PrefillInt8(*own, encode, bucket, batch, small=layers)
             if small is None:
-                return Prefill(*given, encode, bucket, batch)
-            return PrefillFp8(*given, encode, bucket, batch, small=small)
+                return Prefill(*own, encode, bucket, batch)
+            return PrefillFp8(*own, encode, bucket, batch, small=small)
 
         return self._stage(("prefill", views, bucket, batch), make)
 
@@ -342,12 +349,12 @@ class Stages:
             expert, config = self._experts[steps], self.model.config
             small = self.small.expert(expert.layers)
             rows = batch * (config.horizon + (config.kind == "pi0"))
-            given = config, expert, self.pool, self.tables, self.make_ops(), batch, small
+            own = config, expert, self.pool, self.tables, self.make_ops(), batch, small
             further = partial(self.clean, steps), self.time_rule, self.joints, self.solver
             if self.int8 is not None and self.int8.in_denoise(self.pool.k.device):
-                return DenoiseInt8(*given, *further, small=self.int8.expert(self.model, expert.layers))
+                return DenoiseInt8(*own, *further, small=self.int8.expert(self.model, expert.layers))
             kind = Wide if rows > MOST_NARROW and small is None else Denoise
-            return kind(*given, *further)
+            return kind(*own, *further)
 
         return self._stage(("denoise", batch, steps), make)
 

@@ -14,13 +14,20 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.quantized import Quantized
 
-FEW_BITS = "in_few_bits"
+FEW_BITS, AS, NUMBERS = "in_few_bits", "given_up_as", "first_numbers"
+SAMPLED = 64
+"""Numbers of a matrix that is given up which stay, to tell models apart (models.calibration.fingerprint)."""
 
 
-def give(layer: nn.Module, matrices: Mapping[str, Quantized], linears: Iterable[nn.Linear]) -> None:
-    """Let a layer have these instead of the weights of its linears, whose memory is given back."""
+def give(
+    layer: nn.Module, matrices: Mapping[str, Quantized], linears: Iterable[nn.Linear], called: str
+) -> None:
+    """Let a layer have these instead of the weights of its linears, whose memory is given back. called: how
+    it was done, see given_as."""
     setattr(layer, FEW_BITS, dict(matrices))
+    setattr(layer, AS, called)
     for linear in linears:
+        setattr(linear, NUMBERS, first_numbers(linear))
         empty = torch.empty_like(linear.weight, device="meta")
         linear.weight = nn.Parameter(empty, requires_grad=False)
 
@@ -31,9 +38,15 @@ def given(layer: nn.Module) -> Mapping[str, Quantized]:
     return found
 
 
-def kinds_given(model: nn.Module) -> set[str]:
-    """In which kinds layers of the model have them."""
-    return {matrix.kind for module in model.modules() for matrix in given(module).values()}
+def given_as(model: nn.Module) -> set[str]:
+    """By which precisions, and calibrations, layers of the model have them: one, or none."""
+    return {getattr(module, AS) for module in model.modules() if hasattr(module, AS)}
+
+
+def first_numbers(linear: nn.Linear) -> Tensor:
+    """Up to SAMPLED of its exact weights, on the host, whether they are there or were given up."""
+    kept: Tensor | None = getattr(linear, NUMBERS, None)
+    return linear.weight.detach().flatten()[:SAMPLED].cpu().clone() if kept is None else kept
 
 
 def wide(layer: nn.Module, name: str, exact: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ def smoothing(activations: Tensor, weight: Tensor, alpha: float) -> Tensor:
     than zero, or has no weights, is left as it is. The factors' geometric mean is 1, so that float16 and
     bfloat16 hold what they make.
     """
-    largest = weight.detach().float().abs().amax(0)
+    largest = torch.maximum(weight.detach().amax(0), -weight.detach().amin(0)).float()
     used = (activations > 0) & (largest > 0)
     log = (1 - alpha) * largest.clamp_min(1e-30).log() - alpha * activations.float().clamp_min(1e-30).log()
     log = log - log[used].mean() if bool(used.any()) else log

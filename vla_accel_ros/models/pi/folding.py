@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.flow.sampling import flow_times
-from vla_accel_ros.models.layers.few_bits import kinds_given, wide
+from vla_accel_ros.models.layers.few_bits import given_as, wide
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import Gemma, Layer, RMSNorm
 from vla_accel_ros.models.pi.folded import Constants, Expert, FoldedLayer, Key, Modulation, Prefix
@@ -48,7 +48,7 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
     Raises ValueError for what flow_times refuses, and for a damaged file of folds.
     """
     folding = Folding(model, steps, time_rule)
-    whole = model.fold is not None and not kinds_given(model)  # what a fold is of, its sums are of
+    whole = model.fold is not None and not given_as(model)  # what a fold is of, its sums are of
     kept = model.fold if model.fold is not None and whole and model.fold.fits(model) else None
     constants = kept.constants(model) if kept is not None and kept.key == folding.key else None
     layers = _layers(model.expert)

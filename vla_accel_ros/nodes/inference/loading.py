@@ -26,9 +26,12 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.stages.dropping import dropping
+from vla_accel_ros.engine.stages.int8 import Int8
+from vla_accel_ros.engine.stages.precision import ROWS
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
+from vla_accel_ros.models.calibration import of_a_network_to_come
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
-from vla_accel_ros.models.checkpoints.streaming import Progress
+from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
 from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
@@ -155,8 +158,18 @@ class Load:
             statistics=self.statistics,
             prompt_state=self.prompt_state,
             progress=progress,
-            layer_loaded=None if self.keep_exact else dropping(self.precision, target),
+            layer_loaded=None if self.keep_exact else self._dropping(target),
         )
+
+    def _dropping(self, device: torch.device) -> LayerLoaded:
+        """What gives up a layer's exact weights when it is there. Raises ValueError for a damaged
+        calibration; whether it is of this network is seen when the engine is made."""
+        if self.precision not in ROWS:
+            return dropping(self.precision, device)
+        path = self.calibration
+        seen = of_a_network_to_come(Path(path)) if path else None
+        int8 = Int8.of(self.precision, seen, self.eight_bit_denoise or None)
+        return dropping(self.precision, device, int8=int8, calibration=path)
 
     def _config(self, contract: Contract, fast: bool, can_answer: bool) -> EngineConfig:
         more = (self.answers - 1 if can_answer else 0) + self.staggered + self.frames_together - 1

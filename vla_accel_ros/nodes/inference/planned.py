@@ -30,8 +30,9 @@ def planned(engine: Engine, contract: Contract, rates_hz: Mapping[str, float]) -
     known = device.type == "cuda" and config.fast
     gpu = torch.cuda.get_device_name(device) if known else ""
     sizes, seats = engine.policy.config, config.staggered
+    eight = config.eight_bit_denoise
     held = {"keep_exact": config.keep_exact, "text": engine.runner.text is not None}
-    return Planned(sizes, gpu, contract, rates_hz, config.steps, config.precision, seats, **held)
+    return Planned(sizes, gpu, contract, rates_hz, config.steps, config.precision, seats, eight, **held)
 
 
 class Planned:
@@ -47,6 +48,7 @@ class Planned:
         steps: int = 10,
         precision: str = "exact",
         seats: int = 0,
+        eight_bit_denoise: bool = False,
         keep_exact: bool = True,
         text: bool = False,
     ) -> None:
@@ -57,7 +59,10 @@ class Planned:
             return
         try:
             prompt = min(PROMPT, sizes.max_prompt)
-            work = Work(len(contract.cameras), prompt, max(steps, 1), precision=precision)
+            cameras = len(contract.cameras)
+            work = Work(
+                cameras, prompt, max(steps, 1), precision=precision, eight_bit_denoise=eight_bit_denoise
+            )
             plan = make_plan(sizes, load(name), work, seats=seats, keep_exact=keep_exact, text=text)
         except ValueError as error:
             self.line = f"no plan: {error}"

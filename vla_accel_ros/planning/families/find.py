@@ -22,7 +22,16 @@ def operations(sizes: Sizes, work: Work) -> Stages:
 
 def weight_bytes(sizes: Sizes) -> int:
     """Of the parameters, as they are loaded in bfloat16. Raises ValueError as operations."""
-    return int(_family(sizes).weight_bytes(sizes))
+    return sum(weight_parts(sizes).values())
+
+
+def weight_parts(sizes: Sizes) -> dict[str, int]:
+    """The same by what they are of. Raises ValueError as operations."""
+    family = _family(sizes)
+    if not hasattr(family, "weight_parts"):
+        return {"all": int(family.weight_bytes(sizes))}
+    found: dict[str, int] = family.weight_parts(sizes)
+    return found
 
 
 def _family(sizes: Sizes) -> Any:

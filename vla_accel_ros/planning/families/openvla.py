@@ -11,7 +11,7 @@ from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.planning.families.stacks import decoder_layers, decoder_parameters, patches, tower_layers
 from vla_accel_ros.planning.families.work import EXACT, Stages, Work
-from vla_accel_ros.planning.operations import PACKED, PLAIN, Op, one_pass, product
+from vla_accel_ros.planning.operations import PACKED, PLAIN, Op, of_rows, one_pass, product
 
 ACTION_TOKENS = 7
 ROUND = 16
@@ -42,27 +42,32 @@ def stages(config: OpenVLAConfig, work: Work) -> Stages:
         product("projector", 1, seen, g.width, g.width),
     ]
     after = d if everywhere else work.dtypes("decode")
+    ours = of_rows if rows8 else list
     return {
         "encode": tuple(encode),
         "prefill": (
-            *decoder_layers(g, g.depth, rows, rows, d, work.batch, everywhere, PACKED),
+            *ours(decoder_layers(g, g.depth, rows, rows, d, work.batch, everywhere, PACKED)),
             product("head", 1, work.batch * ACTION_TOKENS, config.vocab, g.width),
         ),
         "denoise": (),
         "decode": (
-            *decoder_layers(g, g.depth, 1, rows, after, work.batch, everywhere=True, by=PACKED),
+            *ours(decoder_layers(g, g.depth, 1, rows, after, work.batch, everywhere=True, by=PACKED)),
             product("head", 1, work.batch, config.vocab, g.width),
         ),
     }
 
 
-def weight_bytes(config: OpenVLAConfig) -> int:
-    """Of the parameters, all of them in bfloat16."""
+def weight_parts(config: OpenVLAConfig) -> dict[str, int]:
+    """Bytes of the parameters, all of them in bfloat16, by what they are of."""
     g, features = config.prefix, config.features
-    numbers = _tower(config.dino, config.registers) + _tower(config.siglip, None)
-    numbers += 4 * features * (features + 1) + g.width * (4 * features + 1) + g.width * (g.width + 1)
-    numbers += g.depth * (decoder_parameters(g) + 2 * g.width) + g.width + 2 * config.vocab * g.width
-    return 2 * numbers
+    seen = _tower(config.dino, config.registers) + _tower(config.siglip, None)
+    seen += 4 * features * (features + 1) + g.width * (4 * features + 1) + g.width * (g.width + 1)
+    return {
+        "words": 2 * 2 * config.vocab * g.width,
+        "encoder": 2 * seen,
+        "prefix": 2 * g.depth * decoder_parameters(g),
+        "norms and ends": 2 * (2 * g.depth + 1) * g.width,
+    }
 
 
 def _tower(v: VisionConfig, registers: int | None) -> int:

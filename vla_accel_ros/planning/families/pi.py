@@ -18,7 +18,7 @@ from vla_accel_ros.planning.families.stacks import (
     vision_parameters,
 )
 from vla_accel_ros.planning.families.work import EXACT, Stages, Work
-from vla_accel_ros.planning.operations import PACKED, Kind, Op, one_pass, product
+from vla_accel_ros.planning.operations import PACKED, Kind, Op, of_rows, one_pass, product
 
 MOST_NARROW = 128
 """Rows from which on denoising goes by products with passes (engine.stages.denoise.wide)."""
@@ -26,12 +26,14 @@ MOST_NARROW = 128
 
 def stages(config: PiConfig, work: Work) -> Stages:
     """Of one frame and one chunk of each of work.batch robots; decode: of one token each."""
-    return {
-        "encode": tuple(_encode(config, work)),
-        "prefill": tuple(_prefill(config, work)),
-        "denoise": tuple(_denoise(config, work)),
-        "decode": tuple(_decode(config, work)),
+    made = {
+        "encode": _encode(config, work),
+        "prefill": _prefill(config, work),
+        "denoise": _denoise(config, work),
+        "decode": _decode(config, work),
     }
+    ours = of_rows if work.rows_in is not None else list
+    return {name: tuple(ours(ops)) for name, ops in made.items()}
 
 
 def _encode(config: PiConfig, work: Work) -> list[Op]:
@@ -106,18 +108,24 @@ def _decode(config: PiConfig, work: Work) -> list[Op]:
     ]
 
 
-def weight_bytes(config: PiConfig) -> int:
-    """Of the parameters as they are loaded in bfloat16: what openpi leaves in float32 is in float32."""
+def weight_parts(config: PiConfig) -> dict[str, int]:
+    """Bytes of the parameters as they are loaded in bfloat16, by what they are of: what openpi leaves in
+    float32 is in float32. modulation: what makes scale, shift and gate of pi0.5's norms of the flow time."""
     p, e, v = config.prefix, config.expert, config.vision
     embeddings, vision = vision_parameters(v)
-    half = vision + (v.width + 1) * p.width + config.vocab * p.width
-    half += p.depth * decoder_parameters(p) + e.depth * decoder_parameters(e)
-    norms = (2 * p.depth + 1) * p.width
+    norms, modulation = (2 * p.depth + 1) * p.width, 0
     ends = (config.action_dim + 1) * e.width + (e.width + 1) * config.action_dim
     if config.kind == "pi05":
-        norms += (2 * e.depth + 1) * 3 * e.width * (e.width + 1)
+        modulation = (2 * e.depth + 1) * 3 * e.width * (e.width + 1)
         ends += 2 * e.width * (e.width + 1)
     else:
         norms += (2 * e.depth + 1) * e.width
         ends += (config.state_dim + 1) * e.width + (2 * e.width + 1) * e.width + (e.width + 1) * e.width
-    return 2 * half + 4 * (embeddings + norms + ends)
+    return {
+        "words": 2 * config.vocab * p.width,
+        "encoder": 2 * (vision + (v.width + 1) * p.width) + 4 * embeddings,
+        "prefix": 2 * p.depth * decoder_parameters(p),
+        "expert": 2 * e.depth * decoder_parameters(e),
+        "modulation": 4 * modulation,
+        "norms and ends": 4 * (norms + ends),
+    }

@@ -53,8 +53,9 @@ class Work:
     """views: images of a frame; prompt: tokens of words; steps: of the flow; chunk: actions, None = the
     model's; batch: robots whose frames and chunks are computed together; answer: tokens that are decoded.
 
-    fast_memory: the device feeds few rows faster than its processors widen weights, where fp8 is for prefill
-    alone, and denoising of w8a8 and w8a8-fp8 is exact. Raises ValueError for what no stage computes.
+    eight_bit_denoise: denoising of w8a8 and w8a8-fp8 is in 8 bits where memory is fast, too. fast_memory: the
+    device feeds few rows faster than its processors widen weights, where fp8 is for prefill alone, and
+    denoising of w8a8 and w8a8-fp8 is exact unless asked for. Raises ValueError for what no stage computes.
     """
 
     views: int = 2
@@ -63,6 +64,7 @@ class Work:
     chunk: int | None = None
     batch: int = 1
     precision: str = "exact"
+    eight_bit_denoise: bool = False
     fast_memory: bool = False
 
     def __post_init__(self) -> None:
@@ -73,12 +75,16 @@ class Work:
             raise ValueError(f"chunk is {self.chunk}; give 1 or more actions.")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}.")
+        if self.eight_bit_denoise and not self.rows_everywhere:
+            raise ValueError(
+                f"eight_bit_denoise is of {' and '.join(ROWS_EVERYWHERE)}, but precision is {self.precision}."
+            )
 
     def dtypes(self, stage: str) -> Dtypes:
         """Of the products of a stage that may have fewer bits."""
         if self.precision == "fp8" and self.fast_memory and stage != "prefill":
             return EXACT
-        if self.rows_everywhere and self.fast_memory and stage == "denoise":
+        if self.rows_everywhere and self.fast_memory and stage == "denoise" and not self.eight_bit_denoise:
             return EXACT
         return PRECISIONS[self.precision].get(stage, EXACT)
 

@@ -34,6 +34,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--steps", type=int, default=10, help="of the flow (default: %(default)s)")
     add("--precision", choices=tuple(PRECISIONS), default="exact", help="all-*: as other engines have it")
     add(
+        "--eight-bit-denoise",
+        action="store_true",
+        help="w8a8, w8a8-fp8: denoising on GPUs with fast memory, too",
+    )
+    add(
         "--keep-exact",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -68,7 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
         views, age = len(contract.cameras), age or contract.chunk.max_age_s
     if arguments.measure is not None:
         device = measured(device, arguments.measure)
-    work = Work(views, arguments.prompt, arguments.steps, arguments.chunk, precision=arguments.precision)
+    work = Work(
+        views,
+        arguments.prompt,
+        arguments.steps,
+        arguments.chunk,
+        precision=arguments.precision,
+        eight_bit_denoise=arguments.eight_bit_denoise,
+    )
     plan = make_plan(
         sizes, device, work, arguments.slots, keep_exact=arguments.keep_exact, text=arguments.text
     )
@@ -111,7 +123,7 @@ def measured(base: Device, out: Path) -> Device:
     dtypes = ["bf16", *(["fp8"] if (major, minor) >= (8, 9) else []), "int8"]
     models, views = MODELS.values(), (1, 2, 3)
     read = attentions(models, views)
-    found = measure(base, where, shapes(models, views, dtypes), say=print, read=read)
+    found = measure(base, where, shapes(models, views, dtypes), say=print, read=read, rows=dtypes[1:])
     memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
     device = replace(
         found, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor

@@ -30,8 +30,10 @@ def plan_text(plan: Plan, wanted: Wanted) -> str:
     a, low, high = (1e3 * s for s in plan.latency)
     lines.append(f"{'whole':10}{a:9.2f}{low:10.2f}{high:9.2f}  from images to actions, with the host's part")
     m = plan.memory
-    parts = ", ".join(f"{name} {value / 1e9:.2f}" for name, value in asdict(m).items())
-    lines.append(f"memory    {m.total / 1e9:.2f} GB of {device.memory_gb:g}: {parts}")
+    shown = ", ".join(f"{name} {value / 1e9:.2f}" for name, value in asdict(m).items())
+    lines.append(f"memory    {m.total / 1e9:.2f} GB of {device.memory_gb:g}: {shown}")
+    own = (f"{name} {sum(of) / 1e9:.2f}" for name, of in plan.parts.items())
+    lines.append(f"          weights and copies, less what is given up, are of {', '.join(own)}")
     lines.append(f"power     {plan.watts:g} W at most")
     lines.append(
         f"promised  {plan.vision_hz:.1f} Hz of frames and chunks; beside {wanted.vision_hz:g} Hz of frames "
@@ -72,6 +74,7 @@ def as_json(plan: Plan, verdict: Verdict, fleet: FleetPlan | None) -> dict[str, 
         "action_s": plan.action,
         "latency_s": plan.latency,
         "memory_bytes": asdict(plan.memory),
+        "weights_bytes": {name: sum(of) for name, of in plan.parts.items()},
         "promised_hz": plan.vision_hz,
         "verdict": {**asdict(verdict), "line": verdict.line},
         "fleet": None if fleet is None else asdict(fleet),

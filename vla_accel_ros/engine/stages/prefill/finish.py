@@ -1,15 +1,19 @@
 """The hidden state of a prefix's last token, which the first token of text is read from.
 
 Few frames are asked about, so prefill leaves out the last layer but for its keys and values. Here it is
-computed for one row, by the five launches of a denoising step on the prefix stack's weights.
+computed for one row, by the five launches of a denoising step on the prefix stack's weights; or, where those
+are there in 8 bits alone, as prefill computes rows in 8 bits.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.int8 import Int8Layer, Places, smoothed
 from vla_accel_ros.engine.stages.memory.host_buffers import Inputs
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops
@@ -68,3 +72,38 @@ class Finish(Stage):
         ops.gated_up(self._x, layer.gate_up, self._fed, mlp_norm)
         ops.project(self._fed, layer.down, self._x)
         ops.rms_norm(self._x.flatten(0, 1), self.prefix.final_norm, self.hidden.flatten(0, 1))
+
+
+class FinishInt8(Finish):
+    """small: the last layer of the prefix stack; other arguments: see Finish."""
+
+    def __init__(self, *arguments: Any, small: Int8Layer) -> None:
+        super().__init__(*arguments)
+        index, width = len(self.prefix.layers) - 1, self._x.shape[2]
+        columns = small.qkv.shape[0]
+        self._small, self._qkv = small, self._x.new_zeros(1, 1, columns)
+        self._normed = Places.beside(self._x.new_zeros(1, width))
+        self._read, self._fed_rows = Places.beside(self._attended), Places.beside(self._fed)
+        self._factors = (
+            smoothed(1.0 + self.prefix.attention_norm[index], small.qkv),
+            smoothed(1.0 + self.prefix.mlp_norm[index], small.gate_up),
+        )
+
+    def body(self) -> None:
+        ops, own, index = self.ops, self._small, len(self.prefix.layers) - 1
+        x, rows = self._x.flatten(0, 1), self._normed
+        self._x.copy_(self.carry[self.slots.long()][:, None])
+        ops.rms_norm_int8(x, self._factors[0], rows.of(own.qkv))
+        ops.multiply_int8(rows.of(own.qkv), own.qkv, self._qkv.flatten(0, 1))
+        ops.place_qkv(
+            self._qkv, self.cos, self.sin, self.lengths - 1, self._q, self._k, self._v, self._zeros,
+            self._zeros,
+        )  # fmt: skip
+        ops.attend(
+            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended
+        )
+        ops.multiply_int8(self._read.rounded(ops, own.o), own.o, x, None, "add")
+        ops.rms_norm_int8(x, self._factors[1], rows.of(own.gate_up))
+        ops.gated_int8(rows.of(own.gate_up), own.gate_up, self._fed.flatten(0, 1))
+        ops.multiply_int8(self._fed_rows.rounded(ops, own.down), own.down, x, None, "add")
+        ops.rms_norm(x, self.prefix.final_norm, self.hidden.flatten(0, 1))
