@@ -31,6 +31,8 @@ class Said:
     def __init__(self, *_: object) -> None:
         self.next: list[ReportedState] = []
 
+    listens = True
+
     def newest(self) -> ReportedState | None:
         return self.next.pop() if self.next else None
 
@@ -45,7 +47,7 @@ def adapter(monkeypatch, heard) -> joint_trajectory.JointTrajectoryAdapter:
     monkeypatch.setattr(joint_trajectory, "ControllerState", Said)
     node: Any = Node(heard.append)
     return joint_trajectory.JointTrajectoryAdapter(
-        node, CONTROLLERS["joint_trajectory"], "now", Delivery(0.03, 0.1), LIMITS
+        node, CONTROLLERS["joint_trajectory"], "now", Delivery(0.03, 0.1), LIMITS, lambda: node.now * 1e-9
     )
 
 
@@ -76,6 +78,53 @@ def test_a_controller_that_was_activated_anew_is_led_from_where_it_says_that_it_
     assert (np.abs(begins - decided) > 0.2).any() == (said == "that it holds")
     np.testing.assert_allclose(begins, ANEW if said == "that it holds" else decided)
     assert (got.positions[-1] > ANEW + 0.4).all()
+
+
+def test_before_the_first_motion_it_is_waited_for_what_the_controller_says_but_not_for_long(adapter):
+    node, waiting = adapter._node, "arm/joint_trajectory: waiting for what the controller says of itself"
+    say(adapter, node.now - S, node.now, ANEW, True)  # what it said to a node that was not active
+    adapter.begin()
+    node.now += 20 * MS
+    assert not adapter.reference(node.now) and adapter.hindrance == waiting
+    say(adapter, node.now - S, node.now, ANEW, True)
+    assert adapter.reference(node.now) == dict(zip(NAMES, ANEW.tolist())) and not adapter.hindrance
+    adapter.begin()
+    node.now += 900 * MS
+    assert adapter.hindrance == waiting
+    node.now += 200 * MS
+    assert not adapter.hindrance
+
+
+def test_a_controller_that_executes_at_another_speed_is_sent_nothing_until_it_rests_at_its_own(
+    adapter, heard
+):
+    """By UR's slider, or a safety controller's: each trajectory would step it to where it should be."""
+    node = adapter._node
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    adapter.send(path, node.now)
+    began_ns, count = node.now, len(heard)
+
+    def says(speed: float, rests: bool = False) -> None:
+        node.now += 20 * MS
+        where = dict(zip(NAMES, ANEW.tolist()))
+        adapter._state.next.append(ReportedState(began_ns, node.now, where, rests, speed))
+        adapter.lead_s(node.now)
+
+    says(1.0)
+    assert not adapter.hindrance
+    says(0.5)
+    assert "arm/joint_trajectory: the controller executes slower" in adapter.hindrance
+    assert "set that to 100 %" in adapter.hindrance
+    for decided in (path.since(node.now), path.since(node.now).later(200 * MS)):
+        adapter.send(decided, node.now)
+    assert len(heard) == count
+    assert adapter.commanded(node.now) == dict(zip(NAMES, ANEW.tolist())), "joints are compared with that"
+    says(1.0)
+    assert adapter.hindrance and len(heard) == count, "it still executes what it had"
+    says(1.0, rests=True)
+    assert not adapter.hindrance
+    adapter.send(path.later(S), node.now)
+    assert len(heard) == count + 1
 
 
 def test_when_it_stands_after_the_clock_was_set_is_told_as_it_was_sent(adapter, heard):

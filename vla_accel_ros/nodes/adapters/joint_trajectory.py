@@ -8,8 +8,9 @@ waits for acknowledgements, so it is only ever asked.
 
 from __future__ import annotations
 
+import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from rclpy.duration import Duration
@@ -33,18 +34,26 @@ KEEP_S = 1.0
 _TRIES, _DOUBLED_S, _NEVER_NS = 6, 0.01, 2**63
 TOLD_NS = 500_000_000
 """For how long what a controller said of itself counts."""
+HEAR_S = 1.0
+"""For so long a controller is waited for to say where it is, before the first motion: many say nothing."""
 _NEWS_NS = 100_000_000  # and while it is commanded
 
 
 class JointTrajectoryAdapter(Adapter):
     """stamp: "now" or "zero", see the parameter of the trajectory node. limits: of the controller's joints.
 
-    Trajectories that are stamped are sent so that the controller joins them without a step, however long this
-    process was held up (control/hand_over.py).
+    clock: monotonic seconds. Trajectories that are stamped are sent so that the controller joins them without
+    a step, however long this process was held up (control/hand_over.py).
     """
 
     def __init__(
-        self, node: ManagedNode, controller: Controller, stamp: str, delivery: Delivery, limits: JointLimits
+        self,
+        node: ManagedNode,
+        controller: Controller,
+        stamp: str,
+        delivery: Delivery,
+        limits: JointLimits,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(controller)
         self._node, self._delivery = node, delivery
@@ -55,6 +64,8 @@ class JointTrajectoryAdapter(Adapter):
         self._state = ControllerState(node, controller) if stamp == "now" else None
         self._told: ReportedState | None = None
         self._holds = False  # by its own will
+        self._scaled = False
+        self._clock, self._hear_until_s = clock, 0.0
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
@@ -68,6 +79,8 @@ class JointTrajectoryAdapter(Adapter):
         decided, lead_s = trajectory.select(self.controller.joints), self._delivery.lead_s
         path: Trajectory | None
         self._look()
+        if self._scaled:
+            return  # it comes to rest by what it has, at its own speed; whatever is sent would step it
         self._hand_over.rests(*self._held(), lead_s)
         for _ in range(_TRIES):
             now_ns = self._node.now_ns()
@@ -92,6 +105,9 @@ class JointTrajectoryAdapter(Adapter):
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
     def begin(self) -> None:
+        if self._state is not None and self._state.listens:
+            self._state.newest()  # of before
+            self._hear_until_s = self._clock() + HEAR_S
         self._delivery.forget()
         self._hand_over.forget()
 
@@ -130,6 +146,8 @@ class JointTrajectoryAdapter(Adapter):
         return told.reference if told is not None and abs(now_ns - told.stamp_ns) < TOLD_NS else {}
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:
+        if self._scaled and self._told is not None:
+            return self._told.reference
         return by_name(self.controller.joints, self._hand_over.commanded(t_ns) if self._stamped else None)
 
     def rests_ns(self) -> int:
@@ -143,10 +161,24 @@ class JointTrajectoryAdapter(Adapter):
 
     def _look(self) -> None:
         newest = self._state.newest() if self._state is not None else None
-        if newest is not None:
-            self._told = newest
+        if newest is None:
+            return
+        self._told, ours, self._hear_until_s = newest, True, 0.0
+        if newest.began_ns is not None:
             ours = self._delivery.executing(newest.began_ns, newest.stamp_ns)
-            self._holds = not ours and newest.rests
+        self._holds = not ours and newest.rests
+        self._scaled = newest.speed != 1.0 or (self._scaled and not newest.rests)
+
+    @property
+    def hindrance(self) -> str:
+        if self._clock() < self._hear_until_s:
+            return f"{self.controller.topic}: waiting for what the controller says of itself"
+        if not self._scaled:
+            return ""
+        return (
+            f"{self.controller.topic}: the controller executes slower or faster than it is sent, by its "
+            "speed scaling: set that to 100 %"
+        )
 
     @property
     def trouble(self) -> str:

@@ -18,6 +18,10 @@ from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
+# States that are less apart are not compared.
+_APART_NS = 5_000_000
+_USUAL_SPEED = 0.05
+
 
 def state_type() -> Any | None:
     """control_msgs/msg/JointTrajectoryControllerState; None where it is not installed."""
@@ -28,20 +32,73 @@ def state_type() -> Any | None:
 
 
 class ReportedState(NamedTuple):
-    """When the trajectory that is executed began, and the stamp of the state, in nanoseconds. reference:
-    where the controller is commanded to be, by joint name. rests: whether it says that it is at rest."""
+    """When the trajectory that is executed began, None where the controller does not say, and the stamp of
+    the state, in nanoseconds. reference: where the controller is commanded to be, by joint name. rests:
+    whether it says that it is at rest. speed: how fast it executes, 1 as it was sent."""
 
-    began_ns: int
+    began_ns: int | None
     stamp_ns: int
     reference: dict[str, float]
     rests: bool = False
+    speed: float = 1.0
+
+
+class _Timed(NamedTuple):
+    told: ReportedState
+    since_ns: int  # time_from_start by its clock
+    passed_ns: int  # and of the trajectory, which is slower where the speed is scaled
+
+
+class Reports:
+    """The states of one controller, which releases fill differently.
+
+    One that always tells time_from_start = 0 (those before Humble, the scaled one of Universal Robots) says
+    nothing of when its trajectory began. Of one that never told a velocity two states say that it rests.
+    Three say how fast it executes: some have their speed scaled, by a person's slider or a safety
+    controller.
+    """
+
+    def __init__(self) -> None:
+        self._before: _Timed | None = None
+        self._tells_speed = self._is_odd = False
+
+    def read(self, message: Any) -> ReportedState:
+        """The next state."""
+        stamp_ns, point = convert.stamp_ns(message.header.stamp), message.reference
+        since_ns = convert.stamp_ns(message.feedback.time_from_start)
+        passed_ns = convert.stamp_ns(point.time_from_start)
+        reference = dict(zip(message.joint_names, point.positions))
+        began_ns = stamp_ns - since_ns if since_ns else None
+        moves = any(point.velocities)
+        self._tells_speed |= moves
+        rests, speed, before = self._tells_speed and not moves, 1.0, self._before
+        if before is not None and 0 <= stamp_ns - before.told.stamp_ns < _APART_NS:
+            rests, speed = rests or (before.told.rests and not moves), before.told.speed
+        elif before is not None:
+            rests = not moves and (rests or (bool(reference) and reference == before.told.reference))
+            measured = _speed(before, began_ns, since_ns, passed_ns)
+            was_odd, self._is_odd = self._is_odd, abs(measured - 1.0) > _USUAL_SPEED
+            speed = measured if was_odd and self._is_odd else 1.0
+        told = ReportedState(began_ns, stamp_ns, reference, rests, speed)
+        if before is None or not 0 <= stamp_ns - before.told.stamp_ns < _APART_NS:
+            self._before = _Timed(told, since_ns, passed_ns)
+        return told
+
+
+def _speed(before: _Timed, began_ns: int | None, since_ns: int, passed_ns: int) -> float:
+    """Of what is executed since a state before; 1 where that is another trajectory, or it does not say."""
+    was_ns = before.told.began_ns
+    if began_ns is None or was_ns is None or abs(began_ns - was_ns) >= _APART_NS:
+        return 1.0
+    passed, since = passed_ns - before.passed_ns, since_ns - before.since_ns
+    return passed / since if since > 0 else 1.0
 
 
 class ControllerState:
     """The state of one controller, polled. Closed with the node's `release`."""
 
     def __init__(self, node: ManagedNode, controller: Controller) -> None:
-        self._subscription = None
+        self._subscription, self._reports = None, Reports()
         kind = state_type()
         if kind is not None:
             topic = f"{node_of(controller)}/controller_state"
@@ -49,6 +106,11 @@ class ControllerState:
                 kind, topic, _unused, qos.SENSOR, callback_group=_Polled()
             )
             node.on_release(lambda: node.destroy_subscription(self._subscription))
+
+    @property
+    def listens(self) -> bool:
+        """Whether anything can be heard."""
+        return self._subscription is not None
 
     def newest(self) -> ReportedState | None:
         """None when nothing is new."""
@@ -58,12 +120,7 @@ class ControllerState:
             taken = self._subscription.handle.take_message(self._subscription.msg_type, False)
         if taken is None:
             return None
-        state = taken[0]
-        stamp_ns = convert.stamp_ns(state.header.stamp)
-        began_ns = stamp_ns - convert.stamp_ns(state.feedback.time_from_start)
-        reference = state.reference
-        rests = bool(reference.velocities) and not any(reference.velocities)
-        return ReportedState(began_ns, stamp_ns, dict(zip(state.joint_names, reference.positions)), rests)
+        return self._reports.read(taken[0])
 
 
 def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionState) -> None:
