@@ -88,6 +88,31 @@ def test_a_trajectory_that_is_never_executed_is_late_and_then_lost():
     assert delivery.lost == 1 and not delivery.trouble
 
 
+def test_what_is_not_executed_in_time_is_overdue_until_it_is_or_is_lost():
+    delivery = Delivery(0.03, 0.15)
+    now_ns = run(delivery, 5, 10)
+    assert not delivery.overdue(now_ns + 5 * S), "all was executed"
+    delivery.sent(now_ns, now_ns - 300 * MS, now_ns)  # held up before it was sent
+    delivery.sent(now_ns + 33 * MS, now_ns + 33 * MS, now_ns + 33 * MS)
+    assert not delivery.overdue(now_ns + 240 * MS)
+    assert delivery.overdue(now_ns + 260 * MS) and delivery.overdue(now_ns + S)
+    assert not delivery.overdue(now_ns + 3 * S)
+    delivery.executing(now_ns + 33 * MS, now_ns + S)
+    assert not delivery.overdue(now_ns + S) and not delivery.unsure
+    delivery.sent(now_ns + 2 * S, now_ns + 2 * S, now_ns + 2 * S)
+    delivery.executing(now_ns + 33 * MS, now_ns + 5 * S)
+    assert delivery.unsure and not delivery.overdue(now_ns + 5 * S)
+
+
+def test_what_is_not_acknowledged_in_time_is_overdue_too():
+    delivery = Delivery(0.03, 0.15)
+    delivery.sent(S, S, S)
+    delivery.acknowledged(False, S + 200 * MS)
+    assert not delivery.overdue(S + 240 * MS) and delivery.overdue(S + 300 * MS)
+    delivery.acknowledged(True, S + 310 * MS)
+    assert not delivery.overdue(S + 320 * MS)
+
+
 def test_what_others_have_it_execute_says_nothing():
     delivery = Delivery(0.03, 0.15)
     now_ns = run(delivery, 5, 10)

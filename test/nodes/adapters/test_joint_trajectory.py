@@ -127,6 +127,36 @@ def test_a_controller_that_executes_at_another_speed_is_sent_nothing_until_it_re
     assert len(heard) == count + 1
 
 
+def test_while_a_trajectory_is_overdue_no_other_is_sent_and_after_one_was_lost_it_is_led_from_where_it_rests(
+    adapter, heard
+):
+    node, late = adapter._node, "arm/joint_trajectory: the controller does not execute what it was sent"
+    adapter._publisher.get_subscription_count = lambda: 1
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    adapter.send(path, node.now)
+    began_ns = node.now
+    node.now += 20 * MS
+    say(adapter, began_ns, node.now, path.sample(node.now)[0], False)
+    adapter.lead_s(node.now)
+    adapter.send(path.since(node.now), node.now)  # never comes
+    count = len(heard)
+    for _ in range(3):
+        node.now += 150 * MS
+        say(adapter, began_ns, node.now, ANEW, True)
+        adapter.lead_s(node.now)
+    assert adapter.hindrance.startswith(late)
+    adapter.send(path.since(node.now), node.now)
+    assert len(heard) == count
+    node.now += 2 * S
+    say(adapter, began_ns, node.now, ANEW, True)
+    adapter.lead_s(node.now)
+    assert not adapter.hindrance
+    onward = move(NAMES, np.ones(2), np.zeros(2), LIMITS, start_ns=node.now)
+    adapter.send(onward, node.now)
+    got = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
+    np.testing.assert_allclose(got.sample(node.now)[0], ANEW)
+
+
 def test_when_it_stands_after_the_clock_was_set_is_told_as_it_was_sent(adapter, heard):
     """A stop in place takes longer than the one that was given."""
     node = adapter._node

@@ -79,8 +79,8 @@ class JointTrajectoryAdapter(Adapter):
         decided, lead_s = trajectory.select(self.controller.joints), self._delivery.lead_s
         path: Trajectory | None
         self._look()
-        if self._scaled:
-            return  # it comes to rest by what it has, at its own speed; whatever is sent would step it
+        if self._scaled or self._delivery.overdue(self._node.now_ns()):
+            return  # it comes to rest by what it has; whatever is sent would step it
         self._hand_over.rests(*self._held(), lead_s)
         for _ in range(_TRIES):
             now_ns = self._node.now_ns()
@@ -166,13 +166,18 @@ class JointTrajectoryAdapter(Adapter):
         self._told, ours, self._hear_until_s = newest, True, 0.0
         if newest.began_ns is not None:
             ours = self._delivery.executing(newest.began_ns, newest.stamp_ns)
-        self._holds = not ours and newest.rests
+        self._holds = newest.rests and (not ours or self._delivery.unsure)
         self._scaled = newest.speed != 1.0 or (self._scaled and not newest.rests)
 
     @property
     def hindrance(self) -> str:
         if self._clock() < self._hear_until_s:
             return f"{self.controller.topic}: waiting for what the controller says of itself"
+        if self._delivery.overdue(self._node.now_ns()):
+            return (
+                f"{self.controller.topic}: the controller does not execute what it was sent: is it active, "
+                "and is its host or the network too busy?"
+            )
         if not self._scaled:
             return ""
         return (
