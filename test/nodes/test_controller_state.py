@@ -64,6 +64,16 @@ def test_one_that_has_told_velocities_rests_where_they_are_zero():
     assert rests == [False, False, True, False]
 
 
+def test_one_state_of_a_rest_that_is_told_again_and_again_with_new_stamps_is_none():
+    """A relay or a bridge that is stuck: the controller has moved on since."""
+    reports = Reports()
+    for k in range(1, 5):
+        reports.read(make_state(20.0 * k, 0.1 * k, 1.0))
+    assert not any(
+        reports.read(make_state(500.0, 0.4, 0.0, began=BEGAN + 20 * k * MS)).rests for k in range(1, 9)
+    )
+
+
 @pytest.mark.parametrize("share", [0.5, 0.0, 1.3])
 def test_how_fast_it_executes_shows_in_three_states(share):
     reports = Reports()

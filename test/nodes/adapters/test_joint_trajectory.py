@@ -80,6 +80,25 @@ def test_a_controller_that_was_activated_anew_is_led_from_where_it_says_that_it_
     assert (got.positions[-1] > ANEW + 0.4).all()
 
 
+@pytest.mark.parametrize("told", [ANEW, np.array([1e9, 0.0]), np.array([0.1, -1.9])])
+def test_who_says_that_it_holds_where_its_joints_are_not_is_not_believed(adapter, heard, told):
+    node = adapter._node
+    adapter._publisher.get_subscription_count = lambda: 1
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    began_ns = node.now
+    adapter.send(path, node.now)
+    node.now += 20 * MS
+    say(adapter, began_ns, node.now, path.sample(node.now)[0], False)
+    adapter.lead_s(node.now)
+    node.now += 200 * MS
+    adapter.measured(dict(zip(NAMES, (ANEW + 0.05).tolist())))
+    say(adapter, node.now - 30 * MS, node.now - 10 * MS, told, True)
+    adapter.send(path.since(node.now), node.now)
+    got = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
+    begins = ANEW if told is ANEW else path.sample(node.now)[0]
+    np.testing.assert_allclose(got.sample(node.now)[0], begins)
+
+
 def test_before_the_first_motion_it_is_waited_for_what_the_controller_says_but_not_for_long(adapter):
     node, waiting = adapter._node, "arm/joint_trajectory: waiting for what the controller says of itself"
     say(adapter, node.now - S, node.now, ANEW, True)  # what it said to a node that was not active

@@ -19,6 +19,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.delivery import Delivery
+from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
@@ -66,6 +67,8 @@ class JointTrajectoryAdapter(Adapter):
         self._holds = False  # by its own will
         self._scaled = False
         self._clock, self._hear_until_s = clock, 0.0
+        self._here: np.ndarray | None = None
+        self._usual = usual(limits.velocity)
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
@@ -104,6 +107,9 @@ class JointTrajectoryAdapter(Adapter):
         if self._publisher.get_subscription_count():
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
+    def measured(self, positions: Mapping[str, float]) -> None:
+        self._here = np.array([positions[name] for name in self.controller.joints])
+
     def begin(self) -> None:
         if self._state is not None and self._state.listens:
             self._state.newest()  # of before
@@ -131,11 +137,15 @@ class JointTrajectoryAdapter(Adapter):
         self._hand_over.told(self._positions(told), told.stamp_ns - set_ns)
 
     def _held(self) -> tuple[np.ndarray | None, int]:
-        """Where and when the controller rested by its own will, if it says so."""
+        """Where and when the controller rested by its own will, if it says so, and the joints are there: who
+        says anything else is not believed."""
         told, now_ns = self._told, self._node.now_ns()
         if told is None or not self._holds or abs(now_ns - told.stamp_ns) > _NEWS_NS:
             return None, 0
-        return self._positions(told), min(told.stamp_ns, now_ns)
+        there = self._positions(told)
+        if self._here is not None and (np.abs(there - self._here) > self._usual).any():
+            return None, 0
+        return there, min(told.stamp_ns, now_ns)
 
     def _positions(self, told: ReportedState) -> np.ndarray:
         return np.array([told.reference.get(name, np.nan) for name in self.controller.joints])

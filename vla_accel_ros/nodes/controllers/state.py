@@ -53,7 +53,7 @@ class Reports:
     """The states of one controller, which releases fill differently.
 
     One that always tells time_from_start = 0 (those before Humble, the scaled one of Universal Robots) says
-    nothing of when its trajectory began. Of one that never told a velocity two states say that it rests.
+    nothing of when its trajectory began. Two states say that it rests, also of one that tells no velocity.
     Three say how fast it executes: some have their speed scaled, by a person's slider or a safety
     controller.
     """
@@ -69,26 +69,34 @@ class Reports:
         passed_ns = convert.stamp_ns(point.time_from_start)
         reference = dict(zip(message.joint_names, point.positions))
         began_ns = stamp_ns - since_ns if since_ns else None
-        moves = any(point.velocities)
+        moves, before = any(point.velocities), self._before
         self._tells_speed |= moves
-        rests, speed, before = self._tells_speed and not moves, 1.0, self._before
-        if before is not None and 0 <= stamp_ns - before.told.stamp_ns < _APART_NS:
-            rests, speed = rests or (before.told.rests and not moves), before.told.speed
-        elif before is not None:
-            rests = not moves and (rests or (bool(reference) and reference == before.told.reference))
-            measured = _speed(before, began_ns, since_ns, passed_ns)
-            was_odd, self._is_odd = self._is_odd, abs(measured - 1.0) > _USUAL_SPEED
-            speed = measured if was_odd and self._is_odd else 1.0
-        told = ReportedState(began_ns, stamp_ns, reference, rests, speed)
-        if before is None or not 0 <= stamp_ns - before.told.stamp_ns < _APART_NS:
+        if before is None:
+            told = ReportedState(began_ns, stamp_ns, reference)
             self._before = _Timed(told, since_ns, passed_ns)
+            return told
+        # What is said to have begun at another time each time is a state that is told again and again.
+        rests = bool(reference) and not moves and _same(began_ns, before.told.began_ns)
+        rests = rests and (self._tells_speed or reference == before.told.reference)
+        if 0 <= stamp_ns - before.told.stamp_ns < _APART_NS:
+            return ReportedState(began_ns, stamp_ns, reference, rests, before.told.speed)
+        measured = _speed(before, began_ns, since_ns, passed_ns)
+        was_odd, self._is_odd = self._is_odd, abs(measured - 1.0) > _USUAL_SPEED
+        speed = measured if was_odd and self._is_odd else 1.0
+        told = ReportedState(began_ns, stamp_ns, reference, rests, speed)
+        self._before = _Timed(told, since_ns, passed_ns)
         return told
+
+
+def _same(began_ns: int | None, other_ns: int | None) -> bool:
+    if began_ns is None or other_ns is None:
+        return began_ns is other_ns
+    return abs(began_ns - other_ns) < _APART_NS
 
 
 def _speed(before: _Timed, began_ns: int | None, since_ns: int, passed_ns: int) -> float:
     """Of what is executed since a state before; 1 where that is another trajectory, or it does not say."""
-    was_ns = before.told.began_ns
-    if began_ns is None or was_ns is None or abs(began_ns - was_ns) >= _APART_NS:
+    if began_ns is None or not _same(began_ns, before.told.began_ns):
         return 1.0
     passed, since = passed_ns - before.passed_ns, since_ns - before.since_ns
     return passed / since if since > 0 else 1.0
