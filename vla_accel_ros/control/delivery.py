@@ -26,6 +26,7 @@ _LOOK_S = 0.02  # from one look at the controller to the next; what changed did 
 _LOOK_NS = 20_000_000
 _SAME_NS = 5_000_000  # Humble stamps its state a little later than the time that it is of
 _NEWS_S = 0.1  # that a state may be old
+_STEP_S = 0.1
 _SILENT_NS = 2_000_000_000
 _MOST = 64
 
@@ -61,6 +62,8 @@ class Delivery:
         self._looked_ns: int | None = None
         self._stepped_ns: int | None = None
         self._late_s, self.unsure = 0.0, False
+        self._waited_for: _Sent | None = None
+        self._waited_s = 0.0
 
     def sent(self, stamp_ns: int, decided_ns: int, published_ns: int) -> None:
         """A trajectory was sent. stamp_ns: of its message's header."""
@@ -96,12 +99,17 @@ class Delivery:
     def overdue(self, now_ns: int) -> bool:
         """Whether what was sent is not executed by now, and it takes longer than the motion is made for. What
         is sent meanwhile would come as late, on top of that. What is lost is waited for no more."""
-        sent = self._unacknowledged
-        if self._state_ns is not None:
-            sent = self._unseen[0] if self._unseen else None
-        if sent is None:
+        sent = self._waited_for
+        if sent is None or sent is not self._oldest:
             return False
-        return self._most_s + _NEWS_S < (now_ns - sent.published_ns) * 1e-9 <= LOST_S
+        return self._waited_s > self._most_s + _NEWS_S and (now_ns - sent.published_ns) * 1e-9 <= LOST_S
+
+    @property
+    def _oldest(self) -> _Sent | None:
+        """Of what is not executed, as far as that is known."""
+        if self._state_ns is None:
+            return self._unacknowledged
+        return self._unseen[0] if self._unseen else None
 
     def awaits_acknowledgement(self, now_ns: int) -> bool:
         """Whether to ask what the middleware has had acknowledged: the controller tells nothing."""
@@ -140,6 +148,10 @@ class Delivery:
         wanted = min(max(self.p99_s, self._least_s), self._most_s)
         passed_s = 0.0 if self._stepped_ns is None else max(now_ns - self._stepped_ns, 0) * 1e-9
         self._stepped_ns = now_ns
+        # While this process was not scheduled it has not looked either.
+        is_same = self._waited_for is not None and self._waited_for is self._oldest
+        self._waited_s = self._waited_s + min(passed_s, _STEP_S) if is_same else 0.0
+        self._waited_for = self._oldest
         self.lead_s = max(wanted, self.lead_s - _FALL_PER_S * passed_s)
         return self.lead_s
 

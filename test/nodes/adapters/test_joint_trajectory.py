@@ -100,18 +100,18 @@ def test_who_says_that_it_holds_where_its_joints_are_not_is_not_believed(adapter
 
 
 def test_before_the_first_motion_it_is_waited_for_what_the_controller_says_but_not_for_long(adapter):
-    node, waiting = adapter._node, "arm/joint_trajectory: waiting for what the controller says of itself"
+    node = adapter._node
     say(adapter, node.now - S, node.now, ANEW, True)  # what it said to a node that was not active
-    adapter.begin()
+    adapter.open()
     node.now += 20 * MS
-    assert not adapter.reference(node.now) and adapter.hindrance == waiting
+    assert not adapter.reference(node.now) and adapter.waits
     say(adapter, node.now - S, node.now, ANEW, True)
-    assert adapter.reference(node.now) == dict(zip(NAMES, ANEW.tolist())) and not adapter.hindrance
-    adapter.begin()
+    assert adapter.reference(node.now) == dict(zip(NAMES, ANEW.tolist())) and not adapter.waits
+    adapter.open()
     node.now += 900 * MS
-    assert adapter.hindrance == waiting
+    assert adapter.waits
     node.now += 200 * MS
-    assert not adapter.hindrance
+    assert not adapter.waits
 
 
 def test_a_controller_that_executes_at_another_speed_is_sent_nothing_until_it_rests_at_its_own(
@@ -159,8 +159,8 @@ def test_while_a_trajectory_is_overdue_no_other_is_sent_and_after_one_was_lost_i
     adapter.lead_s(node.now)
     adapter.send(path.since(node.now), node.now)  # never comes
     count = len(heard)
-    for _ in range(3):
-        node.now += 150 * MS
+    for _ in range(5):
+        node.now += 100 * MS
         say(adapter, began_ns, node.now, ANEW, True)
         adapter.lead_s(node.now)
     assert adapter.hindrance.startswith(late)

@@ -111,11 +111,14 @@ class JointTrajectoryAdapter(Adapter):
         self._here = np.array([positions[name] for name in self.controller.joints])
 
     def begin(self) -> None:
+        self._delivery.forget()
+        self._hand_over.forget()
+
+    def open(self) -> list[str]:
         if self._state is not None and self._state.listens:
             self._state.newest()  # of before
             self._hear_until_s = self._clock() + HEAR_S
-        self._delivery.forget()
-        self._hand_over.forget()
+        return []
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
         lead_s, was_ns = self._delivery.lead_s, now_ns - self._node.jumped_ns
@@ -180,9 +183,11 @@ class JointTrajectoryAdapter(Adapter):
         self._scaled = newest.speed != 1.0 or (self._scaled and not newest.rests)
 
     @property
+    def waits(self) -> bool:
+        return self._clock() < self._hear_until_s
+
+    @property
     def hindrance(self) -> str:
-        if self._clock() < self._hear_until_s:
-            return f"{self.controller.topic}: waiting for what the controller says of itself"
         if self._delivery.overdue(self._node.now_ns()):
             return (
                 f"{self.controller.topic}: the controller does not execute what it was sent: is it active, "

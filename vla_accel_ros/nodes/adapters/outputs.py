@@ -133,6 +133,11 @@ class Outputs:
         return lead_s
 
     @property
+    def waits(self) -> bool:
+        """Whether a controller is about to say where it is; no motion begins before."""
+        return any(adapter.waits for adapter in self.adapters)
+
+    @property
     def hindrances(self) -> list[str]:
         """Why controllers would not execute what they are sent as it is meant."""
         return [adapter.hindrance for adapter in self.adapters if adapter.hindrance]

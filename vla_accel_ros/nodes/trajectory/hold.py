@@ -161,7 +161,6 @@ class Hold:
             self.resume(sentence)
         for sentence in sentences:
             if sentence not in self._hindrances:
-                self.node.get_logger().warning(sentence)
                 self.hold(sentence, passing=True)
         self._hindrances = sentences
 
@@ -278,7 +277,7 @@ class Hold:
         until_ns = max(self._brakes_until_ns, self._outputs.rests_ns())
         if self._follower.safety.state is not Motion.HOLDING or now_ns < until_ns:
             return False
-        if self._follower.joining.lasts(now_ns):
+        if self._follower.joining.lasts(now_ns) or self._outputs.waits:
             return False
         return now_ns >= self._settles_until_ns or self._follower.joining.stand
 
