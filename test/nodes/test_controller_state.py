@@ -75,15 +75,26 @@ def test_one_state_of_a_rest_that_is_told_again_and_again_with_new_stamps_is_non
 
 
 @pytest.mark.parametrize("share", [0.5, 0.0, 1.3])
-def test_how_fast_it_executes_shows_in_three_states(share):
+def test_how_fast_it_executes_shows_in_what_has_passed(share):
     reports = Reports()
     for k in range(1, 4):
         assert reports.read(make_state(10.0 * k, 0.1 * k, 1.0)).speed == 1.0
-    states = [make_state(30.0 + share * 10.0 * k, 0.3, 1.0, 30.0 + 10.0 * k) for k in range(1, 5)]
+    states = [make_state(30.0 + share * 20.0 * k, 0.3, 1.0, 30.0 + 20.0 * k) for k in range(1, 5)]
+    assert all(abs(reports.read(state).speed - 1.0) > 0.05 for state in states)
+    anew = [make_state(10.0 * k, 0.3, 1.0, began=BEGAN + 500 * MS) for k in (1, 2)]
+    assert [reports.read(state).speed for state in anew][-1] == 1.0, "another trajectory"
+
+
+@pytest.mark.parametrize("share", [0.9, 0.0])
+def test_how_fast_it_executes_shows_in_three_states_where_it_rests_or_is_a_little_slower(share):
+    reports = Reports()
+    states = [make_state(share * 20.0 * k, 0.3, 0.1 * (share > 0), 20.0 * k) for k in range(1, 5)]
     speeds = [reports.read(state).speed for state in states]
-    assert speeds == pytest.approx([1.0, share, share, share])
-    anew = make_state(10.0, 0.3, 1.0, began=BEGAN + 500 * MS)
-    assert reports.read(anew).speed == 1.0, "another trajectory"
+    assert speeds[:2] == [1.0, 1.0] and speeds[2:] == pytest.approx([share, share])
+    # At rest again by its own clock, however much of its time was lost.
+    for k in range(5, 9):
+        speed = reports.read(make_state(share * 80.0 + 20.0 * (k - 4), 0.3, 0.0, 20.0 * k)).speed
+    assert speed == 1.0
 
 
 def test_states_that_come_at_500_hz_and_jitter_are_of_its_own_speed():

@@ -20,7 +20,8 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 
 # States that are less apart are not compared.
 _APART_NS = 5_000_000
-_USUAL_SPEED = 0.05
+_USUAL = 0.05
+"""Share by which a speed may be another."""
 
 
 def state_type() -> Any | None:
@@ -54,13 +55,13 @@ class Reports:
 
     One that always tells time_from_start = 0 (those before Humble, the scaled one of Universal Robots) says
     nothing of when its trajectory began. Two states say that it rests, also of one that tells no velocity.
-    Three say how fast it executes: some have their speed scaled, by a person's slider or a safety
-    controller.
+    How fast it executes shows in how much of a trajectory has passed, or, when that is little, in three
+    states: some controllers have their speed scaled, by a person's slider or a safety controller.
     """
 
     def __init__(self) -> None:
         self._before: _Timed | None = None
-        self._tells_speed = self._is_odd = False
+        self._tells_speed, self._odd = False, list[float]()
 
     def read(self, message: Any) -> ReportedState:
         """The next state."""
@@ -69,22 +70,26 @@ class Reports:
         passed_ns = convert.stamp_ns(point.time_from_start)
         reference = dict(zip(message.joint_names, point.positions))
         began_ns = stamp_ns - since_ns if since_ns else None
-        moves, before = any(point.velocities), self._before
+        moves, before, timed = any(point.velocities), self._before, (since_ns, passed_ns)
         self._tells_speed |= moves
         if before is None:
             told = ReportedState(began_ns, stamp_ns, reference)
-            self._before = _Timed(told, since_ns, passed_ns)
+            self._before = _Timed(told, *timed)
             return told
         # What is said to have begun at another time each time is a state that is told again and again.
-        rests = bool(reference) and not moves and _same(began_ns, before.told.began_ns)
+        same = _same(began_ns, before.told.began_ns)
+        rests = bool(reference) and not moves and same
         rests = rests and (self._tells_speed or reference == before.told.reference)
-        if 0 <= stamp_ns - before.told.stamp_ns < _APART_NS:
-            return ReportedState(began_ns, stamp_ns, reference, rests, before.told.speed)
-        measured = _speed(before, began_ns, since_ns, passed_ns)
-        was_odd, self._is_odd = self._is_odd, abs(measured - 1.0) > _USUAL_SPEED
-        speed = measured if was_odd and self._is_odd else 1.0
+        apart = not 0 <= stamp_ns - before.told.stamp_ns < _APART_NS
+        if apart and same and began_ns is not None and since_ns > before.since_ns:
+            speed = (passed_ns - before.passed_ns) / (since_ns - before.since_ns)
+            self._odd = [*self._odd[-1:], speed] if abs(speed - 1.0) > _USUAL else []
+        speed = self._odd[1] if len(self._odd) > 1 else 1.0
+        if moves and began_ns is not None and abs(since_ns - passed_ns) > max(_APART_NS, _USUAL * since_ns):
+            speed = passed_ns / since_ns  # so far
         told = ReportedState(began_ns, stamp_ns, reference, rests, speed)
-        self._before = _Timed(told, since_ns, passed_ns)
+        if apart:
+            self._before = _Timed(told, *timed)
         return told
 
 
@@ -92,14 +97,6 @@ def _same(began_ns: int | None, other_ns: int | None) -> bool:
     if began_ns is None or other_ns is None:
         return began_ns is other_ns
     return abs(began_ns - other_ns) < _APART_NS
-
-
-def _speed(before: _Timed, began_ns: int | None, since_ns: int, passed_ns: int) -> float:
-    """Of what is executed since a state before; 1 where that is another trajectory, or it does not say."""
-    if began_ns is None or not _same(began_ns, before.told.began_ns):
-        return 1.0
-    passed, since = passed_ns - before.passed_ns, since_ns - before.since_ns
-    return passed / since if since > 0 else 1.0
 
 
 class ControllerState:
