@@ -31,7 +31,8 @@ from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import KVPool, PagePool, PoolExhausted, Tail
+from vla_accel_ros.engine.kv.pages import PagePool, Tail
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.engine.stages.memory.host_buffers import to_host
 from vla_accel_ros.engine.stages.packed_forward import NextWords, PackedForward

@@ -37,8 +37,7 @@ from vla_accel_ros.engine.frames import (
     PlainPrefill,
     Prefill,
 )
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
 from vla_accel_ros.engine.lanes.times import GpuTimes

@@ -19,7 +19,7 @@ from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.policies import policy as scheduling
 from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
