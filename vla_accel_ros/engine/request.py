@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -152,6 +152,11 @@ class Request:
         """Whether an action request cannot share denoising steps with others."""
         exact = self.guidance is not None and self.guidance.jacobian != "identity"
         return exact or self.steps is not None or self.first is True
+
+
+def by_priority(requests: Sequence[Request]) -> list[Request]:
+    """The highest priority first; among equals in order of submission."""
+    return sorted(requests, key=lambda request: -request.priority)
 
 
 @dataclass(frozen=True)

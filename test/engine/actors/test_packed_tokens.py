@@ -25,7 +25,8 @@ from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.frames import EncodeOnly
 from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
-from vla_accel_ros.engine.policies.policy import Policy, see
+from vla_accel_ros.engine.policies.chunks import see
+from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
