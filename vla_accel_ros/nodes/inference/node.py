@@ -47,12 +47,12 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
-from vla_accel_ros.nodes.inference.horizon import ChunkHorizons
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.inference.planned import planned
 from vla_accel_ros.nodes.inference.reports import (
+    HorizonReport,
     SessionTopic,
     of_chunking,
     of_loops,
@@ -85,7 +85,7 @@ class InferenceNode(ManagedNode):
         if value(self, "engine") != "local":
             raise ValueError("engine is fleet: start the executable fleet_inference, which needs no GPU")
         load = self._choices()
-        Horizons(value(self, "horizon"))  # what is none is refused before a model is loaded
+        self._horizons = Horizons(value(self, "horizon"))  # what is none is refused before a model is loaded
         engine = self._load(load, contract)
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
         self._policy, self._partitioned = engine.policy, engine.runner.partitioned
@@ -103,8 +103,8 @@ class InferenceNode(ManagedNode):
         (self.get_logger().warning if self._planned.late else self.get_logger().info)(self._planned.line)
         self._pace = ChunkPace(contract.chunk.max_age_s, min(pace["vision"].rate_hz, pace["action"].rate_hz))
         self._pace.expect(self._warm_s, self._warm_s + 1.0 / min(c.rate_hz for c in contract.cameras))
-        updates = engine.config.steps if engine.policy.acts == FLOW else 0
-        self._horizons = ChunkHorizons(value(self, "horizon"), updates, self.now_ns)
+        self._horizons.check(engine.config.steps if engine.policy.acts == FLOW else 0)
+        self._executed = HorizonReport(self._horizons.spec)
         ports = Ports(
             self._observe,
             self._ingest.observed,
@@ -114,7 +114,7 @@ class InferenceNode(ManagedNode):
             self._on_error,
             self._on_prefix,
             self._ingest.sets,
-            self._horizons.limit,
+            self._limit,
         )
         chunking = self._chunking(engine)
         self._stream = Streaming(
@@ -148,7 +148,7 @@ class InferenceNode(ManagedNode):
         self._pace.clear()
         self._inputs.promise()
         self._guiding.restart()
-        self._horizons.restart()
+        self._horizons.forget()
         self._chunks.open()
         self._stream.start()
 
@@ -231,7 +231,7 @@ class InferenceNode(ManagedNode):
         """Continue nothing that was begun so far."""
         assert self._stream is not None
         self._guiding.restart()
-        self._horizons.restart()
+        self._horizons.forget()
         self._stream.forget()
 
     def _on_instruction(self, message: String) -> None:
@@ -287,6 +287,13 @@ class InferenceNode(ManagedNode):
         session = self._session.session.id
         self._observed.publish(convert.observed_to_message(prefix, observation, self._contract, session))
 
+    def _limit(self, chunk: Chunk, instruction: str) -> Chunk:
+        """A chunk that was just made, with its horizon. Guidance and the trajectory node both go by it, so it
+        is set before either hears of the chunk."""
+        chunk = self._horizons.limit(chunk, instruction)
+        self._executed.note(chunk, self.now_ns())
+        return chunk
+
     def _on_chunk(self, chunk: Chunk, inference_s: float) -> None:
         assert self._contract is not None
         self._newest_chunk_ns, self._inputs.failed = chunk.stamp_ns, ""
@@ -327,7 +334,7 @@ class InferenceNode(ManagedNode):
             ),
             self._graph.status(),
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
-            self._horizons.status(),
+            self._executed.status(),
             *self._streams.statuses(now_ns),
             of_overload(self._stream.degradation),
             of_partition(self._partitioned),
