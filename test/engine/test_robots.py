@@ -22,8 +22,7 @@ from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request, by_priority
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
-from vla_accel_ros.models.openvla.processing import ActionStats
+from vla_accel_ros.models.openvla.policy import ActionStats, OpenVLAPolicy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Agreement, Chunk, Observation
 

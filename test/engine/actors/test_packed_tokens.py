@@ -31,8 +31,7 @@ from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Reque
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Segment
-from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
-from vla_accel_ros.models.openvla.processing import ActionStats
+from vla_accel_ros.models.openvla.policy import ActionStats, OpenVLAPolicy
 from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Observation
 
