@@ -34,7 +34,6 @@ from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pages import PagePool, Tail
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.engine.stages.memory.host_buffers import to_host
 from vla_accel_ros.engine.stages.packed_forward import NextWords, PackedForward
 from vla_accel_ros.engine.stages.prefill.layered import sizes
 from vla_accel_ros.engine.stages.stage import put
@@ -193,8 +192,8 @@ class Answers:
         for answer, chosen in zip(answers, ids, strict=True):
             answer.chosen = chosen
         drawn = [answer for answer in answers if answer.sampling.temperature]
-        scores = {answer: to_host(read[answer].scores) for answer in drawn}
-        return partial(self._hear, answers, to_host(ids), scores)
+        scores = {answer: _to_host(read[answer].scores) for answer in drawn}
+        return partial(self._hear, answers, _to_host(ids), scores)
 
     def _hear(self, answers: Sequence[Answer], likeliest: Tensor, scores: dict[Answer, Tensor]) -> list[Said]:
         """Say the tokens that were chosen, whose ids int64 [answers] are on the host, and of those that are
@@ -294,6 +293,15 @@ class Answers:
             return Said(answer, None, True)
         answer.tokens.append(token)
         return Said(answer, token, len(answer.tokens) == answer.max_tokens)
+
+
+def _to_host(values: Tensor) -> Tensor:
+    """A copy in page-locked memory, which is there when all is done that is in the current stream now. The
+    memory is used again once nobody refers to it and the copy has ended."""
+    if not values.is_cuda:
+        return values.clone()
+    there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return there.copy_(values, non_blocking=True)
 
 
 class TextDecoder:
