@@ -14,11 +14,12 @@ One that is cancelled or fails between two groups gives the slot back.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import takewhile
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -51,19 +52,19 @@ class Extent(NamedTuple):
     n_images: int
 
 
-class Prefill(Protocol):
+class Prefill(ABC):
     """Computes prefixes into held slots of one pool. batches: whether it computes several in one forward, by
     `observe_together`; groups: of layers, in which it computes a frame from `begin` on; None: in one go."""
 
     batches: bool = False
     groups: Groups | None = None
 
+    @abstractmethod
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
         """The prefix of an observation for a robot's policy, whose images are needed no longer then.
 
         Raises ValueError for one that the policy cannot take, Torn if its images were overwritten.
         """
-        ...
 
     def observe_together(
         self, observations: Sequence[Observation], policies: Sequence[AnyPolicy], slots: Sequence[int]
@@ -78,13 +79,13 @@ class Prefill(Protocol):
         """
         raise NotImplementedError
 
+    @abstractmethod
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         """The prefix of a frame that is held, with other words; returns its tokens."""
-        ...
 
+    @abstractmethod
     def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
         """The hidden state [W] of a prefix's last token after the final norm, which tokens begin with."""
-        ...
 
 
 def worded_policy(frame: Prefix) -> WordedPolicy:
