@@ -6,7 +6,6 @@ Stages know pixels, ids and slots. Words are made while the device encodes the i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import cast
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from vla_accel_ros.engine.frames import Extent, PlainPrefill, Prefill, worded_policy
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix
-from vla_accel_ros.engine.stages.memory.upload import check_whole
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.prefill.groups import Frame
 from vla_accel_ros.engine.stages.stages import Stages
@@ -50,7 +48,7 @@ class CapturedPrefill(Prefill):
 
         def taken() -> None:
             for observation in observations:
-                check_whole(observation)
+                observation.check_intact()
 
         lengths = self._stages.observe(images, words, slots, taken)
         return [Extent(length, length - len(each)) for length, each in zip(lengths, tokens, strict=True)]
@@ -69,7 +67,7 @@ class CapturedPrefill(Prefill):
         def words() -> Tensor:
             return torch.tensor(policy.prompt(observation.instruction, observation.state))
 
-        return self.groups.begin(images, words, slot, partial(check_whole, observation))
+        return self.groups.begin(images, words, slot, observation.check_intact)
 
 
 class CapturedPlainPrefill(PlainPrefill):
@@ -83,6 +81,5 @@ class CapturedPlainPrefill(PlainPrefill):
         given = policy.host_inputs(observation)
         state = cast(FlowPolicy, policy).normalized_state(observation.state)
         kept = () if self._images is None else (self._images[slot], self._hidden[slot])
-        whole = partial(check_whole, observation)
-        n_tokens = self._stages.observe(given, state, slot, whole, *kept)
+        n_tokens = self._stages.observe(given, state, slot, observation.check_intact, *kept)
         return Extent(n_tokens, n_tokens - len(given.tokens))

@@ -29,7 +29,7 @@ from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.request import ENCODE, PREFILL, Request, failing_alone
 from vla_accel_ros.engine.robots import Embodiment, Robots
-from vla_accel_ros.engine.stages.memory.upload import check_whole, on_host
+from vla_accel_ros.engine.stages.memory.upload import on_host
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
 from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.models.layers import packed
@@ -108,7 +108,7 @@ class Preprocess:
         began_ns = TIMELINE.now_ns()
         inputs = self._inputs(observation, policy or self._policy)
         TIMELINE.span("upload", "inputs", began_ns, flows=(flow(observation.stamp_ns, observation.robot),))
-        check_whole(observation)
+        observation.check_intact()
         return inputs
 
     def _inputs(self, observation: Observation, policy: AnyPolicy) -> PolicyInputs:

@@ -23,13 +23,6 @@ from vla_accel_ros.engine.stages.memory.host_memory import mapped_pointer
 from vla_accel_ros.kernels.reference.image import View, Views
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.timeline import TIMELINE
-from vla_accel_ros.types import Observation, Torn
-
-
-def check_whole(observation: Observation) -> None:
-    """To be called once the pixels were taken. Raises Torn if the images were overwritten until now."""
-    if not observation.intact():
-        raise Torn(f"the images of {observation.stamp_ns} were overwritten: use the next")
 
 
 def on_host(image: np.ndarray, device: torch.device) -> Tensor:
