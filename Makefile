@@ -67,6 +67,7 @@ fuzz: venv-test  ## a million damaged inputs, as many of rings and schedules, tw
 	SCHEDULES=1000000 $(BIN)/pytest -q test/engine/test_schedules.py
 	$(BIN)/python test/control/adversary.py --events 10000000 --processes $$(nproc)
 	$(BIN)/python test/control/adversary_of_many.py --events 10000000 --processes $$(nproc)
+	$(BIN)/python test/control/adversary_of_extremes.py --events 5000000 --processes $$(nproc)
 
 clean:  ## remove what builds and runs left
 	rm -rf build install log out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -2,9 +2,9 @@
 
     python test/control/adversary_of_extremes.py --events N
 
-It plays what adversary_of_many.py does with joints that are slow and hard to stop, or fast; with ranges of a few
-degrees and of several turns; with limits of age that are short and long; with lead_s, blend_s, watchdog_hz and
-execution_horizon at the ends of what may be set. Options are those of adversary.py.
+It plays what adversary_of_many.py does with joints that are slow and hard to stop, or fast; with ranges of a
+few degrees and of several turns; with limits of age that are short and long; with lead_s, blend_s,
+watchdog_hz and execution_horizon at the ends of what may be set. Options are those of adversary.py.
 """
 
 from __future__ import annotations

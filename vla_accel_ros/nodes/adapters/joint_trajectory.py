@@ -19,7 +19,6 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.delivery import Delivery
-from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.on_arrival import ahead, approach_s
@@ -71,7 +70,6 @@ class JointTrajectoryAdapter(Adapter):
         self._clock, self._hear_until_s = clock, 0.0
         self._here: np.ndarray | None = None
         self._limits, self._rests_ns = limits, 0
-        self._usual = usual(limits.velocity)
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
@@ -87,7 +85,7 @@ class JointTrajectoryAdapter(Adapter):
         self._look()
         if self._scaled or self._delivery.overdue(self._node.now_ns()):
             return  # it comes to rest by what it has; whatever is sent would step it
-        self._hand_over.rests(*self._held(), lead_s)
+        self._hand_over.rests(*self._held(), lead_s, self._here)
         for _ in range(_TRIES):
             now_ns = self._node.now_ns()
             by_ns = _NEVER_NS
@@ -149,15 +147,11 @@ class JointTrajectoryAdapter(Adapter):
         self._hand_over.told(self._positions(told), told.stamp_ns - set_ns)
 
     def _held(self) -> tuple[np.ndarray | None, int]:
-        """Where and when the controller rested by its own will, if it says so, and the joints are there: who
-        says anything else is not believed."""
+        """Where and when the controller rested by its own will, if it says so."""
         told, now_ns = self._told, self._node.now_ns()
         if told is None or not self._holds or abs(now_ns - told.stamp_ns) > _NEWS_NS:
             return None, 0
-        there = self._positions(told)
-        if self._here is not None and (np.abs(there - self._here) > self._usual).any():
-            return None, 0
-        return there, min(told.stamp_ns, now_ns)
+        return self._positions(told), min(told.stamp_ns, now_ns)
 
     def _positions(self, told: ReportedState) -> np.ndarray:
         return np.array([told.reference.get(name, np.nan) for name in self.controller.joints])
