@@ -177,6 +177,12 @@ def test_while_a_trajectory_is_overdue_no_other_is_sent_and_after_one_was_lost_i
     adapter.send(onward, node.now)
     got = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
     np.testing.assert_allclose(got.sample(node.now)[0], ANEW)
+    # That one takes long, too: that the controller rests meanwhile does not say that it was dropped.
+    node.now += 200 * MS
+    say(adapter, began_ns, node.now, ANEW, True)
+    adapter.send(onward.since(node.now), node.now)
+    later = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
+    np.testing.assert_allclose(later.sample(node.now)[0], got.sample(node.now)[0], atol=1e-6)
 
 
 def test_a_controller_with_another_clock_is_sent_nothing_for_the_present(heard):
