@@ -10,7 +10,7 @@ is not a kernel of theirs: words and upload, scheduling, noise, reading and scal
 same frames is timed by itself, too: its time is the machine's. Frames lie in page-locked memory, as in the
 cameras' rings. Counted over further frames: bytes asked of the device's allocator, and tensors and bytes that
 Python has page-locked. With --plain N as many frames of an engine in plain torch follow each case (`plain`),
-beside what making the stages took, in seconds and in device memory (`made`). Prints a table and writes
+beside the seconds that the stages took to be made (`made_s`). Prints a table and writes
 bench/results/engine_path.json. --small runs tiny models in float32 on a CPU to try the command; its figures
 mean nothing and are written only to --out.
 """
@@ -114,27 +114,19 @@ def cases(
             stages, upload = stages_of(engine, given[0], arguments.prompt), upload_of(engine, given[0])
             found = measure(engine, given, stages, upload, arguments.runs)
             if slow is not None:
-                found |= {"plain": plain(slow, given, arguments.plain), "made": made}
+                found |= {"plain": plain(slow, given, arguments.plain), "made_s": made}
             yield {"kind": config.kind, "views": views, "frames": state, **found}
         finally:
             for _, registration in held:
                 registration.end()
 
 
-def prepared(engine: Engine, views: Sequence[int], prompt: int) -> dict[str, float | None]:
-    """Seconds, and bytes of device memory (None on a CPU), that the stages took to be made."""
-    device, free = engine.policy.device, 0
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()  # what loading left is not the stages'
-        free = torch.cuda.mem_get_info(device)[0]
+def prepared(engine: Engine, views: Sequence[int], prompt: int) -> float:
+    """Seconds that the stages took to be made."""
     began_s = time.perf_counter()
     engine.prepare(views, [prompt])
-    synchronize(device)
-    seconds = round(time.perf_counter() - began_s, 2)
-    if device.type != "cuda":
-        return {"seconds": seconds, "bytes": None}
-    return {"seconds": seconds, "bytes": free - torch.cuda.mem_get_info(device)[0]}
+    synchronize(engine.policy.device)
+    return round(time.perf_counter() - began_s, 2)
 
 
 def plain(engine: Engine, observations: Sequence[Observation], runs: int) -> dict[str, float]:
