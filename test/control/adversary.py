@@ -377,6 +377,7 @@ class Episode:
         held, held_ns = self._held(trajectory.joints)
         come_ns = self.sent_ns.get(trajectory.joints, 0) + round(self.parameters.lead_s * S)
         known = held is not None and held_ns - offset_ns >= come_ns and not on_arrival
+        known &= not self.active("lying controllers")
         self.sent_ns[trajectory.joints] = sent_ns
         self.began = True
         if self.node.silent:
