@@ -34,7 +34,7 @@ from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import of_robot
 from vla_accel_ros.nodes.graph import look, name_of
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
-from vla_accel_ros.nodes.service_calls import ask_again, spinning
+from vla_accel_ros.nodes.service_calls import ask_again, is_there, spinning
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
 from vla_accel_ros.sensing.ingest import Ingest
@@ -236,7 +236,7 @@ class Inspector:
     def _ask(self, kind: type, service: str, request: object) -> Any:
         client = self.node.create_client(kind, service)
         try:
-            if not client.wait_for_service(timeout_sec=ANSWER_S):
+            if not is_there(client, ANSWER_S):
                 return None
             return ask_again(partial(client.call_async, request), ANSWER_S, spinning(self._executor))
         finally:
