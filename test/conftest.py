@@ -108,8 +108,8 @@ _FILE = pytest.StashKey[Path]()
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A worker that starts no nodes leaves the processor to those whose nodes must keep up with a clock.
 
-    In what there was before a file of tests no garbage is looked for, as it stays: half a second each time that
-    a test or a bench has garbage collected.
+    In what there was before a file of tests no garbage is looked for, as it stays: half a second each time
+    that a test or a bench has garbage collected.
     """
     if item.config.stash.get(_FILE, None) != item.path:
         item.config.stash[_FILE] = item.path

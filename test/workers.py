@@ -1,8 +1,8 @@
 """Which tests one worker runs one after another, and in which order the workers take them.
 
-What starts nodes must keep up with a clock, and mostly waits: it is two groups, which two workers run, each in
-a ROS domain of its own. One drives simulated robots; the other has single nodes, before stand-ins of what is
-around them, and commands that look at nodes. The rest runs beside them at a lower priority.
+What starts nodes must keep up with a clock, and mostly waits: it is two groups, which two workers run, each
+in a ROS domain of its own. One drives simulated robots; the other has single nodes, before stand-ins of what
+is around them, and commands that look at nodes. The rest runs beside them at a lower priority.
 """
 
 from __future__ import annotations
