@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not torch.cuda.is_available():
         raise RuntimeError("kernels are tuned on a GPU, and torch sees no CUDA device here.")
-    device = torch.device("cuda")
+    device = torch.device("cuda", torch.cuda.current_device())
     ops_for(device)
     for name in ("minutes", "gib"):
         if not 0 < getattr(arguments, name) < float("inf"):
