@@ -38,10 +38,10 @@ lint: venv-test  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What starts nodes is run by one worker (test/workers.py), the rest at a lower priority.
+# What starts nodes is run by two workers (test/workers.py), the rest at a lower priority.
 test: export OMP_NUM_THREADS := 1
 test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"

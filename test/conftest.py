@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from installed import install
 from lacking import sentence
-from workers import NODES, group, order
+from workers import STARTING, group, order
 
 try:
     import hypothesis
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     again = config.pluginmanager.hasplugin("rerunfailures")
     for item, name in groups.items():
         item.add_marker(pytest.mark.xdist_group(name))
-        if again and name == NODES:
+        if again and name in STARTING:
             item.add_marker(pytest.mark.flaky(reruns=AGAIN))
     items.sort(key=lambda item: order(groups[item]))
     launch = [item for item in items if item.get_closest_marker("launch")]
@@ -89,22 +89,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """No garbage is looked for in what was collected, which stays: half a second each time that a test or a
-    bench has garbage collected."""
-    gc.collect()
-    gc.freeze()
+    """Garbage is looked for seldom: simulations make objects by the million, and keep them."""
+    gc.set_threshold(*SELDOM)
 
 
 AGAIN = 1
-"""How often a test of the group NODES is tried again that failed: its processes share a machine whose
+"""How often a test that starts nodes is tried again that failed: its processes share a machine whose
 load is not ours. The closing lines count it and show why it failed the first time; twice is a failure."""
 
+SELDOM = (20_000, 20, 20)
+"""Thresholds of the garbage collector."""
+
 _EASY = 10
+_FILE = pytest.StashKey[Path]()
+"""Of the newest test."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A worker that starts no nodes leaves the processor to those whose nodes must keep up with a clock."""
-    starts = group(item.path.relative_to(Path(__file__).parent)) == NODES
+    """A worker that starts no nodes leaves the processor to those whose nodes must keep up with a clock.
+
+    In what there was before a file of tests no garbage is looked for, as it stays: half a second each time
+    that a test or a bench has garbage collected.
+    """
+    if item.config.stash.get(_FILE, None) != item.path:
+        item.config.stash[_FILE] = item.path
+        gc.collect()
+        gc.freeze()
+    starts = group(item.path.relative_to(Path(__file__).parent)) in STARTING
     if "PYTEST_XDIST_WORKER" in os.environ and not starts and os.getpriority(os.PRIO_PROCESS, 0) < _EASY:
         os.setpriority(os.PRIO_PROCESS, 0, _EASY)
 

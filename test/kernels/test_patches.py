@@ -19,14 +19,14 @@ from vla_accel_ros.models.openvla.policy import PixelNorm
 from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, padded
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.processing.resize import resize_bilinear
-from vla_accel_ros.models.smolvla import processing as smolvla_processing
+from vla_accel_ros.models.smolvla import policy as smolvla_policy
 
 OPENVLA = PixelNorm()
 RULES = {
     "openpi": OPENPI.pixels,
     "lerobot": LEROBOT.pixels,
     "openvla": OPENVLA.rule,
-    "smolvla": smolvla_processing.PIXELS,
+    "smolvla": smolvla_policy.PIXELS,
 }
 SIZES = [(14, 14), (15, 20), (20, 15), (37, 30), (5, 7), (1, 3), (40, 14), (2, 200)]
 ODD = [(14, 14), (25, 20), (5, 7), (1, 3)]
@@ -52,7 +52,7 @@ def reference(name: str, pixels: Tensor, size: int) -> Tensor:
     if name == "openvla":
         return OPENVLA.pixels(pixels, size)
     if name == "smolvla":
-        return smolvla_processing.resize_to_corner(pixels, size)
+        return smolvla_policy.resize_to_corner(pixels, size)
     own = partial(padded, resize=resize_bilinear) if name == "openpi" else LEROBOT.resize
     return own(pixels[None], size)[0]
 

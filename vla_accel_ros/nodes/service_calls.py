@@ -18,49 +18,80 @@ from typing import Any
 
 import rclpy
 from rcl_interfaces.srv import GetParameters
+from rclpy.client import Client
 from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.task import Future
 
-AGAIN_S = 0.5
-"""After which a question that may be asked twice is asked again."""
+FIRST_AGAIN_S, AGAIN_S = 0.05, 0.5
+"""After which a question that may be asked twice is asked again: the first time, and at most."""
+LOOK_S = 0.01
+"""Between two looks whether a service is there."""
 
 Wait = Callable[[Callable[[], bool], float], bool]
 """Waits until a condition holds, at most so many seconds; whether it does."""
 
 
+def is_there(client: Client, timeout_s: float) -> bool:
+    """Whether a service is there in time. rclpy's own wait looks four times a second."""
+    end = time.monotonic() + timeout_s
+    while not client.service_is_ready():
+        if time.monotonic() >= end or not client.context.ok():
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
 def ask_again(ask: Callable[[], Future], timeout_s: float, wait: Wait) -> Any:
     """The answer of a service that may be asked twice, or None when there is none in time."""
     futures: list[Future] = []
-    end = time.monotonic() + timeout_s
+    end, again_s = time.monotonic() + timeout_s, FIRST_AGAIN_S
     while True:
         futures.append(ask())
-        wait(lambda: any(future.done() for future in futures), min(AGAIN_S, end - time.monotonic()))
+        wait(lambda: any(future.done() for future in futures), min(again_s, end - time.monotonic()))
+        again_s = min(2.0 * again_s, AGAIN_S)
         answered = [future.result() for future in futures if future.done()]
         if answered or time.monotonic() >= end:
             return answered[0] if answered else None
 
 
-def introduce(node: Node, server: str, timeout_s: float, wait: Wait) -> None:
+def introduce(
+    node: Node, server: str, timeout_s: float, wait: Wait, told: Callable[[Future], object] | None = None
+) -> None:
     """Make a server know all clients that the node's process has until now, as far as it answers at all.
 
     What a process has is discovered in the order in which it was made: who answers a later client knows the
-    earlier ones. server: a node's name; nothing is done where it does not tell parameters.
+    earlier ones. server: a node's name; nothing is done where it does not tell parameters. told: called with
+    an answer when it is there, for a `wait` that would look for it late.
     """
     service = node.resolve_service_name(f"{server}/get_parameters")
     if service in dict(node.get_service_names_and_types()):
         client = node.create_client(GetParameters, service)
-        ask_again(partial(client.call_async, GetParameters.Request()), timeout_s, wait)
+
+        def ask() -> Future:
+            future = client.call_async(GetParameters.Request())
+            if told is not None:
+                future.add_done_callback(told)
+            return future
+
+        ask_again(ask, timeout_s, wait)
         node.destroy_client(client)
 
 
 def answer(
-    node: Node, server: str, ask: Callable[[], Future], timeout_s: float, wait: Wait, once: bool
+    node: Node,
+    server: str,
+    ask: Callable[[], Future],
+    timeout_s: float,
+    wait: Wait,
+    once: bool,
+    told: Callable[[Future], object] | None = None,
 ) -> Any:
-    """The answer of a service of `server`, or None. once: it must not be asked twice."""
+    """The answer of a service of `server`, or None. once: it must not be asked twice. told: as in
+    `introduce`."""
     if not once:
         return ask_again(ask, timeout_s, wait)
-    introduce(node, server, timeout_s, wait)
+    introduce(node, server, timeout_s, wait, told)
     future = ask()
     return future.result() if wait(future.done, timeout_s) else None
 
@@ -110,7 +141,7 @@ class ServiceCalls:
         """
         client = self._asker.create_client(kind, self._node.resolve_service_name(name))
         try:
-            if not client.wait_for_service(timeout_sec=timeout_s):
+            if not is_there(client, timeout_s):
                 return None
             server, ask = client.srv_name.rpartition("/")[0], partial(client.call_async, request)
             return answer(self._asker, server, ask, timeout_s, self._wait, once)

@@ -27,8 +27,7 @@ from vla_accel_ros.models.checkpoints.formats import Contents
 from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.smolvla.config import SMOLVLA
 from vla_accel_ros.models.smolvla.model import SmolVLA
-from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
-from vla_accel_ros.models.smolvla.processing import resize_to_corner
+from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy, resize_to_corner
 from vla_accel_ros.models.smolvla.sizes import infer_smolvla
 
 STATISTICS = "policy_preprocessor_step_5_normalizer_processor.safetensors"

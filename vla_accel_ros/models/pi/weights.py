@@ -7,7 +7,9 @@ action expert's own head is let in and left out, since nothing reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -41,21 +43,23 @@ def empty_pi(config: PiConfig, dtype: torch.dtype = torch.float32) -> Pi:
         return Pi(config).set_precision(dtype)
 
 
+@lru_cache(maxsize=8)
+def parameter_shapes(config: PiConfig) -> Mapping[str, tuple[int, ...]]:
+    """Of every parameter, of one that is there under two names under both."""
+    parameters = empty_pi(config).named_parameters(remove_duplicate=False)
+    return MappingProxyType({name: tuple(parameter.shape) for name, parameter in parameters})
+
+
 def pi_sources(table: Mapping[str, Stored], config: PiConfig, where: Path) -> dict[str, str]:
     """Which tensor each parameter comes from. Raises ValueError listing everything that does not fit."""
-    before = before_names(table)
-    names = {
-        name: before + name
-        for name, _ in empty_pi(config).named_parameters(remove_duplicate=False)
-        if name != LM_HEAD
-    }
+    before, shapes = before_names(table), parameter_shapes(config)
+    names = {name: before + name for name in shapes if name != LM_HEAD}
     head = before + LM_HEAD
     if head in table and names[EMBED_TOKENS] not in table:
         names[EMBED_TOKENS] = head
-    parameters = dict(empty_pi(config).named_parameters(remove_duplicate=False))
-    wanted = {source: tuple(parameters[name].shape) for name, source in names.items()}
+    wanted = {source: shapes[name] for name, source in names.items()}
     if head in table:
-        wanted[head] = tuple(parameters[EMBED_TOKENS].shape)
+        wanted[head] = shapes[EMBED_TOKENS]
     check_table(table, wanted, lambda name: name == before + UNUSED, where)
     if head in table and names[EMBED_TOKENS] != head and not same(table, head, names[EMBED_TOKENS]):
         raise ValueError(

@@ -34,13 +34,14 @@ from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import of_robot
 from vla_accel_ros.nodes.graph import look, name_of
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
-from vla_accel_ros.nodes.service_calls import ask_again, spinning
+from vla_accel_ros.nodes.service_calls import ask_again, is_there, spinning
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
 from vla_accel_ros.sensing.ingest import Ingest
 
 ANSWER_S = 4.0
 DISCOVERY_S = 5.0
+POLL_S = 0.05
 # A publisher whose first word to a new subscription is lost says it again after Fast DDS' heartbeat of 3 s.
 MATCH_S = 4.0
 # Deep enough that this process, which does more with a message than a node, loses none by itself.
@@ -60,6 +61,7 @@ class Inspector:
         self._executor.add_node(self.node)
         self._diagnostics: dict[str, DiagnosticStatus] = {}
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, REPORT)
+        self._check: ControllerCheck | None = None
         self.motion: tuple[str, tuple[str, ...]] | None = None
         """The state of motion that the trajectory node told last, and its reasons; None: nothing heard."""
         self.inputs: Inputs | None = None
@@ -84,7 +86,7 @@ class Inspector:
         """Wait until these nodes are there, no longer than the timeout; full names of all other nodes."""
         end = time.monotonic() + timeout_s
         while not set(expected) <= set(names := self._nodes()) and time.monotonic() < end:
-            self._spin(0.05)
+            self._spin(POLL_S)
         return names
 
     def name(self, relative: str) -> str:
@@ -121,13 +123,18 @@ class Inspector:
         """How many listen to a topic."""
         return self.node.count_subscribers(self.node.resolve_topic_name(topic))
 
-    def controllers(self, contract: Contract, sender: Sender) -> dict[str, list[Finding] | None]:
+    def ask_controllers(self, contract: Contract, sender: Sender) -> None:
+        """Ask each for its parameters whenever this spins, until `controllers`."""
+        self._check = ControllerCheck(self.node, contract.controllers, sender)
+        self._answered_by_s = time.monotonic() + ANSWER_S
+
+    def controllers(self, contract: Contract) -> dict[str, list[Finding] | None]:
         """What is wrong with each controller's parameters by topic; None: it does not answer."""
-        check = ControllerCheck(self.node, contract.controllers, sender)
-        end = time.monotonic() + ANSWER_S
-        while time.monotonic() < end and len(check.found) < len(contract.controllers):
+        check, self._check = self._check, None
+        assert check is not None, "they were not asked"
+        while time.monotonic() < self._answered_by_s and len(check.found) < len(contract.controllers):
             check.poll()
-            self._spin(0.05)
+            self._spin(POLL_S)
         check.close()
         return {controller.topic: check.found.get(controller.topic) for controller in contract.controllers}
 
@@ -236,7 +243,7 @@ class Inspector:
     def _ask(self, kind: type, service: str, request: object) -> Any:
         client = self.node.create_client(kind, service)
         try:
-            if not client.wait_for_service(timeout_sec=ANSWER_S):
+            if not is_there(client, ANSWER_S):
                 return None
             return ask_again(partial(client.call_async, request), ANSWER_S, spinning(self._executor))
         finally:
@@ -245,4 +252,7 @@ class Inspector:
     def _spin(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         end = time.monotonic() + seconds
         while not until() and (left := end - time.monotonic()) > 0.0:
+            if self._check is not None:
+                self._check.poll()
+                left = min(left, POLL_S)
             self._executor.spin_once(timeout_sec=left)

@@ -25,7 +25,7 @@ from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.listener import Listener
-from vla_accel_ros.nodes.service_calls import answer, introduce
+from vla_accel_ros.nodes.service_calls import answer, introduce, is_there
 
 ANSWER_S = 30.0
 """How long a service may take to be found and to answer: a node that starts on a busy host is slow."""
@@ -126,7 +126,7 @@ class Operator(Listener):
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = self.node.create_client(kind, name)
-        if not client.wait_for_service(timeout_sec=timeout_s):
+        if not is_there(client, timeout_s):
             raise TimeoutError(f"no service {client.srv_name} within {timeout_s:g} s: is its node running?")
 
         def ask() -> Future:
@@ -134,14 +134,15 @@ class Operator(Listener):
             future.add_done_callback(self.changed)
             return future
 
-        found = answer(self.node, name.rpartition("/")[0], ask, timeout_s, self._comes, once)
+        server = name.rpartition("/")[0]
+        found = answer(self.node, server, ask, timeout_s, self._comes, once, self.changed)
         if found is None:
             raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s")
         return found
 
     def introduce(self, node: str, timeout_s: float = ANSWER_S) -> None:
         """Make a node know all clients that there are until now: its answers to others can be lost."""
-        introduce(self.node, node, timeout_s, self._comes)
+        introduce(self.node, node, timeout_s, self._comes, self.changed)
 
     def _comes(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         try:

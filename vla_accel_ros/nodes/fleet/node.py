@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import fields
-from pathlib import Path
 
 import torch
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -44,16 +42,17 @@ from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.nodes import convert, fleet_convert
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import contract_of
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
 from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet
 from vla_accel_ros.nodes.fleet.sessions import Sessions
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
-from vla_accel_ros.nodes.inference.loading import Load, choices
+from vla_accel_ros.nodes.inference.loading import choices
+from vla_accel_ros.nodes.inference.setup import chosen
 from vla_accel_ros.nodes.lifecycle import ManagedNode
-from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER, OF_THE_MODEL
+from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER
 from vla_accel_ros.nodes.process import run
 
 STEP_HZ = 50.0
@@ -83,7 +82,7 @@ class FleetSchedulerNode(ManagedNode):
     def configure(self) -> None:
         self._contract = contract = Contract.load(value(self, "contract") or demo_contract())
         make = find(FLEET_POLICIES, value(self, "policy"))
-        making = Making(self._choices(), contract)
+        making = Making(chosen(self), contract)
         self._engines = engines = self._start(making)
         self._updates = engines.updates
         within_s = value(self, "in_time_s") or (1.0 - USEFUL) * contract.chunk.max_age_s
@@ -132,15 +131,6 @@ class FleetSchedulerNode(ManagedNode):
 
     def clock_jumped(self) -> None:
         self._time.jumped(self.jumped_ns)
-
-    def _choices(self) -> Load:
-        names = [field.name for field in fields(Load) if field.name in OF_THE_MODEL and field.name != "model"]
-        chosen = {name: value(self, name) for name in names}
-        chosen |= {
-            "answers": value(self, "language_answers"),
-            "answer_tokens": value(self, "language_max_tokens"),
-        }
-        return Load(Path(value(self, "model") or demo_model()), **chosen)
 
     def _start(self, making: Making) -> Engines:
         log, load = self.get_logger(), making.load

@@ -25,9 +25,11 @@ _RENAMED = {"answers": "language_answers", "answer_tokens": "language_max_tokens
 
 
 def chosen(node: ManagedNode) -> Load:
-    """What to load and how."""
-    names = [field.name for field in fields(Load) if field.name != "model"]
-    options = {name: value(node, _RENAMED.get(name, name)) for name in names}
+    """What to load and how, as far as the node has parameters for it."""
+    names = {one.name: _RENAMED.get(one.name, one.name) for one in fields(Load) if one.name != "model"}
+    options = {
+        name: value(node, parameter) for name, parameter in names.items() if node.has_parameter(parameter)
+    }
     return Load(Path(value(node, "model") or demo_model()), **options)
 
 

@@ -72,12 +72,13 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
         contract, found["contract"] = _contract(question, asked)
         image_bytes = 0
         if contract is not None:
+            visitor.ask_controllers(contract, Sender.of(contract, asked["trajectory"].get("stamp", "now")))
             tell(f"watching for {question.seconds:g} s")
             seen = visitor.watch(contract, question.seconds)
             found["graph"] = visitor.look([*inputs(contract), *outputs(contract)])
             image_bytes = max((a.size for several in seen.arrivals.values() for a in several), default=0)
             found["streams"] = streams.judge(contract, seen, _lacks_profile(processes))
-            found["controllers"] = _controllers(visitor, contract, asked["trajectory"])
+            found["controllers"] = _controllers(visitor, contract)
         found["nodes"] += _diagnostics(visitor.diagnostics())
         tell("looking at the model and the machine")
         model, found["model"] = _model(question, asked, contract)
@@ -215,10 +216,9 @@ def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Con
     return contract, found or [ok("contract", f"{contract.robot}, {path}")]
 
 
-def _controllers(visitor: Inspector, contract: Contract, trajectory: dict[str, Any]) -> list[Finding]:
-    sender = Sender.of(contract, trajectory.get("stamp", "now"))
+def _controllers(visitor: Inspector, contract: Contract) -> list[Finding]:
     found = []
-    for topic, findings in visitor.controllers(contract, sender).items():
+    for topic, findings in visitor.controllers(contract).items():
         if findings is None:
             mend = "is it running, and what the contract's kind says?"
             found.append(warning(topic, "its controller does not tell its parameters", mend))
