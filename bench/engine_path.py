@@ -1,7 +1,7 @@
 """The product's own path, frames in host memory to actions in host memory, beside its stages alone.
 
     python bench/engine_path.py [--kinds pi0 pi05 smolvla] [--views 1 2 3] [--runs N] [--size H W]
-        [--pageable]
+        [--pageable] [--plain N]
 
 A frame is `Engine.observe` and `Engine.act`: two requests through the scheduler, by the host's clock, until
 the actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise, of
@@ -9,8 +9,10 @@ SmolVLA those of resize, prefix and step, replayed and waited for after each fra
 is not a kernel of theirs: words and upload, scheduling, noise, reading and scaling actions. The upload of the
 same frames is timed by itself, too: its time is the machine's. Frames lie in page-locked memory, as in the
 cameras' rings. Counted over further frames: bytes asked of the device's allocator, and tensors and bytes that
-Python has page-locked. Prints a table and writes bench/results/engine_path.json. --small runs tiny models in
-float32 on a CPU to try the command; its figures mean nothing and are written only to --out.
+Python has page-locked. With --plain N as many frames of an engine in plain torch follow each case (`plain`),
+beside the seconds that the stages took to be made (`made_s`). Prints a table and writes
+bench/results/engine_path.json. --small runs tiny models in float32 on a CPU to try the command; its figures
+mean nothing and are written only to --out.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--runs", type=int, default=500, help="frames of each case (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
     add("--pageable", action="store_true", help="frames in ordinary memory")
+    add("--plain", type=int, default=0, metavar="N", help="frames in plain torch, too (default: none)")
     return finish(parser, arguments)
 
 
@@ -97,22 +100,45 @@ def cases(
     """One for each number of views, of one engine."""
     policy = random_policy(config, device, dtype)
     engine = Engine(policy, fast=True, steps=STEPS)
-    engine.prepare(arguments.views, [arguments.prompt])
+    made = prepared(engine, arguments.views, arguments.prompt)
+    slow = Engine(policy, steps=STEPS) if arguments.plain else None
     for views in arguments.views:
-        made = [
+        seen = [
             random_observation(policy, views, arguments.prompt, tuple(arguments.size), seed)
             for seed in range(OBSERVATIONS)
         ]
-        held = [] if arguments.pageable else [page_locked(observation) for observation in made]
-        given = made if arguments.pageable else [observation for observation, _ in held]
+        held = [] if arguments.pageable else [page_locked(observation) for observation in seen]
+        given = seen if arguments.pageable else [observation for observation, _ in held]
         try:
             state = "pageable" if arguments.pageable else held[0][1].lock.state
             stages, upload = stages_of(engine, given[0], arguments.prompt), upload_of(engine, given[0])
             found = measure(engine, given, stages, upload, arguments.runs)
+            if slow is not None:
+                found |= {"plain": plain(slow, given, arguments.plain), "made_s": made}
             yield {"kind": config.kind, "views": views, "frames": state, **found}
         finally:
             for _, registration in held:
                 registration.end()
+
+
+def prepared(engine: Engine, views: Sequence[int], prompt: int) -> float:
+    """Seconds that the stages took to be made."""
+    began_s = time.perf_counter()
+    engine.prepare(views, [prompt])
+    synchronize(engine.policy.device)
+    return round(time.perf_counter() - began_s, 2)
+
+
+def plain(engine: Engine, observations: Sequence[Observation], runs: int) -> dict[str, float]:
+    """Frames of an engine without stages."""
+    device, taken = engine.policy.device, list[float]()
+    for number in range(WARM_UP + runs):
+        synchronize(device)
+        begin_s = time.perf_counter()
+        with engine.observe(observations[number % len(observations)]) as prefix:
+            engine.act(prefix)
+        taken.append(time.perf_counter() - begin_s)
+    return _figures(1e3 * np.array(taken[WARM_UP:]))
 
 
 def measure(

@@ -32,7 +32,7 @@ from full_size.gpu import alone, gpu_id
 from grids.measure import synchronize
 from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 from vla_accel_ros.engine.stages.prefill.layered import grouped
 from vla_accel_ros.engine.stages.stages import Stages

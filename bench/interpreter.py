@@ -34,8 +34,7 @@ import ingest
 import numpy as np
 import torch
 
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool, Prefixes
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment

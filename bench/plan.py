@@ -10,7 +10,8 @@ allocator's peak; OUT/plan_GPU.json, and the rows as a table. The shipped device
 the GPU: on an H100 it is the H200's figures scaled by public data. Micro-benchmarks have a third of
 --seconds, then exact stages of all models come before those in 8 bits; what would begin later is left out and
 named. --small tries all of it with tiny models on a CPU, whose times mean nothing; nothing is written then
-without --out. --page FILE prints the rows of such a file as docs/plan.md has them.
+without --out. --page FILE prints the rows of such a file as docs/plan.md has them; --tuned FILE the products
+of rows in 8 bits that `vla tune` timed as a device file has them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--recorded", action="store_true", help="against what is measured already, also on a GPU")
     add("--page", type=Path, metavar="FILE", help="print the rows of a plan_GPU.json for docs/plan.md")
+    add("--tuned", type=Path, metavar="FILE", help="print what `vla tune` timed for a device file")
     add("--small", action="store_true", help="tiny models on the CPU, to try the command")
     add("--kinds", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     add("--views", nargs="+", type=int, default=(1, 2, 3))
@@ -59,6 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print, write."""
     if arguments.page:
         print(page(json.loads(arguments.page.read_text())["rows"], arguments.page.stem))
+        return 0
+    if arguments.tuned:
+        from predicted import tuned
+
+        print("\n".join(tuned.lines(json.loads(arguments.tuned.read_text()))))
         return 0
     if arguments.small:
         return _measured(arguments, arguments.out)

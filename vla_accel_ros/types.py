@@ -43,6 +43,11 @@ class Observation:
     stamps_ns: Mapping[str, int] = field(default_factory=dict)
     robot: str = ""
 
+    def check_intact(self) -> None:
+        """To be called once the pixels were taken. Raises Torn if the images were overwritten until now."""
+        if not self.intact():
+            raise Torn(f"the images of {self.stamp_ns} were overwritten: use the next")
+
 
 @dataclass(frozen=True)
 class Agreement:

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
 from vla_accel_ros.types import Observation
 

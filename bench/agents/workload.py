@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.queue import QueueFull
 from vla_accel_ros.engine.request import ASK, OBSERVE, Request
 from vla_accel_ros.engine.scheduler import Scheduler

@@ -12,6 +12,7 @@ BEGIN, END = "<!-- begin: python bench/faults.py -->", "<!-- end -->"
 PASSING = (
     "everything is fresh",
     "going to where",
+    "waiting for the controllers",
     "beginning anew",
     "the joints are moving",
     "coming to rest",

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, slots_for
 from vla_accel_ros.engine.config import SPECULATIVE, EngineConfig
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment

@@ -24,7 +24,7 @@ from node_loops.setting import JOINTS_HZ, Setting
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.chunk_record import ChunkWriter
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.streaming import Streaming
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded

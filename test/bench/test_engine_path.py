@@ -40,6 +40,14 @@ def test_every_case_has_the_engines_path_beside_its_stages(
     assert len(lines) == 7 and lines[1].startswith("pi0, 1 view ")
 
 
+def test_plain_torch_is_measured_beside_the_stages_if_it_is_asked_for(tmp_path: Path) -> None:
+    given = ["--small", "--runs", "2", "--plain", "2", "--kinds", "smolvla", "--views", "1"]
+    assert engine_path.main([*given, "--size", "30", "40", "--out", str(tmp_path)]) == 0
+    (case,) = json.loads((tmp_path / "engine_path.json").read_text())["cases"]
+    assert case["plain"]["p99_ms"] >= case["plain"]["p50_ms"] > 0
+    assert case["made_s"] > 0
+
+
 def test_without_a_gpu_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,24 @@ def test_the_tables_of_the_page_are_those_of_the_files(capsys: pytest.CaptureFix
         assert len(rows) > 20 and all(row in text for row in rows)
 
 
+def test_what_was_tuned_is_printed_as_a_device_file_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = {
+        "prefill, 2 views, gate and up, w8a8 rows": {"before_us": 282.8, "us": 202.4151},
+        "encode, 1 views, fc2, fp8 rows": {"before_us": 26.2, "us": 22.3},
+        "encode, 1 views, o, fp8 rows": None,
+        "project, int4": {"before_us": 9.0, "us": 8.0},
+    }
+    file = tmp_path / "tuned.json"
+    file.write_text(json.dumps({"about": {"batches": [1]}, "done": done}))
+    assert main(["--tuned", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "  - [544, 32768, 2048, int8 gated rows, 202.42]",
+        "  - [256, 1152, 4304, fp8 rows, 22.3]",
+    ]
+
+
 def test_everything_runs_small_on_a_cpu(tmp_path: Path) -> None:
     assert main(["--small", "--out", str(tmp_path), "--views", "1"]) == 0
     found = json.loads((tmp_path / "plan_small.json").read_text())

@@ -16,6 +16,8 @@ URDF = """\
   <joint name="a" type="revolute"><limit lower="-2" upper="2" velocity="3" effort="9"/></joint>
   <joint name="b" type="prismatic"><limit lower="0" upper="0.08" velocity="0.2" effort="1"/></joint>
   <joint name="wheel" type="continuous"><limit velocity="1" effort="1"/></joint>
+  <joint name="other" type="prismatic"><limit upper="0.08" velocity="0.2"/><mimic joint="b"/></joint>
+  <joint name="bare" type="revolute"/>
 </robot>
 """
 
@@ -158,10 +160,26 @@ MISTAKES = {
         ("unit: m}", "map: {robot: [0, 1.0e+300], policy: [0, 1.0e-300]}}",
          "joints[1].map = 0.0 is no usable scale: give points further apart"),
         ("unit: m}", "map: {robot: [0, 1]}}", "joints[1].map.policy is missing: add it"),
+        ("upper: 2.0", "upper: 1.0e+6",
+         "joints[0].upper = 1000000.0 is further than 10000 from zero: give the joint's range"),
+        ("lower: -1", "lower: -2.0e+4", "joints[0].lower = -20000.0 is further than 10000 from zero"),
+        ("lower: -1, upper: 2.0", "lower: 0, upper: 1.0e-9",
+         "joints[0].lower = 0.0 leaves less than 1e-06 to upper = 1e-09: mend them"),
+        ("velocity: 1.5", "velocity: 1.0e+9", "joints[0].velocity = 1000000000.0 is more than 1000 per s"),
+        ("acceleration: 9,", "acceleration: 1.0e+9,", "joints[0].acceleration = 1000000000.0 is more than"),
+        ("acceleration: 9,", "acceleration: 0.1,", "joints[0].acceleration = 0.1 means that a stop from "
+         "velocity = 1.5 takes more than 10 s: raise it, or lower velocity"),
     ],
     FROM_URDF: [
         ("name: a", "name: arm", "joints[0].name = 'arm' is no moving joint of "),
-        ("name: a", "name: arm", ": name one of its moving joints (a, b, wheel)"),
+        ("name: a", "name: arm", ": name one of its moving joints (a, b, wheel, other, bare)"),
+        ("name: b", "name: other", "joints[1].name = 'other' mimics b in "),
+        ("name: b", "name: other", ": name b alone, which moves both"),
+        ("upper: 1.5, velocity: 1}", "lower: 2, upper: 1.5, velocity: 1}",
+         "joints[0].lower = 2.0 is not below upper = 1.5: swap or mend them"),
+        ("upper: 1.5, velocity: 1}", "lower: 2, velocity: 1}",
+         "joints[0].lower = 2.0 is not below upper = 2: swap or mend them"),
+        ("velocity: 1}", "velocity: 0}", "joints[0].velocity = 0 is not greater than 0: raise it"),
         ("upper: 1.5", "upper: 2.5", "joints[0].upper = 2.5 is wider than 2 in "),
         ("upper: 1.5", "lower: -3", ": narrow it, or mend the URDF if that is wrong"),
         ("velocity: 1}", "velocity: 4}", "joints[0].velocity = 4.0 is wider than 3 in "),
@@ -209,6 +227,19 @@ def test_a_joint_that_the_urdf_gives_no_range_needs_one(tmp_path):
         f"  joints[1].lower is missing: {given}",
         f"  joints[1].upper is missing: {given}",
     ]
+
+
+def test_a_joint_without_any_limit_in_the_urdf_is_refused_unless_the_contract_has_them(tmp_path):
+    text = FROM_URDF.replace("name: b", "name: bare").replace("[a, b]", "[a, bare]")
+    with pytest.raises(ValueError) as refusal:
+        load_with_urdf(tmp_path, text)
+    given = f"add it, since {tmp_path / 'two.urdf'} gives this revolute joint none"
+    assert str(refusal.value).splitlines()[1:] == [
+        f"  joints[1].{key} is missing: {given}" for key in ("lower", "upper", "velocity")
+    ]
+    whole = text.replace("acceleration: 2}", "acceleration: 2, lower: -1, upper: 1, velocity: 0.5}")
+    bare = load_with_urdf(tmp_path, whole).joints[1]
+    assert (bare.lower, bare.upper, bare.velocity) == (-1.0, 1.0, 0.5)
 
 
 def test_a_wrong_urdf_is_named_itself(tmp_path):

@@ -287,7 +287,10 @@ class TrajectoryLogic:
 
     def _send_to(self, one: Controller, decided: Trajectory, now_ns: int) -> None:
         if self.stream is not None:
-            self.stream.follow(decided, now_ns)
+            if isinstance(self.stream, CommandStream) and self._joints.newest_ns is not None:
+                self.stream.follow(decided, now_ns, self._joints.newest())
+            else:
+                self.stream.follow(decided, now_ns)
             return
         decided, lead_s = decided.select(one.joints), self.parameters.lead_s
         self.held_up()

@@ -86,6 +86,23 @@ def test_it_starts_where_the_joints_are_follows_chunks_and_holds_their_end():
     np.testing.assert_array_equal(states[-1].velocity, 0.0)
 
 
+def test_joints_that_are_outside_of_their_range_are_led_into_it_and_others_begin_where_the_path_does():
+    stream = make_stream()
+    here = np.array([LIMITS.upper[0] + 0.3, 0.1, LIMITS.lower[2] - 0.05])
+    goal = np.clip(here, LIMITS.lower, LIMITS.upper)
+    at_rest = Trajectory(JOINTS, np.array([START + S]), goal[None], np.zeros((1, 3)))
+    stream.follow(at_rest, START, np.where([False, True, False], 0.4, here))  # one is told elsewhere now
+    states = [stream.tick(START), *ticks(stream, START, 2.0)]
+    positions = np.array([state.position for state in states])
+    np.testing.assert_array_equal(positions[0], here)
+    speed = np.diff(positions, axis=0) / PERIOD_S
+    assert (np.abs(speed) <= LIMITS.velocity * 1.001).all()
+    assert (np.abs(np.diff(speed, axis=0)) / PERIOD_S <= LIMITS.acceleration * 1.01).all()
+    np.testing.assert_allclose(positions[-1], goal)
+    np.testing.assert_array_equal(positions[:, 1], 0.1)
+    assert stream.at_rest(START + 2 * S)
+
+
 @pytest.mark.parametrize("late_ms", [30, 60, 300])
 def test_a_late_tick_makes_no_leap_and_the_path_is_caught_up_with(late_ms):
     stream, buffer = make_stream(), make_buffer()

@@ -88,6 +88,52 @@ def test_a_trajectory_that_is_never_executed_is_late_and_then_lost():
     assert delivery.lost == 1 and not delivery.trouble
 
 
+def steps(delivery: Delivery, since_ns: int, until_ns: int) -> None:
+    """The watchdog's rate."""
+    for now_ns in range(since_ns, until_ns + 1, 20 * MS):
+        delivery.step(now_ns)
+
+
+def test_what_is_not_executed_in_time_is_overdue_until_it_is_or_is_lost():
+    delivery = Delivery(0.03, 0.15)
+    now_ns = run(delivery, 5, 10)
+    steps(delivery, now_ns - S, now_ns)
+    assert not delivery.overdue(now_ns), "all was executed"
+    delivery.sent(now_ns, now_ns - 300 * MS, now_ns)  # held up before it was sent
+    delivery.sent(now_ns + 33 * MS, now_ns + 33 * MS, now_ns + 33 * MS)
+    steps(delivery, now_ns, now_ns + 240 * MS)
+    assert not delivery.overdue(now_ns + 240 * MS)
+    steps(delivery, now_ns + 260 * MS, now_ns + S)
+    assert delivery.overdue(now_ns + S) and not delivery.overdue(now_ns + 3 * S)
+    delivery.executing(now_ns + 33 * MS, now_ns + S)
+    assert not delivery.overdue(now_ns + S) and not delivery.unsure
+    delivery.sent(now_ns + 2 * S, now_ns + 2 * S, now_ns + 2 * S)
+    delivery.executing(now_ns + 33 * MS, now_ns + 5 * S)
+    assert delivery.unsure and not delivery.overdue(now_ns + 5 * S)
+
+
+def test_what_is_not_acknowledged_in_time_is_overdue_too():
+    delivery = Delivery(0.03, 0.15)
+    delivery.step(S)
+    delivery.sent(S, S, S)
+    delivery.acknowledged(False, S + 20 * MS)
+    steps(delivery, S, S + 240 * MS)
+    assert not delivery.overdue(S + 240 * MS)
+    steps(delivery, S + 260 * MS, S + 300 * MS)
+    assert delivery.overdue(S + 300 * MS)
+    delivery.acknowledged(True, S + 310 * MS)
+    assert not delivery.overdue(S + 320 * MS)
+
+
+def test_a_process_that_was_not_scheduled_has_not_waited_for_what_it_sent_before():
+    delivery = Delivery(0.03, 0.15)
+    delivery.step(S)
+    delivery.sent(S, S, S)
+    delivery.step(S + 20 * MS)
+    delivery.step(S + 900 * MS)
+    assert not delivery.overdue(S + 900 * MS)
+
+
 def test_what_others_have_it_execute_says_nothing():
     delivery = Delivery(0.03, 0.15)
     now_ns = run(delivery, 5, 10)

@@ -515,3 +515,11 @@ def test_a_way_home_of_which_the_first_part_is_held_up_gets_there(held_up_s):
     assert not late and HOMING not in logic.holds
     assert controller.state(now[0]).position == pytest.approx(home)
     assert not judge_path(*controller.path(now[0]), LIMITS, [], [])
+
+
+def test_a_controller_that_says_that_it_rests_where_no_joint_can_be_is_not_led_from_there():
+    arm = Arm()
+    play(arm, 1, 0.0)
+    before = arm.hand_over.commanded(arm.now)
+    arm.hand_over.rests(np.array([1e9, 0.0, 0.0]), arm.now, LEAD_S)
+    np.testing.assert_array_equal(arm.hand_over.commanded(arm.now), before)

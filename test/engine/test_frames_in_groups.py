@@ -19,7 +19,7 @@ from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.config import LANES, ONE
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Launched
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, MicroBatch, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy

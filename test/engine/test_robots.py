@@ -18,12 +18,11 @@ from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.lanes.lane import Stream
-from vla_accel_ros.engine.policies import policy as scheduling
-from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
+from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request, by_priority
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
-from vla_accel_ros.models.openvla.processing import ActionStats
+from vla_accel_ros.models.openvla.policy import ActionStats, OpenVLAPolicy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
@@ -339,11 +338,11 @@ def test_a_bad_observation_ends_its_own_requests_alone(policy: Policy, fast: boo
     assert not engine.scheduler.requests
 
 
-class Together(scheduling.Policy):
+class Together(SchedulingPolicy):
     """A policy that has all frames that wait computed in one micro-batch."""
 
     def next(self, lane, ready, now_s, due_s=0.0):
-        seen = scheduling.by_priority([request for request in ready if request.want == OBSERVE])
+        seen = by_priority([request for request in ready if request.want == OBSERVE])
         return MicroBatch(ENCODE, tuple(seen)) if seen else None
 
 

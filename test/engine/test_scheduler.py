@@ -21,8 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane, Stream
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.policies.policy import Policy

@@ -106,6 +106,21 @@ def test_one_denoising_step_has_nothing_to_compare_the_last_with():
 
 
 @pytest.mark.parametrize(
+    ("spec", "updates", "says"),
+    [
+        ("update_ratio:0.4", 0, "needs 2 denoising updates a chunk, and there are 0: use all or static:N."),
+        ("update_ratio:0.4", 1, "needs 2 denoising updates a chunk, and there are 1"),
+        ("all; put *=last_update:1", 0, "needs 1 denoising updates a chunk, and there are 0"),
+        ("spread:0.1", 10, "needs 2 further samples a chunk, and there are 0"),
+    ],
+)
+def test_a_horizon_without_its_signal_is_refused(spec: str, updates: int, says: str):
+    with pytest.raises(ValueError) as refusal:
+        Horizons(spec).check(updates)
+    assert says in str(refusal.value) and str(refusal.value).startswith("horizon is ")
+
+
+@pytest.mark.parametrize(
     ("word", "chunk", "beside"),
     [
         ("update_ratio:0.4", make_chunk([[1, 1, NAN, 1], [1, 1, 1, 1]]), {}),
@@ -193,7 +208,6 @@ def test_each_task_may_have_a_rule_of_its_own():
         ("", 5),
     ):
         assert horizons.of(chunk, instruction) == Horizon(actions, actions), instruction
-    assert len(horizons.rules) == 3
     with pytest.raises(ValueError, match="horizon has 'static:3' after a ';': give the instructions"):
         Horizons("all; static:3")
     with pytest.raises(ValueError, match="horizon has '=static:3' after a ';'"):

@@ -45,7 +45,7 @@ from vla_accel_ros.kernels.triton import (
 )
 from vla_accel_ros.kernels.tuning import Config, Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
-from vla_accel_ros.models.openvla.processing import PixelNorm
+from vla_accel_ros.models.openvla.policy import PixelNorm
 from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI
 from vla_accel_ros.tools.tune import pieces, wide_pieces
 

@@ -10,7 +10,8 @@ from builders import make_config, make_model
 from drawing import DEVICE, Drawing
 from openvla_builders import make_openvla, make_openvla_config
 
-from vla_accel_ros.engine.kv.pool import KVPool, PagePool
+from vla_accel_ros.engine.kv.pages import PagePool
+from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import Kernels
 from vla_accel_ros.kernels.triton import packed_attention, rows

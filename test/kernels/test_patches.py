@@ -15,7 +15,7 @@ from torch import Tensor
 from vla_accel_ros.kernels.reference import image
 from vla_accel_ros.kernels.reference.image import Views
 from vla_accel_ros.kernels.triton import image as kernels
-from vla_accel_ros.models.openvla.processing import PixelNorm
+from vla_accel_ros.models.openvla.policy import PixelNorm
 from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, padded
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.processing.resize import resize_bilinear

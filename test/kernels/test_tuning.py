@@ -23,6 +23,7 @@ from vla_accel_ros.kernels.tuning import (
     Table,
     cache_file,
     load_table,
+    packaged_table,
     read_table,
     safe,
 )
@@ -140,3 +141,10 @@ def test_a_partition_has_the_table_of_its_size_or_that_of_the_device(
     own.write_text("{")
     with pytest.raises(ValueError, match=r"32sms.* is no tuning table"):
         load_table(device, 32)
+
+
+def test_a_capability_has_the_table_of_the_package_or_an_empty_one() -> None:
+    packaged = packaged_table(90, 132)
+    assert packaged.source == "sm_90.json" and packaged.processors == 132
+    assert Shape("int8_product", 544, 2560, 2048, "int8").key in packaged.entries
+    assert packaged_table(80, 108) == Table(108)

@@ -22,7 +22,7 @@ from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.openvla.checkpoint import load_openvla_model
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
-from vla_accel_ros.models.openvla.processing import ActionStats, ActionTokens
+from vla_accel_ros.models.openvla.policy import ActionStats, ActionTokens
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ class Robot:
             rest=self._adapter.rest,
             open=lambda: None,
             rests_ns=self._adapter.rests_ns,
+            waits=False,
         )
         self.streams = kind == "forward_command"
         self.standing = Hold(self.node)

@@ -15,9 +15,9 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.sim_robot import choose_task
 from vla_accel_ros.sensing.force_slot import ForceReader
 from vla_accel_ros.sim.robot import SimRobot
+from vla_accel_ros.sim.tasks import choose_task
 
 
 def send(operator: Operator, trajectory: Trajectory, stamp: str = "now") -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from vla_accel_ros.kernels.tuning import INT8_PRODUCT, safe
+from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, packaged_table, safe
 from vla_accel_ros.kernels.tuning import Shape as KernelShape
 from vla_accel_ros.planning.cost import correction, price, total, waves_us
 from vla_accel_ros.planning.device import Device, Number, Shape, load
@@ -17,12 +17,13 @@ from vla_accel_ros.planning.operations import (
     ROWS,
     SDPA,
     Kind,
+    Op,
     attention,
     of_rows,
     one_pass,
     product,
 )
-from vla_accel_ros.planning.rows import own_rate, rows_us
+from vla_accel_ros.planning.rows import own_rate, rows_us, steps, stores_us, tile
 
 H200 = load("h200")
 BARE = replace(H200, gemm=())
@@ -81,21 +82,56 @@ def test_an_operation_of_plain_torch_is_no_smallest_launch() -> None:
     assert plain - ours == pytest.approx(BARE.value("plain_start_us") - BARE.value("pass_start_us"))
 
 
-def test_rows_in_8_bits_are_priced_by_the_tiles_that_the_kernel_has() -> None:
-    op = of_rows([product("qkv", 1, 544, 2560, 2048, "int8")])[0]
-    tile = safe(KernelShape(INT8_PRODUCT, 544, 2560, 2048, "int8"), H200.sms)
-    blocks = -(-544 // tile.block_m) * -(-2560 // tile.block_n)
-    chunks = -(-2048 // tile.block_k)
-    least = H200.value("rows_chunk_us") * chunks * -(-blocks // H200.sms)
-    assert price(op, H200).us >= H200.value("start_us") + least
-    few, more = (of_rows([product("qkv", 1, rows, 2560, 1024, "int8")])[0] for rows in (33, 51))
-    assert rows_us(few, H200) == rows_us(more, H200)  # of one tile of rows: its loads are what takes time
-    gated, plain = (
-        of_rows([product(name, 1, 544, columns, 2048, "int8")])[0]
-        for name, columns in (("gate and up", 32768), ("down", 16384))
-    )
+def rows_of(rows: int, columns: int, inner: int, dtype: str = "int8", name: str = "qkv") -> Op:
+    return of_rows([product(name, 1, rows, columns, inner, dtype)])[0]
+
+
+@pytest.mark.parametrize(("dtype", "stored"), [("int8", "int8"), ("fp8", "float8_e4m3fn")])
+def test_rows_in_8_bits_are_priced_by_the_tiles_that_engines_launch(dtype: str, stored: str) -> None:
+    packaged = packaged_table(90, H200.sms)
+    for op, shape in (
+        (rows_of(544, 2560, 2048, dtype), KernelShape(INT8_PRODUCT, 544, 2560, 2048, stored)),
+        (rows_of(50, 8192, 1024, dtype, "gate and up"), KernelShape(INT8_GATED, 50, 4096, 1024, stored)),
+    ):
+        assert shape.key in packaged.entries and packaged.pick(shape) != safe(shape, H200.sms)
+        assert tile(op, H200) == packaged.pick(shape)
+        assert tile(op, replace(H200, capability=80)) == safe(shape, H200.sms)  # for which there is no table
+        config = packaged.pick(shape)
+        blocks = -(-shape.rows // config.block_m) * -(-shape.columns // config.block_n)
+        chunks, _ = steps(op, H200)
+        assert chunks == pytest.approx(blocks / H200.sms * -(-shape.inner // config.block_k))
+
+
+def test_blocks_of_rows_in_8_bits_share_processors_but_one_takes_what_it_takes() -> None:
+    few, more = rows_of(1, 2048, 16384), rows_of(16, 2048, 16384)  # of one tile of rows
+    unstored = replace(BARE, numbers={**BARE.numbers, "rows_store_g_s": Number(1e9, "measured", "", 0.1)})
+    assert rows_us(few, unstored) == pytest.approx(rows_us(more, unstored), rel=1e-3)
+    untuned = replace(BARE, capability=80)
+    twice, once = (steps(rows_of(512, columns, 1152), untuned)[0] for columns in (6912, 3456))
+    assert twice == pytest.approx(2 * once) and once % 1  # 216 blocks of 132 processors
+    plain, gated = rows_of(544, 16384, 2048), rows_of(544, 32768, 2048, name="gate and up")
     assert plain.by == ROWS and gated.by == GATED
-    assert rows_us(gated, H200) > 1.1 * rows_us(plain, H200)
+    assert rows_us(gated, BARE) > 1.1 * rows_us(plain, BARE)
+
+
+def test_what_rows_in_8_bits_make_is_stored_after_it_where_that_was_measured() -> None:
+    op, gated = rows_of(544, 2560, 2048), rows_of(544, 32768, 2048, name="gate and up")
+    rate = BARE.value("rows_store_g_s")
+    assert stores_us(op, BARE) == pytest.approx(544 * 2560 / rate / 1e3)
+    assert stores_us(gated, BARE) == pytest.approx(544 * 16384 / rate / 1e3)
+    without = {name: number for name, number in BARE.numbers.items() if name != "rows_store_g_s"}
+    unstored = rows_us(op, replace(BARE, numbers=without))
+    assert rows_us(op, BARE) - unstored == pytest.approx(stores_us(op, BARE))
+
+
+def test_products_of_rows_in_8_bits_are_corrected_by_those_of_their_kernel_alone() -> None:
+    op, gated = rows_of(544, 2560, 2048), rows_of(544, 2560, 2048, name="gate and up")
+    taught = replace(BARE, gemm=(Shape(544, 2560, 2048, "int8 rows", 3 * price(op, BARE).us),))
+    assert price(op, taught).us == pytest.approx(3 * price(op, BARE).us)
+    assert price(gated, taught).us == price(gated, BARE).us
+    assert price(replace(op, by=""), taught).us == price(replace(op, by=""), BARE).us
+    measured = {(shape.m, shape.n, shape.k, shape.dtype): shape.us for shape in H200.gemm}
+    assert price(op, H200).us == pytest.approx(measured[544, 2560, 2048, "int8 rows"])
 
 
 def test_rows_in_8_bits_have_the_rate_of_the_device_where_the_kernel_was_not_measured() -> None:

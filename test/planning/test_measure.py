@@ -11,6 +11,7 @@ import torch
 from launches import Launches
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.models.layers.llama import RMSNorm
 from vla_accel_ros.models.smolvla.stack import rotary_tables, rotate
 from vla_accel_ros.planning import cost, micro
@@ -28,7 +29,7 @@ from vla_accel_ros.planning.micro import (
     us_of,
 )
 from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Op, attention
-from vla_accel_ros.planning.rows import own_rate, rows_us
+from vla_accel_ros.planning.rows import own_rate, rows_us, tile
 from vla_accel_ros.planning.sizes import MODELS
 
 CPU = torch.device("cpu")
@@ -126,7 +127,8 @@ def test_rows_in_8_bits_are_explained_by_the_numbers_that_are_made_of_them(
     given = {(544, 32768): 300.0, (51, 2560): 9.0}
     timed: list[Op] = []
 
-    def us(op: Op, device: torch.device) -> float:
+    def us(op: Op, device: torch.device, config: Config) -> float:
+        assert config == tile(op, h200)
         timed.append(op)
         return given[op.rows, op.columns]
 
@@ -148,7 +150,7 @@ def test_a_product_of_rows_in_8_bits_takes_some_time_or_says_why_not(dtype: str)
     made = measure(
         load("h200"), CPU, [], large=16, megabytes=1, rows=[dtype, "int4"], rows_of=small, say=said.append
     )
-    assert made.numbers[f"{dtype}_rows_tflops"].words == "a product of (12, 64, 32) by safe tiles"
+    assert made.numbers[f"{dtype}_rows_tflops"].words == "a product of (12, 64, 32) in engines' tiles"
     assert made.value("rows_chunk_us") > 0 and len(said) == 1 and "int4 rows were not measured" in said[0]
 
 

@@ -211,7 +211,7 @@ def test_engines_with_rows_in_8_bits_are_predicted_within_10_percent_also_where_
     whole = {row["precision"]: row["off_percent"] for row in rows if row["stage"] == "whole"}
     assert whole.keys() == {f"{name}{too}" for name in ("w8a8", "w8a8-fp8") for too in ("", ", denoise too")}
     assert all(abs(off) < 10 for off in whole.values())
-    assert all(row["met"] or (row["stage"] == "encode" and row["reason"]) for row in rows)
+    assert all(row["met"] or (row["stage"] == "denoise" and row["reason"]) for row in rows)
 
 
 def test_denoising_in_8_bits_is_planned_where_memory_is_fast_if_it_is_asked_for() -> None:
@@ -220,7 +220,7 @@ def test_denoising_in_8_bits_is_planned_where_memory_is_fast_if_it_is_asked_for(
         alone, too = (Work(precision=precision, eight_bit_denoise=asked) for asked in (False, True))
         before, after = make_plan(PI05, h200, alone), make_plan(PI05, h200, too)
         assert before.stages["prefill"] == after.stages["prefill"]
-        assert after.stages["denoise"].time.us > 2 * before.stages["denoise"].time.us
+        assert after.stages["denoise"].time.us > 1.5 * before.stages["denoise"].time.us
         assert after.stages["denoise"].launches > before.stages["denoise"].launches
         more = copies(PI05, after.work) - copies(PI05, before.work)
         assert after.memory.copies - before.memory.copies == more > 3e8

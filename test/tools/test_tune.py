@@ -19,6 +19,7 @@ from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.tune import choose
 from vla_accel_ros.tools.tune.choose import LAYER
+from vla_accel_ros.tools.tune.command import bound_memory
 from vla_accel_ros.tools.tune.pieces import Piece
 from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning
 
@@ -47,6 +48,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         yield LAYER, step
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     here: dict[str, Any] = {"machine": {}, "versions": {}}
     monkeypatch.setattr("vla_accel_ros.tools.tune.steps.provenance", lambda: here)
     monkeypatch.setattr("vla_accel_ros.kernels.ops.ops_for", lambda device: None)
@@ -68,6 +70,32 @@ def test_what_it_gained_is_said_and_stands_in_the_file(
     assert "a layer of a denoising step: 10.00 us before, 8.00 now (-20.0%)" in said
     assert data["done"] == {name: {"before_us": 10.0, "us": 8.0} for name in ("a kernel", LAYER)}
     assert data["finished"] and read_table(json.dumps(data), "out", 132).entries == {}
+
+
+def test_memory_is_bounded_on_the_gpu_in_use_by_its_number(
+    tmp_path: Path, tuned: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded: list[tuple[torch.device, float]] = []
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+    monkeypatch.setattr(
+        "vla_accel_ros.tools.tune.command.bound_memory", lambda device, gib: bounded.append((device, gib))
+    )
+    assert main(["tune", "--gib", "5", "--out", str(tmp_path / "out.json")]) == 0
+    assert bounded == [(torch.device("cuda", 1), 5.0)]  # torch refuses "cuda" alone there
+
+
+@pytest.mark.gpu
+def test_no_more_of_the_memory_is_allocated_than_its_bound() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved(device) / 2**30
+    bound_memory(device, held + 1.0)
+    try:
+        torch.empty(1 << 29, dtype=torch.uint8, device=device)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(2 << 30, dtype=torch.uint8, device=device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 @pytest.mark.parametrize("options", [["--minutes", "0"], ["--gib", "nan"]])

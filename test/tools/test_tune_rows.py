@@ -135,6 +135,7 @@ def test_weights_alone_leave_the_rest_of_the_table(
         yield kind, step
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     monkeypatch.setattr("vla_accel_ros.kernels.ops.ops_for", lambda device: None)
     monkeypatch.setattr("vla_accel_ros.tools.tune.command.bound_memory", lambda device, gib: None)
     monkeypatch.setattr("vla_accel_ros.kernels.tuning.load_table", lambda device, sms: used)

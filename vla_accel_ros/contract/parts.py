@@ -27,6 +27,9 @@ TRANSPORTS = ("raw", "compressed", "ring")
 SERVO = ("servo_joint", "servo_twist")
 _TOPIC = rf"{NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw"
+# Beyond these (rad or m, per s, per s^2) it is no joint's limit.
+_FURTHEST, _NARROWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e3, 1e5
+_LONGEST_STOP_S = 10.0
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
 
 
@@ -186,6 +189,9 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     if name and robot.file is not None and described is None:
         mend = f"name one of its moving joints ({', '.join(robot.joints) or 'it has none'})"
         fields.refuse("name", name, f"is no moving joint of {robot.file}", mend)
+    if described is not None and described.mimics:
+        mend = f"name {described.mimics} alone, which moves both"
+        fields.refuse("name", name, f"mimics {described.mimics} in {robot.file}", mend)
     lower = _limit(fields, robot, described, "lower")
     upper = _limit(fields, robot, described, "upper")
     if lower >= upper:
@@ -197,11 +203,29 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     if acceleration is None:
         fields.missing("acceleration", "add it, here or for all joints as acceleration of the whole file")
         acceleration = math.nan
+    _check_size(fields, lower, upper, velocity, acceleration)
     choices = ("absolute",) if twist else ("delta", "absolute")
     action = fields.choice("action", choices, "absolute") if twist else fields.choice("action", choices)
     units, following = _units(fields), _following_error(fields)
     fields.close()
     return Joint(name, lower, upper, velocity, acceleration, action, *units, following)
+
+
+def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acceleration: float) -> None:
+    """Refuse what is no joint's: whoever writes a million for "no limit" would have no limit. What is nan was
+    refused before."""
+    for key, value in (("lower", lower), ("upper", upper)):
+        if abs(value) > _FURTHEST:
+            fields.refuse(key, value, f"is further than {_FURTHEST:g} from zero", "give the joint's range")
+    if 0.0 < upper - lower < _NARROWEST:
+        fields.refuse("lower", lower, f"leaves less than {_NARROWEST:g} to upper = {upper:g}", "mend them")
+    if velocity > _FASTEST:
+        fields.refuse("velocity", velocity, f"is more than {_FASTEST:g} per s", "give the joint's own")
+    elif acceleration > _HARDEST:
+        fields.refuse("acceleration", acceleration, f"is more than {_HARDEST:g} per s^2", "give the joint's")
+    elif velocity > _LONGEST_STOP_S * acceleration:
+        what = f"means that a stop from velocity = {velocity:g} takes more than {_LONGEST_STOP_S:g} s"
+        fields.refuse("acceleration", acceleration, what, "raise it, or lower velocity")
 
 
 def _following_error(fields: Fields) -> FollowingError | None:

@@ -1,15 +1,15 @@
 """Joint limits out of a URDF file, so that they need not be copied into a contract by hand.
 
-Only <limit lower upper velocity> of the joints below <robot> is read; positions in rad or m, velocities per
-second. A URDF knows no acceleration, and effort is the controller's business. The file may come from anyone:
-a DOCTYPE, and with it every entity, is refused before it is read. xacro is a program, not a description, and
-is refused too.
+Only <limit lower upper velocity> and <mimic joint> of the joints below <robot> are read; positions in rad or
+m, velocities per second. A URDF knows no acceleration, and effort is the controller's business. The file may
+come from anyone: a DOCTYPE, and with it every entity, is refused before it is read. xacro is a program, not a
+description, and is refused too.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,13 +20,15 @@ _MOVING = ("revolute", "continuous", "prismatic")
 
 @dataclass(frozen=True)
 class UrdfJoint:
-    """One joint that can move; None for a limit that the file does not give."""
+    """One joint that can move; None for a limit that the file does not give. mimics: the joint that it
+    follows, empty where it moves by itself."""
 
     name: str
     kind: str
     lower: float | None
     upper: float | None
     velocity: float | None
+    mimics: str = ""
 
 
 def read(path: str | Path) -> dict[str, UrdfJoint]:
@@ -62,7 +64,9 @@ def read(path: str | Path) -> dict[str, UrdfJoint]:
         if name in joints:
             raise ValueError(f"{file}: joint {name!r} is there twice: name every joint once")
         if kind in _MOVING:
-            joints[name] = _joint(file, name, kind, element.find("limit"))
+            mimic = element.find("mimic")
+            mimics = "" if mimic is None else mimic.get("joint", "another")
+            joints[name] = replace(_joint(file, name, kind, element.find("limit")), mimics=mimics)
     return joints
 
 

@@ -65,13 +65,21 @@ class CommandStream:
         self._steady_ns: int | None = None
         self._on_path = np.zeros(len(self.joints), bool)
 
-    def follow(self, trajectory: Trajectory, now_ns: int) -> None:
-        """Take a trajectory over these joints, and maybe others, in place of the last."""
+    def follow(self, trajectory: Trajectory, now_ns: int, here: np.ndarray | None = None) -> None:
+        """Take a trajectory over these joints, and maybe others, in place of the last.
+
+        here: where the joints are measured, float64 [D]. The first trajectory begins there, but for what is
+        outside of the range, where it cannot: from there a joint is led to it.
+        """
         path = _ended(trajectory.select(self.joints), self._limits)
         position, velocity = path.sample(now_ns)
         if self._state is None or self._path is None:
-            self._state = MotionState(now_ns, position, velocity)
             self._on_path[:] = True
+            if here is not None:
+                out = np.where(position >= self._limits.upper, here > position, False)
+                out |= np.where(position <= self._limits.lower, here < position, False)
+                position, self._on_path = np.where(out, here, position), ~out
+            self._state = MotionState(now_ns, position, velocity)
         else:
             old_position, old_velocity = self._path.sample(now_ns)
             goes_on = (np.abs(position - old_position) <= _ROUNDING) & (

@@ -25,6 +25,8 @@ _FALL_PER_S = 0.01
 _LOOK_S = 0.02  # from one look at the controller to the next; what changed did so at any time between
 _LOOK_NS = 20_000_000
 _SAME_NS = 5_000_000  # Humble stamps its state a little later than the time that it is of
+_NEWS_S = 0.1  # that a state may be old
+_STEP_S = 0.1
 _SILENT_NS = 2_000_000_000
 _MOST = 64
 
@@ -41,6 +43,7 @@ class Delivery:
     lead_s: expected, and the least that is kept. lead_max_s: the most; beyond it `trouble` says so.
 
     Attributes for diagnostics: `lead_s` (adapted) and `lost` (trajectories that were never executed).
+    `unsure`: whether one was lost since the last that was executed: what is, only the controller knows.
     """
 
     def __init__(self, lead_s: float, lead_max_s: float) -> None:
@@ -58,7 +61,9 @@ class Delivery:
         self._state_ns: int | None = None  # of the newest state that was recognised
         self._looked_ns: int | None = None
         self._stepped_ns: int | None = None
-        self._late_s = 0.0
+        self._late_s, self.unsure = 0.0, False
+        self._waited_for: _Sent | None = None
+        self._waited_s = 0.0
 
     def sent(self, stamp_ns: int, decided_ns: int, published_ns: int) -> None:
         """A trajectory was sent. stamp_ns: of its message's header."""
@@ -81,15 +86,30 @@ class Delivery:
                 self._note(sent, sent.published_ns if last_ns is None else last_ns, state_ns)
                 if sent is found:
                     break
-            self._executed_ns, self._recognised = found.stamp_ns, True
+            self._executed_ns, self._recognised, self.unsure = found.stamp_ns, True, False
         elif self._executed_ns is None or not _same(self._executed_ns, began_ns):
             return not self._recognised or (last_ns is not None and began_ns <= last_ns - _LOOK_NS)
         while self._unseen and (state_ns - self._unseen[0].decided_ns) * 1e-9 > LOST_S:
             self._unseen.popleft()
-            self.lost += 1
+            self.lost, self.unsure = self.lost + 1, True
         late_ns = state_ns - self._unseen[0].decided_ns if self._unseen else 0
         self._state_ns, self._late_s = state_ns, max(late_ns * 1e-9, 0.0)
         return True
+
+    def overdue(self, now_ns: int) -> bool:
+        """Whether what was sent is not executed by now, and it takes longer than the motion is made for. What
+        is sent meanwhile would come as late, on top of that. What is lost is waited for no more."""
+        sent = self._waited_for
+        if sent is None or sent is not self._oldest:
+            return False
+        return self._waited_s > self._most_s + _NEWS_S and (now_ns - sent.published_ns) * 1e-9 <= LOST_S
+
+    @property
+    def _oldest(self) -> _Sent | None:
+        """Of what is not executed, as far as that is known."""
+        if self._state_ns is None:
+            return self._unacknowledged
+        return self._unseen[0] if self._unseen else None
 
     def awaits_acknowledgement(self, now_ns: int) -> bool:
         """Whether to ask what the middleware has had acknowledged: the controller tells nothing."""
@@ -128,6 +148,10 @@ class Delivery:
         wanted = min(max(self.p99_s, self._least_s), self._most_s)
         passed_s = 0.0 if self._stepped_ns is None else max(now_ns - self._stepped_ns, 0) * 1e-9
         self._stepped_ns = now_ns
+        # While this process was not scheduled it has not looked either.
+        is_same = self._waited_for is not None and self._waited_for is self._oldest
+        self._waited_s = self._waited_s + min(passed_s, _STEP_S) if is_same else 0.0
+        self._waited_for = self._oldest
         self.lead_s = max(wanted, self.lead_s - _FALL_PER_S * passed_s)
         return self.lead_s
 

@@ -124,7 +124,7 @@ class HandOver:
         where it says no such thing. Before `next`. What was sent less than lead_s before may be on its way to
         it: then nothing but a stop is sent until it has said more."""
         executed, self._doubtful = self._executed, False
-        if executed is None or position is None or not np.isfinite(position).all():
+        if executed is None or position is None or not self._inside(position):
             return
         there, velocity = executed.sample(t_ns)
         if not velocity.any() and (np.abs(position - there) <= _ROUNDING).all():
@@ -145,9 +145,14 @@ class HandOver:
         if commanded is None:
             return
         away, far = np.abs(position - commanded), usual(self._limits.velocity)
-        inside = (position >= self._limits.lower - far) & (position <= self._limits.upper + far)
-        strays = inside.all() and (away > far / 2.0).any()
+        strays = self._inside(position) and (away > far / 2.0).any()
         self._elsewhere = (np.array(position), away + far) if strays else None
+
+    def _inside(self, position: np.ndarray) -> bool:
+        """Whether joints can be here, float64 [D]; not where one is NaN."""
+        far = usual(self._limits.velocity)
+        inside = (position >= self._limits.lower - far) & (position <= self._limits.upper + far)
+        return bool(inside.all())
 
     def stop(self, braking: Trajectory | None, was_ns: int, now_ns: int, lead_s: float) -> Trajectory | None:
         """The stop to send after the clock was set, one point to rest at; None for none. was_ns: the present

@@ -19,6 +19,8 @@ from vla_accel_ros.control.trajectory import MotionState, Trajectory, extremes
 
 _KNOT_S = 0.05
 _SHORTEST_S = 0.2
+_MOST_KNOTS = 2048
+"""Of a move, however far and slow it is: what lies between them is within limits all the same."""
 # Peaks of the profile's first and second derivative.
 _PEAK_VELOCITY, _PEAK_ACCELERATION = 1.875, 5.7735
 
@@ -52,7 +54,7 @@ def move(
         float(np.max(np.sqrt(_PEAK_ACCELERATION * np.abs(way) / acceleration))),
         _SHORTEST_S,
     )
-    u = np.linspace(0.0, 1.0, max(2, math.ceil(duration_s / _KNOT_S)) + 1)[:, None]
+    u = np.linspace(0.0, 1.0, min(max(2, math.ceil(duration_s / _KNOT_S)), _MOST_KNOTS) + 1)[:, None]
     positions = start + way * u**3 * (10.0 - 15.0 * u + 6.0 * u**2)
     velocities = way / duration_s * 30.0 * u**2 * (1.0 - u) ** 2
     step_s = duration_s / (len(u) - 1)

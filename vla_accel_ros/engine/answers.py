@@ -31,9 +31,9 @@ from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import KVPool, PagePool, PoolExhausted, Tail
-from vla_accel_ros.engine.request import Request
-from vla_accel_ros.engine.stages.memory.host_buffers import to_host
+from vla_accel_ros.engine.kv.pages import PagePool, Tail
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.request import Request, failing_alone
 from vla_accel_ros.engine.stages.packed_forward import NextWords, PackedForward
 from vla_accel_ros.engine.stages.prefill.layered import sizes
 from vla_accel_ros.engine.stages.stage import put
@@ -78,7 +78,6 @@ class Answer:
     max_tokens: int
     sampling: Sampling
     rng: np.random.Generator
-    on_token: Callable[[Said], None] | None
     tokens: list[int] = field(default_factory=list)
     chosen: Tensor | None = None
 
@@ -138,11 +137,10 @@ class Answers:
         *,
         sampling: Sampling = GREEDY,
         rng: np.random.Generator | None = None,
-        on_token: Callable[[Said], None] | None = None,
     ) -> Answer:
         """Continue the first n_tokens of a held slot, until `drop`.
 
-        hidden [W]: of the prefix's last valid token. max_tokens: 1 or more. on_token: called by advance.
+        hidden [W]: of the prefix's last valid token. max_tokens: 1 or more.
         Raises ValueError for a length that cannot be and a slot that nobody holds, PoolExhausted if there is
         no room.
         """
@@ -156,7 +154,7 @@ class Answers:
             raise
         number = next(self._numbers)
         rng = np.random.default_rng(number) if rng is None else rng
-        answer = Answer(number, slot, n_tokens, tail, hidden.clone(), max_tokens, sampling, rng, on_token)
+        answer = Answer(number, slot, n_tokens, tail, hidden.clone(), max_tokens, sampling, rng)
         self.open.append(answer)
         return answer
 
@@ -164,8 +162,7 @@ class Answers:
         """One more token for every open answer, oldest first; in groups of layers the next group of it, and
         no token before the last. Waits for it.
 
-        A forward that fails adds no token, and the next call tries again. Every on_token is called; then the
-        first exception that one of them raised is raised.
+        A forward that fails adds no token, and the next call tries again.
         """
         say = self.launch()
         if self._device.type == "cuda":
@@ -192,8 +189,8 @@ class Answers:
         for answer, chosen in zip(answers, ids, strict=True):
             answer.chosen = chosen
         drawn = [answer for answer in answers if answer.sampling.temperature]
-        scores = {answer: to_host(read[answer].scores) for answer in drawn}
-        return partial(self._hear, answers, to_host(ids), scores)
+        scores = {answer: _to_host(read[answer].scores) for answer in drawn}
+        return partial(self._hear, answers, _to_host(ids), scores)
 
     def _hear(self, answers: Sequence[Answer], likeliest: Tensor, scores: dict[Answer, Tensor]) -> list[Said]:
         """Say the tokens that were chosen, whose ids int64 [answers] are on the host, and of those that are
@@ -208,15 +205,6 @@ class Answers:
         for one in said:
             if one.finished:
                 self.open.remove(one.answer)
-        errors: list[Exception] = []
-        for one in said:
-            try:
-                if one.answer.on_token is not None:
-                    one.answer.on_token(one)
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
         return said
 
     def drop(self, answer: Answer) -> None:
@@ -295,6 +283,15 @@ class Answers:
         return Said(answer, token, len(answer.tokens) == answer.max_tokens)
 
 
+def _to_host(values: Tensor) -> Tensor:
+    """A copy in page-locked memory, which is there when all is done that is in the current stream now. The
+    memory is used again once nobody refers to it and the copy has ended."""
+    if not values.is_cuda:
+        return values.clone()
+    there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return there.copy_(values, non_blocking=True)
+
+
 class TextDecoder:
     """The open answers. pool: of the prefixes. forward: computes tokens, in EngineConfig.text_groups groups
     of layers; None = plain torch, at once. ahead: whether tokens are waited for by who is given what does it;
@@ -318,7 +315,7 @@ class TextDecoder:
         self._answers = Answers(policy.model, pool, self._pages, eos, forward=forward, in_groups=in_groups)
         self._tokenizer, self._config, self._device = policy.tokenizer, config, pool.k.device
         self._ahead = pool.k.device.type == "cuda" if ahead is None else ahead
-        self._open: list[Request] = []
+        self._open: dict[Answer, tuple[Request, TextStream]] = {}
 
     @property
     def places(self) -> int:
@@ -340,17 +337,16 @@ class TextDecoder:
             )
         seed = (self._config.seed, request.number, 1) if request.seed is None else request.seed
         prefix, text = request.frame, TextStream(self._tokenizer, request.stop)
-        request.progress = self._answers.begin(
+        request.progress = answer = self._answers.begin(
             prefix.slot,
             prefix.n_tokens,
             hidden,
             request.max_tokens,
             sampling=request.sampling or GREEDY,
             rng=np.random.default_rng(seed),
-            on_token=partial(_hear, request, text),
         )
         request.tokens = text.tokens
-        self._open.append(request)
+        self._open[answer] = request, text
 
     def advance(self) -> Callable[[], None] | None:
         """One more token for every open answer, in one forward, or the next group of it.
@@ -358,11 +354,11 @@ class TextDecoder:
         On a GPU it is launched, and what waits for it is returned, which says the token after the last group:
         until then all requests are awaited.
         """
-        say, spoken = self._answers.launch(), tuple(self._open)
+        say, spoken = self._answers.launch(), tuple(request for request, _ in self._open.values())
         for request in spoken:
             request.partial = self._answers.in_progress
         if not self._ahead:
-            say()
+            self._hear(say())
             return None
         over = current_stream(self._device).record_event()
         if self._answers.in_progress:
@@ -373,18 +369,28 @@ class TextDecoder:
 
     def drop(self, request: Request) -> None:
         """Give back what an answer holds."""
-        if request in self._open:
-            self._open.remove(request)
+        if self._open.pop(request.progress, None) is not None:
             self._answers.drop(request.progress)
 
-    def _say(self, over: torch.cuda.Event, say: Callable[[], object], spoken: Sequence[Request]) -> None:
+    def _say(self, over: torch.cuda.Event, say: Callable[[], list[Said]], spoken: Sequence[Request]) -> None:
         """Say a token that was launched. over: after which it is computed."""
         try:
             over.synchronize()
-            say()
+            self._hear(say())
         finally:
             for request in spoken:
                 request.awaited = False
+
+    def _hear(self, said: Sequence[Said]) -> None:
+        """Take tokens in. One that cannot be read ends its answer and no other."""
+        for answer, token, finished in said:
+            request, text = self._open[answer]
+            with failing_alone(request):
+                if token is not None:
+                    _add(request, text.push(token))
+                if finished:
+                    _add(request, text.finish())
+                request.finished = finished or text.ended
 
     def prepare(self, slot: int, n_tokens: int, hidden: Tensor) -> None:
         """Have the forwards of every number of answers made, on a held prefix."""
@@ -408,18 +414,6 @@ def layers_of_groups(policy: AnyPolicy, count: int) -> list[int]:
     attention = 2 * (prefix.heads + prefix.kv_heads) * prefix.head_dim
     layer = float(prefix.width * (attention + 3 * prefix.mlp))
     return sizes([*[layer] * (prefix.depth - 1), layer + words * prefix.width], count)
-
-
-def _hear(request: Request, text: TextStream, said: Said) -> None:
-    """Take a token in. One that cannot be read ends this answer and no other."""
-    try:
-        if said.token is not None:
-            _add(request, text.push(said.token))
-        if said.finished:
-            _add(request, text.finish())
-        request.finished = said.finished or text.ended
-    except Exception as error:
-        request.error, request.finished = error, True
 
 
 def _add(request: Request, piece: str) -> None:

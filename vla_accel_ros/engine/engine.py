@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, Request
 from vla_accel_ros.engine.robots import Embodiment

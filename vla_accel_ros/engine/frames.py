@@ -14,28 +14,29 @@ One that is cancelled or fails between two groups gives the slot back.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import takewhile
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.request import ENCODE, PREFILL, Request, failing_alone
 from vla_accel_ros.engine.robots import Embodiment, Robots
-from vla_accel_ros.engine.stages.memory.upload import Preprocess, check_whole
-from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.memory.upload import on_host
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
 from vla_accel_ros.engine.stages.prefill.towers import Towers
-from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
-from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy
+from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
+from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Observation
 
 ENCODED_ONLY = (
@@ -51,23 +52,40 @@ class Extent(NamedTuple):
     n_images: int
 
 
-class Prefill(Protocol):
-    """Computes prefixes into held slots of one pool."""
+class Prefill(ABC):
+    """Computes prefixes into held slots of one pool. batches: whether it computes several in one forward, by
+    `observe_together`; groups: of layers, in which it computes a frame from `begin` on; None: in one go."""
 
+    batches: bool = False
+    groups: Groups | None = None
+
+    @abstractmethod
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
         """The prefix of an observation for a robot's policy, whose images are needed no longer then.
 
         Raises ValueError for one that the policy cannot take, Torn if its images were overwritten.
         """
-        ...
 
+    def observe_together(
+        self, observations: Sequence[Observation], policies: Sequence[AnyPolicy], slots: Sequence[int]
+    ) -> list[Extent]:
+        """As `observe`, of several observations with the same number of images in one forward."""
+        raise NotImplementedError
+
+    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
+        """The first group of what `observe` computes, after which the images are needed no longer.
+
+        Raises as that.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         """The prefix of a frame that is held, with other words; returns its tokens."""
-        ...
 
+    @abstractmethod
     def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
         """The hidden state [W] of a prefix's last token after the final norm, which tokens begin with."""
-        ...
 
 
 def worded_policy(frame: Prefix) -> WordedPolicy:
@@ -75,7 +93,42 @@ def worded_policy(frame: Prefix) -> WordedPolicy:
     return cast(WordedPolicy, frame.embodiment.policy)
 
 
-class PlainPrefill:
+class Preprocess:
+    """Turns observations into a policy's inputs, in any threads."""
+
+    def __init__(self, policy: AnyPolicy):
+        self._policy = policy
+        self._stream = torch.cuda.Stream(policy.device) if policy.device.type == "cuda" else None
+
+    def __call__(self, observation: Observation, policy: AnyPolicy | None = None) -> PolicyInputs:
+        """The inputs; the observation's images are needed no longer. policy: of a robot, on the same device.
+
+        Raises ValueError for an observation the policy cannot take, Torn if its images were overwritten.
+        """
+        began_ns = TIMELINE.now_ns()
+        inputs = self._inputs(observation, policy or self._policy)
+        TIMELINE.span("upload", "inputs", began_ns, flows=(flow(observation.stamp_ns, observation.robot),))
+        observation.check_intact()
+        return inputs
+
+    def _inputs(self, observation: Observation, policy: AnyPolicy) -> PolicyInputs:
+        if self._stream is None:
+            return policy.inputs(observation)
+        with torch.cuda.stream(self._stream):
+            inputs = policy.inputs(observation, self.upload)
+            taken = self._stream.record_event()
+        taken.synchronize()
+        reader = current_stream(self._policy.device)
+        for tensor in (inputs.images, inputs.tokens, inputs.state):
+            tensor.record_stream(reader)
+        return inputs
+
+    def upload(self, image: np.ndarray) -> Tensor:
+        """uint8 [H, W, 3] on the GPU, in the current stream's order: a copy, or the memory itself."""
+        return on_host(image, self._policy.device).to(self._policy.device, non_blocking=True)
+
+
+class PlainPrefill(Prefill):
     """By the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
 
     def __init__(self, policy: AnyPolicy, pool: KVPool, forward: Forward | None = None) -> None:
@@ -131,83 +184,7 @@ class PlainPrefill:
         return n_tokens
 
 
-class CapturedPrefill:
-    """By captured stages. The hidden state is computed when somebody wants it, which few do."""
-
-    def __init__(self, stages: Stages) -> None:
-        self._stages = stages
-
-    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
-        (extent,) = self.observe_together([observation], [policy], [slot])
-        return extent
-
-    def observe_together(
-        self, observations: Sequence[Observation], policies: Sequence[AnyPolicy], slots: Sequence[int]
-    ) -> list[Extent]:
-        """As `observe`, of several observations with the same number of images in one forward."""
-        images = [
-            cast(WordedPolicy, policy).host_images(observation)
-            for observation, policy in zip(observations, policies, strict=True)
-        ]
-        tokens: list[list[int]] = []
-
-        def words() -> list[Tensor]:
-            for observation, policy in zip(observations, policies, strict=True):
-                tokens.append(policy.prompt(observation.instruction, observation.state))
-            return [torch.tensor(each) for each in tokens]
-
-        def taken() -> None:
-            for observation in observations:
-                check_whole(observation)
-
-        lengths = self._stages.observe(images, words, slots, taken)
-        return [Extent(length, length - len(each)) for length, each in zip(lengths, tokens, strict=True)]
-
-    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
-        words = worded_policy(frame).words(instruction, frame.state)
-        return self._stages.reword(frame.slot, frame.n_images, words, slot)
-
-    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
-        return self._stages.last_hidden(slot, n_tokens)
-
-
-class GroupedPrefill(CapturedPrefill):
-    """By captured stages, an observation in groups of layers."""
-
-    def __init__(self, stages: Stages, groups: Groups) -> None:
-        super().__init__(stages)
-        self.groups = groups
-
-    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
-        """The first group of what `observe` computes, after which the images are needed no longer.
-
-        Raises as that.
-        """
-        images = cast(WordedPolicy, policy).host_images(observation)
-
-        def words() -> Tensor:
-            return torch.tensor(policy.prompt(observation.instruction, observation.state))
-
-        return self.groups.begin(images, words, slot, partial(check_whole, observation))
-
-
-class CapturedPlainPrefill(PlainPrefill):
-    """By the plain network's functions in captured stages. Other words are computed launch by launch."""
-
-    def __init__(self, policy: CapturablePolicy, pool: KVPool, stages: PlainStages) -> None:
-        super().__init__(policy, pool)
-        self._stages = stages
-
-    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
-        given = policy.host_inputs(observation)
-        state = cast(FlowPolicy, policy).normalized_state(observation.state)
-        kept = () if self._images is None else (self._images[slot], self._hidden[slot])
-        whole = partial(check_whole, observation)
-        n_tokens = self._stages.observe(given, state, slot, whole, *kept)
-        return Extent(n_tokens, n_tokens - len(given.tokens))
-
-
-class EncodeOnly:
+class EncodeOnly(Prefill):
     """Encodes, for policies whose prefill is part of packed forwards, which take `embeddings` of a slot.
 
     towers: encode images instead of the plain network.
@@ -262,8 +239,8 @@ class Frames:
         Apart, a frame is published by what is returned, once it is computed: an action that began on it
         earlier would hold up all actions in its stream until then.
         """
-        if isinstance(self._prefill, GroupedPrefill):
-            return self._advance(request, self._prefill)
+        if self._prefill.groups is not None:
+            return self._advance(request, self._prefill.groups)
         observation = request.observation
         assert observation is not None
         robot = self._robots.of(observation.robot)
@@ -280,7 +257,7 @@ class Frames:
         for request in requests[free:]:
             request.begun = not request.waits
         requests = [request for request in requests if request.begun]
-        if not isinstance(self._prefill, CapturedPrefill):
+        if not self._prefill.batches:
             return self._one_by_one(requests)
         seen = [cast(Observation, request.observation) for request in requests]
         try:
@@ -346,22 +323,22 @@ class Frames:
             doing.frame.drop()
             self._pool.release(doing.frame.slot)
 
-    def _advance(self, request: Request, prefill: GroupedPrefill) -> Callable[[], None] | None:
+    def _advance(self, request: Request, groups: Groups) -> Callable[[], None] | None:
         doing: _InProgress | None = request.progress
         observation = request.observation
         assert observation is not None
         if doing is None:
             robot = self._robots.of(observation.robot)
             with self._pool.filling() as slot:
-                doing = _InProgress(prefill.begin(observation, robot.policy, slot), robot)
+                doing = _InProgress(self._prefill.begin(observation, robot.policy, slot), robot)
             request.progress = doing
         else:
-            prefill.groups.advance(doing.frame)
+            groups.advance(doing.frame)
         frame, robot = doing
         if frame.groups:
             request.stage = ENCODE if frame.encodes else PREFILL
-            return prefill.groups.launched()
+            return groups.launched()
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
         request.awaited = True
-        return prefill.groups.launched()
+        return groups.launched()

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Lane, sleep_s
 from vla_accel_ros.engine.request import OBSERVE, Request
 

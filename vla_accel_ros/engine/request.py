@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:  # policies plan with requests where there is no torch
     from vla_accel_ros.engine.config import Split
-    from vla_accel_ros.engine.kv.prefixes import Prefix
+    from vla_accel_ros.engine.kv.pool import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
     from vla_accel_ros.models.text.decoding import Sampling
 
@@ -152,6 +152,11 @@ class Request:
         """Whether an action request cannot share denoising steps with others."""
         exact = self.guidance is not None and self.guidance.jacobian != "identity"
         return exact or self.steps is not None or self.first is True
+
+
+def by_priority(requests: Sequence[Request]) -> list[Request]:
+    """The highest priority first; among equals in order of submission."""
+    return sorted(requests, key=lambda request: -request.priority)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Whom one engine serves: a network, and for each robot the statistics around it and its step time.
 
 A robot is known by its name; its `Embodiment` is what differs between robots that share the weights. A frame
-is computed for the embodiment that its robot has then, and keeps it (kv.prefixes.Prefix): whatever comes of
+is computed for the embodiment that its robot has then, and keeps it (kv.pool.Prefix): whatever comes of
 that frame is in the same units, also if the robot is described anew meanwhile. As long as no robot is
 described, every name is served by the engine's own policy. From then on a name that is not known is refused:
 the statistics of the wrong robot move a robot to the wrong place without any error.

@@ -18,6 +18,7 @@ import torch
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
 from vla_accel_ros.engine.answers import TextDecoder
+from vla_accel_ros.engine.captured_prefill import CapturedPlainPrefill, CapturedPrefill
 from vla_accel_ros.engine.config import (
     ACTIONS_APART,
     ALL_APART,
@@ -27,18 +28,8 @@ from vla_accel_ros.engine.config import (
     offload_share,
 )
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.frames import (
-    ENCODED_ONLY,
-    CapturedPlainPrefill,
-    CapturedPrefill,
-    EncodeOnly,
-    Frames,
-    GroupedPrefill,
-    PlainPrefill,
-    Prefill,
-)
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.frames import ENCODED_ONLY, EncodeOnly, Frames, PlainPrefill, Prefill
+from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
 from vla_accel_ros.engine.lanes.times import GpuTimes
@@ -156,7 +147,7 @@ class ModelRunner:
             **self.partitioned.ops(),
         )
         self.partitioned.serve(stages, self.packed_forward)
-        return CapturedPrefill(stages) if stages.groups is None else GroupedPrefill(stages, stages.groups)
+        return CapturedPrefill(stages)
 
     @property
     def copied_bytes(self) -> int:

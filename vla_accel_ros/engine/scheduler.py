@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane, Launched, Stream, Streams
 from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading

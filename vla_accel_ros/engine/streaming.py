@@ -16,7 +16,7 @@ from typing import cast
 from vla_accel_ros.engine.actors.flow import BESIDE
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.loop import Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.policies.overload import Degradation

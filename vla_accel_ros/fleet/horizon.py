@@ -122,10 +122,12 @@ class Horizons:
         self._lock = threading.Lock()
         self._previous: tuple[Chunk, str] | None = None
 
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rule of all other tasks, then those of patterns."""
-        return (self._rule, *(rule for _, rule in self._tasks))
+    def check(self, updates: int) -> None:
+        """Raise ValueError, in one sentence, if chunks with that many denoising updates lack the signal of a
+        rule. updates: 0 of a model that acts by tokens."""
+        for rule in (self._rule, *(rule for _, rule in self._tasks)):
+            if why := rule.lacking(updates):
+                raise ValueError(f"horizon is {self.spec!r}, but it {why}: use all or static:N.")
 
     def rule(self, instruction: str) -> Rule:
         """Of a task."""
@@ -140,6 +142,10 @@ class Horizons:
                 self._previous = (chunk, instruction)
         same = previous[0] if previous is not None and previous[1] == instruction else None
         return self.rule(instruction).of(Made(chunk, same, samples))
+
+    def limit(self, chunk: Chunk, instruction: str = "") -> Chunk:
+        """The robot's next chunk, to be executed as far as its horizon allows."""
+        return limited(chunk, self.of(chunk, instruction))
 
     def forget(self) -> None:
         """Compare with nothing that was made so far."""

@@ -199,16 +199,18 @@ def load_table(device: torch.device, multiprocessors: int | None = None) -> Tabl
     if multiprocessors is not None and (own := cache_file(device, multiprocessors)).exists():
         return read_table(own.read_text(), str(own), multiprocessors)
     properties = torch.cuda.get_device_properties(device)
-    table = Table(properties.multi_processor_count)
     cached = cache_file(device)
     if cached.exists():
-        return read_table(cached.read_text(), str(cached), table.processors)
-    packaged = (
-        resources.files("vla_accel_ros.kernels") / "tuning" / f"sm_{properties.major}{properties.minor}.json"
-    )
+        return read_table(cached.read_text(), str(cached), properties.multi_processor_count)
+    return packaged_table(10 * properties.major + properties.minor, properties.multi_processor_count)
+
+
+def packaged_table(capability: int, processors: int) -> Table:
+    """The table that comes with the package for a compute capability, as in 90; an empty one if none does."""
+    packaged = resources.files("vla_accel_ros.kernels") / "tuning" / f"sm_{capability}.json"
     if packaged.is_file():
-        return read_table(packaged.read_text(), packaged.name, table.processors)
-    return table
+        return read_table(packaged.read_text(), packaged.name, processors)
+    return Table(processors)
 
 
 MOST_BYTES = 4 << 20

@@ -21,12 +21,11 @@ from functools import partial
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
-from geometry_msgs.msg import Point, Pose, Quaternion, WrenchStamped
 from rcl_interfaces.msg import ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
 from rclpy.task import Future
-from sensor_msgs.msg import CameraInfo, JointState
+from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
@@ -41,17 +40,15 @@ from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
 from vla_accel_ros.nodes.params.cameras import SIM_ROBOT
 from vla_accel_ros.nodes.process import run
-from vla_accel_ros.sensing.force_slot import ForceWriter
+from vla_accel_ros.nodes.sim_outputs import WrenchOutput, camera_info, truth_message
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.kinematics import JOINTS
 from vla_accel_ros.sim.robot import CAMERAS, SimRobot
-from vla_accel_ros.sim.tasks import FAMILIES, Task, tasks
+from vla_accel_ros.sim.tasks import Task, choose_task
 
 _CATCH_UP_S = 1.0
 _DEAF_S = 1.0
 _WRENCH_HZ = 480.0
-_NOISE = 0.02
-"""Of the force sensor [N, Nm]: one that tells the same number twice is broken."""
 _STATE_HZ = 50.0  # of controller_state: Humble's default
 
 
@@ -172,24 +169,7 @@ class SimRobotNode(Node):
 
     def _send_truth(self) -> None:
         stamp_ns = self._advance()
-        truth = self._robot.truth()
-        message = GroundTruth(
-            task=truth.task.family,
-            instruction=truth.task.instruction,
-            held=f"{truth.held}_block" if truth.held else "",
-            answer=truth.answer,
-            success=bool(truth.success),
-            elapsed_s=truth.time_s,
-        )
-        message.header.frame_id = "base"
-        convert.set_stamp(message.header.stamp, stamp_ns)
-        poses = {f"{name}_block": (b.x, b.y, b.z, b.yaw) for name, b in truth.view.blocks.items()}
-        poses |= {f"{name}_pad": (x, y, 0.0, 0.0) for name, (x, y) in truth.view.pads.items()}
-        tip = truth.view.tip
-        poses["gripper"] = (tip.x, tip.y, tip.z, 0.0)
-        message.names = list(poses)
-        message.poses = [_pose(*numbers) for numbers in poses.values()]
-        self._truth_pub.publish(message)
+        self._truth_pub.publish(truth_message(self._robot.truth(), stamp_ns))
 
     def _send_states(self) -> None:
         if not any(publisher.get_subscription_count() for publisher, _ in self._states.values()):
@@ -280,71 +260,6 @@ class SimRobotNode(Node):
                 {"real_time_factor": factor, "busy": busy, "rejected_trajectories": self._rejected},
             )
         ]
-
-
-class WrenchOutput:
-    """The force sensor: every sample into a slot, where it has a name, and the newest ones as
-    WrenchStamped."""
-
-    def __init__(self, node: Node, slot: str) -> None:
-        self._publisher = node.create_publisher(WrenchStamped, "wrist/wrench", qos.SENSOR)
-        self._message, self._rng = WrenchStamped(), np.random.default_rng(0)
-        self._message.header.frame_id = "gripper"
-        self._slot = ForceWriter(slot) if slot else None
-
-    def send(self, samples: Sequence[tuple[float, np.ndarray]], epoch_ns: int) -> None:
-        """Samples of SimRobot.wrenches, whose time zero is at epoch_ns."""
-        if not samples:
-            return
-        for at_s, wrench in samples:
-            told = (wrench + self._rng.normal(0.0, _NOISE, 6)).tolist()
-            stamp_ns = epoch_ns + round(at_s * 1e9)
-            if self._slot is not None:
-                self._slot.write(told, stamp_ns)
-        force, torque = self._message.wrench.force, self._message.wrench.torque
-        force.x, force.y, force.z, torque.x, torque.y, torque.z = told
-        convert.set_stamp(self._message.header.stamp, stamp_ns)
-        self._publisher.publish(self._message)
-
-
-def choose_task(asked: str, seed: int) -> Task:
-    """The task of a family that goes with a seed, or the task of an instruction.
-
-    Raises ValueError, in one sentence, for words that are neither and for a negative seed.
-    """
-    if seed < 0:
-        raise ValueError(f"seed is {seed}: give 0 or more")
-    if asked in FAMILIES:
-        choices = tasks(asked)
-        return choices[int(np.random.default_rng((seed, FAMILIES.index(asked))).integers(len(choices)))]
-    try:
-        return Task.parse(asked)
-    except ValueError:
-        raise ValueError(
-            f"task is {asked!r}: give one of {', '.join(FAMILIES)}, or a whole instruction"
-        ) from None
-
-
-def camera_info(size: tuple[int, int], fovy: float) -> CameraInfo:
-    """What a calibration of a simulated camera would find. size: (height, width) [px]. fovy: vertical field
-    of view [rad].
-
-    Pixels are square and the axis is the image's centre, which with pixel centres at whole numbers is
-    (width - 1) / 2, (height - 1) / 2.
-    """
-    height, width = size
-    focal = 0.5 * height / math.tan(0.5 * fovy)
-    cx, cy = 0.5 * (width - 1), 0.5 * (height - 1)
-    info = CameraInfo(height=height, width=width, distortion_model="plumb_bob", d=[0.0] * 5)
-    info.k = [focal, 0.0, cx, 0.0, focal, cy, 0.0, 0.0, 1.0]
-    info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-    info.p = [focal, 0.0, cx, 0.0, 0.0, focal, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
-    return info
-
-
-def _pose(x: float, y: float, z: float, yaw: float) -> Pose:
-    turn = Quaternion(z=math.sin(yaw / 2), w=math.cos(yaw / 2))
-    return Pose(position=Point(x=float(x), y=float(y), z=float(z)), orientation=turn)
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -3,8 +3,8 @@
 A product's arithmetic is waves of tiles over the multiprocessors: a tile of 128 x 128 takes as long on a
 device with more work as with less, so a product whose tiles do not fill the last wave pays for those that
 are not there. The best of some tiles and splits is what a library would choose. Near shapes that were
-measured the model is corrected by what it is wrong there. No product beats what large ones keep up, for power
-is bounded.
+measured the model is corrected by what it is wrong there, for each kernel by its own shapes. No product beats
+what large ones keep up, for power is bounded.
 A product for few rows reads its weights by all processors at once, for each 64 rows again, and attention's
 blocks fill the device or do not; both constants are measured ones. Plain torch's attention has blocks of 128
 queries, each as long as another, so they come in waves as tiles do.
@@ -58,7 +58,7 @@ def price(op: Op, device: Device) -> Time:
     us = start + joined(op, memory, arithmetic)
     if op.kind is Kind.NARROW:
         us *= device.value("overlap_share") * max(1, math.ceil(op.rows / NARROW_ROWS))
-    elif own_rate(op, device) is None and (op.kind is Kind.DENSE or op.by in (SDPA, PACKED)):
+    elif op.kind is Kind.DENSE or op.by in (SDPA, PACKED):
         us *= correction(op, device)
     elif op.kind is Kind.ATTENTION and op.rows <= 8 * NARROW_ROWS:
         us *= device.value("overlap_share")
@@ -154,8 +154,9 @@ def correction(op: Op, device: Device) -> float:
     """What an operation's time is multiplied with: measured over modelled at near shapes that were launched
     alike, the nearer the more; that of the very shape where it was measured; 1 where none is near."""
     weights = ratios = nearest = 0.0
+    launched = _launched_as(op, device)
     for shape, ratio in _ratios(device.like or device):
-        if shape.dtype != (op.compute if op.by in (ROWS, GATED) else op.by or op.compute):
+        if shape.dtype != launched:
             continue
         far = max(abs(math.log(a / b)) for a, b in zip((op.rows, op.columns, op.inner), shape_of(shape)))
         if far == 0.0:
@@ -166,6 +167,13 @@ def correction(op: Op, device: Device) -> float:
             nearest = max(nearest, near)
             weights, ratios = weights + weight, ratios + weight * math.log(ratio)
     return math.exp(nearest * ratios / weights) if weights else 1.0
+
+
+def _launched_as(op: Op, device: Device) -> str:
+    """The dtype of Shape that such an operation has."""
+    if op.by not in (ROWS, GATED):
+        return op.by or op.compute
+    return op.compute if own_rate(op, device) is None else f"{op.compute} {op.by}"
 
 
 def shape_of(shape: Shape) -> tuple[int, int, int]:
@@ -180,7 +188,7 @@ def _ratios(device: Device) -> list[tuple[Shape, float]]:
     """Measured over modelled of the device's shapes."""
     if not device.gemm:
         return []
-    key = (device.gemm, device.sms, *(number.value for number in device.numbers.values()))
+    key = (device.gemm, device.sms, device.capability, *(number.value for number in device.numbers.values()))
     if key not in _RATIOS:
         made = []
         for shape in device.gemm:
@@ -188,7 +196,8 @@ def _ratios(device: Device) -> list[tuple[Shape, float]]:
             if shape.dtype in (SDPA, PACKED):
                 op = Op("measured", Kind.ATTENTION, 1, m, n, k, by=shape.dtype)
             else:
-                op = product("measured", 1, m, n, k, shape.dtype)
+                dtype, _, by = shape.dtype.partition(" ")
+                op = product("measured", 1, m, n, k, dtype, by=by)
             start, memory, arithmetic = _parts(op, device)
             made.append((shape, shape.us / (start + joined(op, memory, arithmetic))))
         _RATIOS[key] = made

@@ -27,9 +27,10 @@ NUMBERS = {
     "fp8_tflops": "in float8",
     "int8_tflops": "in int8",
     "fp4_tflops": "in 4 bits",
-    "int8_rows_tflops": "of this project's products of int8 rows (precision w8a8) by safe tiles",
+    "int8_rows_tflops": "of this project's products of int8 rows (precision w8a8), see planning.rows",
     "fp8_rows_tflops": "of fp8 rows (precision w8a8-fp8)",
     "rows_chunk_us": "least time of a block of them for a chunk of the inner dimension",
+    "rows_store_g_s": "numbers that such products write, 10^9 a second",
     "fp32_tflops": "in exact float32",
     "sustained_share": "of the rate of tiles that large products keep up",
     "start_us": "a product in a graph, besides its tiles and bytes",
@@ -46,6 +47,7 @@ NUMBERS = {
 }
 OPTIONAL = (
     "fp8_tflops", "int8_tflops", "fp4_tflops", "int8_rows_tflops", "fp8_rows_tflops", "rows_chunk_us",
+    "rows_store_g_s",
 )  # fmt: skip
 """What not every device multiplies, or where it was not measured."""
 
@@ -77,7 +79,9 @@ class Mode:
 @dataclass(frozen=True)
 class Shape:
     """A product [m, k] x [k, n] that was measured: microseconds in a graph, weights not in cache. dtype sdpa
-    or packed (planning.operations): an attention of m queries of all heads, n numbers in a head, k keys."""
+    or packed (planning.operations): an attention of m queries of all heads, n numbers in a head, k keys. Of
+    "int8 rows", "fp8 gated rows" and the like: by this project's kernel of rows in 8 bits, see planning.rows;
+    n is that of the weights, so gate and up are both in it."""
 
     m: int
     n: int

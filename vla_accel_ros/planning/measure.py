@@ -26,7 +26,7 @@ from vla_accel_ros.planning.micro import (
     rows_product_us,
 )
 from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Kind, Op, of_rows, product
-from vla_accel_ros.planning.rows import steps
+from vla_accel_ros.planning.rows import steps, stores_us, tile
 
 LARGE = 4096
 HERE = "measured"
@@ -126,14 +126,16 @@ def measure(
             say(f"{shape.dtype} product {shape.m} x {shape.n} x {shape.k} cannot be computed here")
         else:
             found.append(replace(shape, us=round(measured, 3)))
-    sms = base.sms
+    here = base
     if device.type == "cuda":
-        sms = torch.cuda.get_device_properties(device).multi_processor_count
+        properties = torch.cuda.get_device_properties(device)
+        capability = 10 * properties.major + properties.minor
+        here = replace(base, sms=properties.multi_processor_count, capability=capability)
     for dtype in dict.fromkeys(shape.dtype for shape in found if shape.dtype in COMPUTED):
         name, sustained = f"{dtype}_tflops", product_us(large, large, large, dtype, device, chain=8)
         begins = numbers["start_us"].value
         of_dtype = [shape for shape in found if shape.dtype == dtype]
-        rate = _rate([shape for shape in of_dtype if shape.m >= MANY_ROWS] or of_dtype, sms, begins)
+        rate = _rate([shape for shape in of_dtype if shape.m >= MANY_ROWS] or of_dtype, here.sms, begins)
         if rate > 0:
             numbers[name] = _number(rate / 1e12, 0.08, "the best measured product, by waves of tiles")
         if dtype == "bf16" and sustained and rate > 0:
@@ -142,35 +144,35 @@ def measure(
     chunk = 0.0
     for dtype in rows:
         try:
-            rate, least = _rows_in_8_bits(dtype, device, sms, numbers["start_us"].value, rows_of)
+            rate, least = _rows_in_8_bits(dtype, device, here, rows_of)
         except Exception as error:  # Triton's of its own, where a device does not multiply them
             say(f"products of {dtype} rows were not measured: {_first_line(error)}")
             continue
         chunk = max(chunk, least)
-        numbers[f"{dtype}_rows_tflops"] = _number(rate, 0.15, f"a product of {rows_of[0]} by safe tiles")
-        numbers["rows_chunk_us"] = _number(chunk, 0.15, f"a product of {rows_of[1]} by safe tiles")
+        numbers[f"{dtype}_rows_tflops"] = _number(rate, 0.15, f"a product of {rows_of[0]} in engines' tiles")
+        numbers["rows_chunk_us"] = _number(chunk, 0.15, f"a product of {rows_of[1]} in engines' tiles")
     # The share is of a rate that is another one now; what attention computes in a second is not.
     kept = base.value("bf16_tflops") / numbers["bf16_tflops"].value
     numbers["attention_share"] = numbers["attention_share"].scaled(float(f"{kept:.4g}"))
-    return replace(base, sms=sms, numbers=numbers, gemm=tuple(found), modes={}, like=None)
+    return replace(here, numbers=numbers, gemm=tuple(found), modes={}, like=None)
 
 
 def _rows_in_8_bits(
     dtype: str,
     device: torch.device,
-    sms: int,
-    start_us: float,
+    here: Device,
     rows_of: tuple[tuple[int, int, int], tuple[int, int, int]],
 ) -> tuple[float, float]:
-    """TFLOP/s at which the large product is explained, and microseconds of a chunk at which the small is."""
+    """TFLOP/s at which the large product is explained, and microseconds of a chunk at which the small is.
+    here: whose tiles, start and stores these are."""
     found = []
     for name, shape in zip(("gate and up", "qkv"), rows_of, strict=True):
         (op,) = of_rows([product(name, 1, *shape, dtype)])
-        us = rows_product_us(op, device)
-        chunks, flops = steps(op, sms)
-        found.append((max(us - start_us, 0.25 * us) / chunks, flops))
+        us = rows_product_us(op, device, tile(op, here))
+        chunks, flops = steps(op, here)
+        found.append((max(us - here.value("start_us") - stores_us(op, here), 0.25 * us) / chunks, flops))
     (large_us, flops), (small_us, _) = found
-    return flops * sms / large_us / 1e6, small_us
+    return flops * here.sms / large_us / 1e6, small_us
 
 
 def _first_line(error: Exception) -> str:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference.int8 import place_rows
+from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.kernels.work import Rows, Shape, Work
 from vla_accel_ros.models.layers.llama import RMSNorm
 from vla_accel_ros.models.layers.quantized import FP8, SHORT, W8A8, quantized
@@ -120,23 +122,28 @@ def _each(rounds: int, items: Sequence[Tensor], run: Callable[[Tensor], object])
             run(item)
 
 
-def rows_product_us(op: Op, device: torch.device, chain: int = CHAIN) -> float:
-    """Microseconds of a product of rows in 8 bits by the kernel of w8a8 and w8a8-fp8, by safe tiles. op: by
-    ROWS or GATED. Raises RuntimeError, or what Triton does, where the device does not multiply them;
-    NotImplementedError for others."""
+def rows_product_us(op: Op, device: torch.device, config: Config, chain: int = CHAIN) -> float:
+    """Microseconds of a product of rows in 8 bits by the kernel of w8a8 and w8a8-fp8. op: by ROWS or GATED.
+    config: its tile, see planning.rows. Raises RuntimeError, or what Triton does, where the device does not
+    multiply them; NotImplementedError for others."""
     if op.by not in (ROWS, GATED):
         raise NotImplementedError(op.compute)
+    gated = op.by == GATED
+    launch: Callable[..., object]
     if device.type == "cuda":
-        from vla_accel_ros.kernels.triton import int8 as kernels
+        from vla_accel_ros.kernels.triton import int8
+
+        launch = partial(int8.gated if gated else int8.multiply, config=config)
     else:
-        from vla_accel_ros.kernels.reference import int8 as kernels  # type: ignore[no-redef]
+        from vla_accel_ros.kernels.reference import int8 as reference
+
+        launch = reference.gated if gated else reference.multiply
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     kind, values = (W8A8, torch.int8) if op.compute == "int8" else (FP8, torch.float8_e4m3fn)
     count = min(chain, math.ceil(COLD_BYTES / (op.columns * op.inner)) if device.type == "cuda" else 2)
     weights = [quantized(torch.randn(op.columns, op.inner, device=device), kind) for _ in range(count)]
-    a, gated = place_rows(op.rows, op.inner, device, values), op.by == GATED
+    a = place_rows(op.rows, op.inner, device, values)
     out = torch.empty(op.rows, op.columns // 2 if gated else op.columns, device=device, dtype=dtype)
-    launch = kernels.gated if gated else kernels.multiply
     rounds = max(1, chain // count)
 
     def run() -> None:

@@ -1,18 +1,26 @@
 """Products of rows in 8 bits by this project's kernel (kernels.triton.int8), from its tiles.
 
-Its tiles are those of kernels.tuning.safe, as no table of `vla tune` comes with the package for it. A block
-goes through the inner dimension in chunks; a chunk takes its share of what the processors compute, or the
-time that its loads take however small it is. Devices on which the kernel was not measured have neither number
-and are planned by their rate of such products, which is that of others' kernels.
+Tiles are those that engines launch without a table of the user's: the package's for the device's capability,
+else the safe ones of kernels.tuning. A block goes through the inner dimension in chunks; a chunk takes its
+share of what the processors compute, or the time that its loads take however small it is. Several small
+blocks share a processor and end at different times, so blocks do not come in whole waves; but a block takes
+no less where there are fewer of them than processors. What the blocks have made is written after that, so
+many numbers a second whatever the tile: Triton 3.6 stores each by itself. Devices on which the kernel was not
+measured have none of these numbers and are planned by their rate of such products, which is that of others'
+kernels.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
-from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, Shape, safe
+from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, Config, Shape, Table, packaged_table
 from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.operations import GATED, ROWS, Op
+
+FP8 = "float8_e4m3fn"
+"""What a tuning table calls it."""
 
 
 def own_rate(op: Op, device: Device) -> str | None:
@@ -22,18 +30,38 @@ def own_rate(op: Op, device: Device) -> str | None:
 
 
 def rows_us(op: Op, device: Device) -> float:
-    """Microseconds of a product's arithmetic, where own_rate has a rate."""
-    chunks, flops = steps(op, device.sms)
+    """Microseconds of a product's arithmetic and stores, where own_rate has a rate."""
+    chunks, flops = steps(op, device)
     rate = 1e6 * device.value(f"{op.compute}_rows_tflops") / device.sms  # of a processor, in a microsecond
-    return chunks * max(flops / rate, device.value("rows_chunk_us"))
+    return chunks * max(flops / rate, device.value("rows_chunk_us")) + stores_us(op, device)
 
 
-def steps(op: Op, sms: int) -> tuple[int, float]:
+def stores_us(op: Op, device: Device) -> float:
+    """Microseconds in which a product's results are written; 0 where that was not measured."""
+    number = device.numbers.get("rows_store_g_s")
+    return 0.0 if number is None else op.rows * _columns(op) / (1e3 * number.value)
+
+
+def steps(op: Op, device: Device) -> tuple[float, float]:
     """How many chunks a processor computes one after another, and FLOP of one."""
-    gated = op.by == GATED
-    columns = op.columns // 2 if gated else op.columns
-    kernel = INT8_GATED if gated else INT8_PRODUCT
-    tile = safe(Shape(kernel, op.rows, columns, op.inner, op.compute), sms)
-    blocks = math.ceil(op.rows / tile.block_m) * math.ceil(columns / tile.block_n)
-    flops = 2.0 * tile.block_m * tile.block_n * tile.block_k * (2 if gated else 1)
-    return math.ceil(blocks / sms) * math.ceil(op.inner / tile.block_k), flops
+    config, columns = tile(op, device), _columns(op)
+    blocks = math.ceil(op.rows / config.block_m) * math.ceil(columns / config.block_n)
+    flops = 2.0 * config.block_m * config.block_n * config.block_k * (2 if op.by == GATED else 1)
+    return max(1.0, blocks / device.sms) * math.ceil(op.inner / config.block_k), flops
+
+
+def tile(op: Op, device: Device) -> Config:
+    """How engines on such a device launch a product by ROWS or GATED."""
+    kernel = INT8_GATED if op.by == GATED else INT8_PRODUCT
+    shape = Shape(kernel, op.rows, _columns(op), op.inner, FP8 if op.compute == "fp8" else op.compute)
+    return _table(device.capability, device.sms).pick(shape)
+
+
+def _columns(op: Op) -> int:
+    """Of what is made; a gate and what it is multiplied with become one."""
+    return op.columns // 2 if op.by == GATED else op.columns
+
+
+@lru_cache(maxsize=64)
+def _table(capability: int, processors: int) -> Table:
+    return packaged_table(capability, processors)

@@ -19,6 +19,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from vla_accel_ros.sim.world import BLOCKS, PADS, View
 
 REACH, PLACE, FOLLOW = "reach", "place", "follow"
@@ -100,6 +102,24 @@ def tasks(family: str | None = None) -> tuple[Task, ...]:
 
 
 _BY_INSTRUCTION = {task.instruction: task for task in tasks()}
+
+
+def choose_task(asked: str, seed: int) -> Task:
+    """The task of a family that goes with a seed, or the task of an instruction.
+
+    Raises ValueError, in one sentence, for words that are neither and for a negative seed.
+    """
+    if seed < 0:
+        raise ValueError(f"seed is {seed}: give 0 or more")
+    if asked in FAMILIES:
+        choices = tasks(asked)
+        return choices[int(np.random.default_rng((seed, FAMILIES.index(asked))).integers(len(choices)))]
+    try:
+        return Task.parse(asked)
+    except ValueError:
+        raise ValueError(
+            f"task is {asked!r}: give one of {', '.join(FAMILIES)}, or a whole instruction"
+        ) from None
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from follower_robot import HOME, MS, Robot, S
 
-from vla_accel_ros.control.following.joining import JOINING, MOVING
+from vla_accel_ros.control.following.joining import JOINING, MOVING, WAITING
 from vla_accel_ros.control.following.watchdog import Motion
 from vla_accel_ros.types import Chunk
 
@@ -213,6 +213,18 @@ def test_what_controllers_say_counts_until_something_is_commanded_from_here():
     before = robot.follower.joining.setpoint
     robot.follower.joining.told(before + 1.0)
     np.testing.assert_array_equal(robot.follower.joining.setpoint, before)
+
+
+def test_nothing_begins_before_controllers_that_are_about_to_say_where_they_are_have():
+    robot = Robot()
+    robot.follower.joining.waits = True
+    robot.run(1.0, goal=0.2)
+    assert not robot.sent and robot.follower.safety.reasons == (WAITING,)
+    robot.follower.joining.told(np.full(2, -1.0))
+    robot.follower.joining.waits = False
+    robot.run(0.05, goal=0.2)
+    join = robot.sent[0]
+    assert (join.end_ns - robot.now) * 1e-9 > 0.5, "from so far off"
 
 
 def test_noise_of_the_joints_does_not_keep_it_from_beginning():

@@ -24,15 +24,14 @@ from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.frames import EncodeOnly
-from vla_accel_ros.engine.kv.pool import PoolExhausted
-from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.policies.policy import Policy, see
+from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
+from vla_accel_ros.engine.policies.chunks import see
+from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Segment
-from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
-from vla_accel_ros.models.openvla.processing import ActionStats
+from vla_accel_ros.models.openvla.policy import ActionStats, OpenVLAPolicy
 from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Observation
 

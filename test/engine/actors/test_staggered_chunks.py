@@ -19,8 +19,9 @@ from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.policies import policy as scheduling
+from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.policies.chunks import see
+from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.streaming import Streaming
@@ -111,7 +112,7 @@ def test_any_schedule_gives_the_chunks_of_act_to_the_bit(
             assert_made_by_act(alone, chunk, seen[chunk.kv_version])
 
 
-class AnyStep(scheduling.Policy):
+class AnyStep(SchedulingPolicy):
     """A policy that advances whichever chunks it likes, and begins one when there is a seat."""
 
     def __init__(self, data: st.DataObject, seats: int) -> None:
@@ -120,7 +121,7 @@ class AnyStep(scheduling.Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        if (frame := scheduling.see(ready)) or not ready:
+        if (frame := see(ready)) or not ready:
             return frame
         draw, under_way = self._data.draw, [one for one in ready if one.begun]
         chosen = [one for one in under_way if draw(st.booleans(), label="advances")]

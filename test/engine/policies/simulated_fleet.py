@@ -13,8 +13,7 @@ import torch
 from builders import JOINTS, make_config
 from test_scheduler import System
 
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
 from vla_accel_ros.types import Observation

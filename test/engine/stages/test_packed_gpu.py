@@ -20,7 +20,8 @@ from seated import Seated
 from torch import Tensor
 
 from vla_accel_ros.engine.answers import Answers
-from vla_accel_ros.engine.kv.pool import KVPool, PagePool
+from vla_accel_ros.engine.kv.pages import PagePool
+from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import Words

@@ -123,7 +123,7 @@ def test_actions_are_the_plain_ones_for_any_number_of_steps(kind: str) -> None:
 def test_a_batch_is_its_parts_each_with_its_own_prefix(
     kind: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vla_accel_ros.engine.stages.stages.MOST_NARROW", most)
+    monkeypatch.setattr("vla_accel_ros.engine.stages.kinds.MOST_NARROW", most)
     setting = Setting(kind)
     frames = [setting.frame(1, words) for words in (3, 9)]
     prefixes = [plain_prefix(setting.model, *frame)[1] for frame in frames]

@@ -28,7 +28,7 @@ from torch import Tensor
 from vla_accel_ros.models.checkpoints import streaming
 from vla_accel_ros.models.checkpoints.checkpoint import find_format, load_policy
 from vla_accel_ros.models.checkpoints.formats import Contents
-from vla_accel_ros.models.openvla.processing import PixelNorm
+from vla_accel_ros.models.openvla.policy import PixelNorm
 
 HEAD = "language_model.lm_head.weight"
 NORM = "language_model.model.norm.weight"

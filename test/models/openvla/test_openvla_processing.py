@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from vla_accel_ros.models.openvla.processing import ActionStats, ActionTokens, PixelNorm, openvla_prompt
+from vla_accel_ros.models.openvla.policy import ActionStats, ActionTokens, PixelNorm, openvla_prompt
 
 PUBLISHED = ActionTokens(vocab=32000)
 NUMBERS = arrays(np.float64, 7, elements=st.floats(-10, 10))

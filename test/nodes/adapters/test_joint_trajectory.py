@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_msgs.msg import JointTrajectoryControllerState
 from homing import CONTROLLERS, NAMES, Node, S
 from rclpy.serialization import deserialize_message
 from trajectory_msgs.msg import JointTrajectory
 
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters import joint_trajectory
-from vla_accel_ros.nodes.controllers.state import ReportedState
+from vla_accel_ros.nodes.controllers.state import ReportedState, Reports
+from vla_accel_ros.types import Chunk
 
 MS = S // 1000
 LIMITS = JointLimits(*(np.full(2, value) for value in (-2.0, 2.0, 3.0, 20.0)))
@@ -30,6 +33,8 @@ class Said:
 
     def __init__(self, *_: object) -> None:
         self.next: list[ReportedState] = []
+
+    listens = True
 
     def newest(self) -> ReportedState | None:
         return self.next.pop() if self.next else None
@@ -45,7 +50,7 @@ def adapter(monkeypatch, heard) -> joint_trajectory.JointTrajectoryAdapter:
     monkeypatch.setattr(joint_trajectory, "ControllerState", Said)
     node: Any = Node(heard.append)
     return joint_trajectory.JointTrajectoryAdapter(
-        node, CONTROLLERS["joint_trajectory"], "now", Delivery(0.03, 0.1), LIMITS
+        node, CONTROLLERS["joint_trajectory"], "now", Delivery(0.03, 0.1), LIMITS, lambda: node.now * 1e-9
     )
 
 
@@ -76,6 +81,168 @@ def test_a_controller_that_was_activated_anew_is_led_from_where_it_says_that_it_
     assert (np.abs(begins - decided) > 0.2).any() == (said == "that it holds")
     np.testing.assert_allclose(begins, ANEW if said == "that it holds" else decided)
     assert (got.positions[-1] > ANEW + 0.4).all()
+
+
+@pytest.mark.parametrize("told", [ANEW, np.array([1e9, 0.0]), np.array([0.1, -1.9])])
+def test_who_says_that_it_holds_where_its_joints_are_not_is_not_believed(adapter, heard, told):
+    node = adapter._node
+    adapter._publisher.get_subscription_count = lambda: 1
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    began_ns = node.now
+    adapter.send(path, node.now)
+    node.now += 20 * MS
+    say(adapter, began_ns, node.now, path.sample(node.now)[0], False)
+    adapter.lead_s(node.now)
+    node.now += 200 * MS
+    adapter.measured(dict(zip(NAMES, (ANEW + 0.05).tolist())))
+    say(adapter, node.now - 30 * MS, node.now - 10 * MS, told, True)
+    adapter.send(path.since(node.now), node.now)
+    got = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
+    begins = ANEW if told is ANEW else path.sample(node.now)[0]
+    np.testing.assert_allclose(got.sample(node.now)[0], begins)
+
+
+def test_before_the_first_motion_it_is_waited_for_what_the_controller_says_but_not_for_long(adapter):
+    node = adapter._node
+    say(adapter, node.now - S, node.now, ANEW, True)  # what it said to a node that was not active
+    adapter.open()
+    node.now += 20 * MS
+    assert not adapter.reference(node.now) and adapter.waits
+    say(adapter, node.now - S, node.now, ANEW, True)
+    assert adapter.reference(node.now) == dict(zip(NAMES, ANEW.tolist())) and not adapter.waits
+    adapter.open()
+    node.now += 900 * MS
+    assert adapter.waits
+    node.now += 200 * MS
+    assert not adapter.waits
+
+
+def test_a_controller_that_executes_at_another_speed_is_sent_nothing_until_it_rests_at_its_own(
+    adapter, heard
+):
+    """By UR's slider, or a safety controller's: each trajectory would step it to where it should be."""
+    node = adapter._node
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    adapter.send(path, node.now)
+    began_ns, count = node.now, len(heard)
+
+    def says(speed: float, rests: bool = False) -> None:
+        node.now += 20 * MS
+        where = dict(zip(NAMES, ANEW.tolist()))
+        adapter._state.next.append(ReportedState(began_ns, node.now, where, rests, speed))
+        adapter.lead_s(node.now)
+
+    says(1.0)
+    assert not adapter.hindrance
+    says(0.5)
+    assert "arm/joint_trajectory: the controller executes slower" in adapter.hindrance
+    assert "set that to 100 %" in adapter.hindrance
+    for decided in (path.since(node.now), path.since(node.now).later(200 * MS)):
+        adapter.send(decided, node.now)
+    assert len(heard) == count
+    assert adapter.commanded(node.now) == dict(zip(NAMES, ANEW.tolist())), "joints are compared with that"
+    says(1.0)
+    assert adapter.hindrance and len(heard) == count, "it still executes what it had"
+    says(1.0, rests=True)
+    assert not adapter.hindrance
+    adapter.send(path.later(S), node.now)
+    assert len(heard) == count + 1
+
+
+def test_while_a_trajectory_is_overdue_no_other_is_sent_and_after_one_was_lost_it_is_led_from_where_it_rests(
+    adapter, heard
+):
+    node, late = adapter._node, "arm/joint_trajectory: the controller does not execute what it was sent"
+    adapter._publisher.get_subscription_count = lambda: 1
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    adapter.send(path, node.now)
+    began_ns = node.now
+    node.now += 20 * MS
+    say(adapter, began_ns, node.now, path.sample(node.now)[0], False)
+    adapter.lead_s(node.now)
+    adapter.send(path.since(node.now), node.now)  # never comes
+    count = len(heard)
+    for _ in range(5):
+        node.now += 100 * MS
+        say(adapter, began_ns, node.now, ANEW, True)
+        adapter.lead_s(node.now)
+    assert adapter.hindrance.startswith(late)
+    adapter.send(path.since(node.now), node.now)
+    assert len(heard) == count
+    node.now += 2 * S
+    say(adapter, began_ns, node.now, ANEW, True)
+    adapter.lead_s(node.now)
+    assert not adapter.hindrance
+    onward = move(NAMES, np.ones(2), np.zeros(2), LIMITS, start_ns=node.now)
+    adapter.send(onward, node.now)
+    got = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
+    np.testing.assert_allclose(got.sample(node.now)[0], ANEW)
+
+
+class Scaled:
+    """A controller whose trajectories take longer than they were sent, as Jazzy's with speed_scaling does it:
+    each begins at its own time, and goes on slower."""
+
+    def __init__(self, at: np.ndarray, now: int) -> None:
+        self.speed, self._path = 1.0, Trajectory(NAMES, np.array([now]), at[None], np.zeros((1, 2)))
+        self._began = self._passed = now
+
+    def accept(self, path: Trajectory, now: int) -> None:
+        self._path, self._began, self._passed = path, path.start_ns, now
+
+    def update(self, now: int, period_ns: int) -> np.ndarray:
+        self._passed += round(period_ns * self.speed)
+        return self._path.sample(self._passed)[0]
+
+    def state(self, now: int) -> JointTrajectoryControllerState:
+        message = JointTrajectoryControllerState(joint_names=list(NAMES))
+        position, velocity = self._path.sample(self._passed)
+        message.reference.positions, message.reference.velocities = position.tolist(), velocity.tolist()
+        convert.set_stamp(message.header.stamp, now)
+        convert.set_stamp(message.feedback.time_from_start, now - self._began)
+        convert.set_stamp(message.reference.time_from_start, self._passed - self._began)
+        return message
+
+
+@pytest.mark.parametrize("speed", [0.5, 0.1, 0.0])
+def test_a_robot_whose_slider_is_pushed_comes_to_rest_without_a_step_and_goes_on_at_full_speed(
+    adapter, heard, speed
+):
+    node = adapter._node
+    adapter._publisher.get_subscription_count = lambda: 1
+    controller, reports = Scaled(np.zeros(2), node.now), Reports()
+    buffer = TrajectoryBuffer(NAMES, LIMITS, lead_s=0.03, max_age_s=0.6)
+    buffer.reset(np.zeros(2))
+    path, held, began = list[np.ndarray](), list[bool](), node.now
+    again = 0
+    while node.now < began + 6 * S:
+        node.now += 2 * MS
+        k = (node.now - began) // MS
+        controller.speed = speed if S <= node.now - began < 3 * S else 1.0
+        path.append(controller.update(node.now, 2 * MS))
+        if k % 20 == 0:
+            adapter._state.next.append(reports.read(controller.state(node.now)))
+            adapter.lead_s(node.now)
+            held.append(bool(adapter.hindrance))
+        if k % 34 == 0 and not (held and held[-1]) and (k < 1500 or k > 4500):
+            ramp = 0.8 * np.sin((k + 33.0 * np.arange(1, 25))[:, None] * 1e-3 * np.array([1.5, 2.0]))
+            chunk = Chunk(ramp.astype(np.float32), node.now - 30 * MS, 0.033, k, k, np.zeros(24, np.float32))
+            count = len(heard)
+            if k > 4500 and not again:
+                again = len(path)
+                buffer.reset(path[-1])
+            adapter.send(buffer.update(chunk, node.now), node.now)
+            for message in heard[count:]:
+                got = deserialize_message(message, JointTrajectory)
+                controller.accept(convert.trajectory_from_message(got, node.now), node.now)
+    assert any(held) and not held[-1] and not held[0]
+    moves = np.abs(np.diff(path, axis=0)).max(axis=1)
+    shown, pushed_back = 500 + 30, 1500  # 60 ms after it was pushed
+    assert moves.max() <= 2.0 * 0.06 + LIMITS.velocity[0] * 2e-3, "no more than until it shows"
+    for part in (path[shown : pushed_back - 2], path[pushed_back + 2 : again]):
+        assert np.abs(np.diff(part, axis=0)).max() <= LIMITS.velocity[0] * 2e-3
+        assert np.abs(np.diff(part, n=2, axis=0)).max() <= LIMITS.acceleration[0] * 4e-6 * 1.01
+    assert np.abs(np.array(path[-1]) - path[shown]).max() > 0.1, "it goes on"
 
 
 def test_when_it_stands_after_the_clock_was_set_is_told_as_it_was_sent(adapter, heard):

@@ -15,6 +15,7 @@ import yaml
 from calling import call
 from chunks import Policy
 from geometry_msgs.msg import WrenchStamped
+from rclpy.serialization import serialize_message
 from stand_ins import ARM, motion_of, write_contract
 from std_srvs.srv import Trigger
 
@@ -166,7 +167,6 @@ def test_a_collision_is_held_with_its_sentence_also_by_the_next_process(operator
     moving(operator, policy, arm, 0.05)
 
 
-@pytest.mark.parametrize("controller", [FORWARD], ids=["forward_command"])
 def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
     operator, arm, policy, slot, node, tmp_path
 ):
@@ -192,12 +192,13 @@ def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
         second.wait()
 
 
-@pytest.mark.parametrize("controller", [FORWARD], ids=["forward_command"])
-def test_a_topic_does_the_same_and_taring_is_refused_in_motion(operator, arm, policy, start, tmp_path):
+def test_a_topic_does_the_same_and_stops_the_arm_when_it_falls_silent_or_has_bytes_that_are_none(
+    operator, arm, policy, start, tmp_path, controller
+):
     wrench = {"topic": "wrist/wrench", "rate_hz": 100, "max_age_s": 0.5, **QUANTITIES}
-    path = write_contract(tmp_path, FORWARD, force={"wrench": wrench, "retreat": {"rest_s": 0.2}})
+    path = write_contract(tmp_path, controller, force={"wrench": wrench, "retreat": {"rest_s": 0.2}})
     publisher = operator.node.create_publisher(WrenchStamped, "wrist/wrench", qos.SENSOR)
-    message, count = WrenchStamped(), [0]
+    message, count, tells = WrenchStamped(), [0], ["well"]
     message.header.frame_id = "a_frame_of_some_length"
     message.wrench.force.z = 1.0
 
@@ -205,18 +206,33 @@ def test_a_topic_does_the_same_and_taring_is_refused_in_motion(operator, arm, po
         count[0] += 1
         message.wrench.force.x = 0.01 * (count[0] % 7)
         convert.set_stamp(message.header.stamp, operator.now_ns())
-        publisher.publish(message)
+        if tells[0] == "well":
+            publisher.publish(message)
+        elif tells[0] == "nothing but bytes":
+            publisher.publish(serialize_message(message)[:40])
 
     timer = operator.node.create_timer(0.01, send)
     node = start("trajectory", autostart=True, contract=str(path))
     moving(operator, policy, arm)
     answer = call(operator, Trigger, "trajectory/tare", Trigger.Request())
     assert not answer.success and "~/hold it first" in answer.message
+    silence = "force sensor wrench (topic wrist/wrench) has told nothing of the last 0.5 s: "
+    goals = [np.array([0.0, 0.0, 0.8, 0.3, 0.0, 0.5]), policy.goal]
+    for fault, why in (
+        ("nothing", "is its driver running?"),
+        ("nothing but bytes", "it tells 0 numbers, not 6"),
+    ):
+        tells[0] = fault
+        operator.wait(policy.drives(lambda why=why: silence + why in motion_of(operator)), 60.0, "word of it")
+        wait_until_still(operator, policy, arm)
+        policy.goal = goals.pop(0)
+        tells[0] = "well"
+        moving(operator, policy, arm)  # by itself
     message.wrench.force.z = 60.0
     operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 60.0, "word of it")
     wait_until_still(operator, policy, arm)
     operator.node.destroy_timer(timer)
-    assert "running" in node.log
+    assert "running" in node.log and not arm.rejected
 
 
 @pytest.mark.parametrize("controller", [FORWARD], ids=["forward_command"])

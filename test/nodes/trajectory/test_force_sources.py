@@ -36,6 +36,14 @@ def test_a_wrench_is_read_where_it_lies_whatever_its_frame(frame):
     assert wrench_of(serialize_message(make_wrench(frame))) == (STAMP_NS, WRENCH)
 
 
+@pytest.mark.parametrize("length", range(0, 72, 5))
+def test_bytes_that_are_no_wrench_are_an_empty_sample_and_nobody_s_end(length):
+    whole = serialize_message(make_wrench("wrist"))
+    assert len(whole) > length
+    assert wrench_of(whole[:length]) == (0, ())
+    assert wrench_of(b"\x00\x01\x00\x00" + b"\xff" * length) == (0, ())
+
+
 class Owner(Node):
     """What a source needs of the trajectory node."""
 

@@ -21,6 +21,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 MOVING = "the joints are moving, and not by this node"
 BEGINNING = "beginning anew from where the joints are"
 JOINING = "going to where the joints are"
+WAITING = "waiting for the controllers to say where they are"
 _MOVED_OF_RANGE = 0.05
 _STILL_OF_RANGE = 0.01
 _LEFT_NS = 50_000_000
@@ -36,13 +37,14 @@ class Joining:
 
     Attributes: `measured`, the newest joints that are believed, float64 [D], None before the first, and
     `stamp_ns`, of the newest sample; `begun`, whether anything was commanded from here, and `rest_ns`, when
-    it ends at rest; `ready`, whether anything can be; `until_ns`, when the last join ends.
+    it ends at rest; `ready`, whether anything can be; `until_ns`, when the last join ends; `waits`, set by
+    whoever sends: controllers are about to say where they are, and nothing begins before.
     """
 
     def __init__(self, buffer: TrajectoryBuffer, safety: Safety, counts: Counter[str]) -> None:
         self._buffer, self._safety, self._counts = buffer, safety, counts
         self._range = buffer.limits.upper - buffer.limits.lower
-        self.usual = usual(buffer.limits.velocity)
+        self.usual, self.waits = usual(buffer.limits.velocity), False
         self.forget()
 
     def forget(self) -> None:
@@ -177,7 +179,9 @@ class Joining:
         moved = self._moved(self.measured)
         if self._joined and not moved.any():
             return None
-        self._safety.pause = JOINING
+        self._safety.pause = WAITING if self.waits else JOINING
+        if self.waits:
+            return None
         if self._safety.watchdog.is_late(JOINT_STATES, now_ns):
             return None
         if leaping or (moved.any() and not self.stand):

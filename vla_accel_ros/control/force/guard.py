@@ -103,10 +103,6 @@ class ForceGuard:
         self._way_back_due, self.collided = False, ""
         self._pending.clear()
 
-    def lost(self) -> None:
-        """The robot was moved by others, or in another way: nothing is known of the path."""
-        self._executed.forget()
-
     def take(self, sensor: int, sample: Sequence[float], stamp_ns: int, now_ns: int) -> None:
         """A sample of a sensor, by its place in the contract."""
         watch = self.watches[sensor]

@@ -20,8 +20,7 @@ from torch import Tensor
 from vla_accel_ros.engine.actors.step_states import check_states, states_of_step
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import KVPool, Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats

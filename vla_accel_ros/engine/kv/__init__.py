@@ -1,4 +1,4 @@
 """Keys and values: where they are, and whose.
 
-pool: slots of prefixes, counted, and pages of what continues them; prefixes: which frames are in the slots.
+pool: slots of prefixes, counted, and which frames are in them; pages: of what continues a prefix.
 """

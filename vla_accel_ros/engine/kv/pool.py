@@ -1,4 +1,4 @@
-"""All keys and values there will ever be, allocated once: slots of prefixes, and pages of what follows them.
+"""Slots of keys and values, allocated once, and the frames that are in them.
 
 A prefix lives in one slot. Whoever reads it holds a reference, so that a newer frame can never overwrite what
 an action or an answer is still reading. A slot is reused when its count is zero; on a GPU its next writer
@@ -6,27 +6,30 @@ waits, in its stream, for the work that was submitted before each release. What 
 by itself: there are events only once slots are used in several. Running out is an error and not a wait:
 vision that waited for a slow reader would make every camera frame old.
 
-What continues a prefix (a tail) has a length that is not known when it begins, and a long one must not take
-its space from short ones: so it is a list of pages. Pages that it may come to need are promised to it when it
-begins, so that an answer that was admitted can always be finished; the promise is a number, the page itself
-is taken when it is written. A page belongs to one tail, and a tail is read where it lies.
+A slot's keys and values are numbers; a Prefix says of what, and is a held reference to it. Everyone who reads
+one has a handle of their own, so that nobody can give back what another still reads; a handle can be given
+back twice without harm. The newest frame of each robot is held here, until the next.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import TracebackType
 
+import numpy as np
 import torch
 
 from vla_accel_ros.engine.current_stream import current_stream
+from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Span
+from vla_accel_ros.types import Observation
 
 GIB = 1 << 30
 
@@ -51,7 +54,7 @@ class KVPool:
                 f"slots is {slots} and max_tokens {max_tokens}; a pool needs at least 1 of each."
             )
         shape = (slots, config.depth, config.kv_heads, max_tokens, config.head_dim)
-        _check_memory(shape, device, dtype)
+        check_memory(shape, device, dtype)
         self.max_tokens, self._cuda = max_tokens, device.type == "cuda"
         self.k = torch.zeros(shape, device=device, dtype=dtype)
         self.v = torch.zeros(shape, device=device, dtype=dtype)
@@ -152,118 +155,148 @@ class KVPool:
             raise ValueError(f"KV slot {slot} is held by nobody; it was released too often.")
 
 
-class PagePool:
-    """`pages` pages of `page_tokens` tokens each. Safe to use as a KVPool is.
+@dataclass(frozen=True)
+class Prefix:
+    """One frame's keys and values, held until released (or to the end of a `with` block).
 
-    k, v: [pages, layers, kv_heads, page_tokens, head_dim].
-    Raises ValueError if the pool does not fit into the device's free memory.
+    slot: where they are; version: of the frame, grows with every one; stamp_ns: capture time of the
+    observation; n_tokens: image and prompt tokens; n_images: image tokens alone; state: float32 [D], the
+    observation's; instruction: the words of the prompt, the observation's or a question; robot: whose it is;
+    embodiment: that it was computed for; ready: after which a stream of a GPU may read it, None on a CPU.
     """
 
-    def __init__(
-        self, config: GemmaConfig, pages: int, page_tokens: int, device: torch.device, dtype: torch.dtype
+    slot: int
+    version: int
+    stamp_ns: int
+    n_tokens: int
+    n_images: int
+    state: np.ndarray
+    instruction: str
+    robot: str
+    embodiment: Embodiment = field(repr=False, compare=False)
+    ready: torch.cuda.Event | None = field(repr=False, compare=False)
+    _of: Prefixes = field(repr=False, compare=False)
+    _released: list[bool] = field(default_factory=lambda: [False], repr=False, compare=False)
+
+    def release(self) -> None:
+        """Give the slot back. Doing so twice is harmless; reading afterwards is an error."""
+        self._of.release(self)
+
+    def _handle(self) -> Prefix:
+        """Another of the same, for which the slot is held once more. Each chunk has one, so it is a copy of
+        the fields and not dataclasses.replace, which takes four times as long."""
+        handle = object.__new__(Prefix)
+        vars(handle).update(vars(self), _released=[False])
+        return handle
+
+    def __enter__(self) -> Prefix:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if pages < 1 or page_tokens < 1:
-            raise ValueError(
-                f"pages is {pages} and page_tokens {page_tokens}; a pool needs at least 1 of each."
-            )
-        shape = (pages, config.depth, config.kv_heads, page_tokens, config.head_dim)
-        _check_memory(shape, device, dtype)
-        self.page_tokens = page_tokens
-        self.k = torch.zeros(shape, device=device, dtype=dtype)
-        self.v = torch.zeros(shape, device=device, dtype=dtype)
-        self._free = list(range(pages))
-        self._promised = 0
+        self.release()
+
+
+class Prefixes:
+    """The frames of one pool. Safe to use from several threads."""
+
+    def __init__(self, pool: KVPool) -> None:
+        self._pool = pool
+        self._newest: dict[str, Prefix] = {}
+        self._versions = itertools.count()
         self._lock = threading.RLock()
 
-    @property
-    def pages(self) -> int:
-        """How many there are."""
-        return self.k.shape[0]
-
-    @property
-    def unpromised(self) -> int:
-        """Pages that are neither written nor promised."""
+    def publish(
+        self, slot: int, observation: Observation, embodiment: Embodiment, n_tokens: int, n_images: int
+    ) -> Prefix:
+        """An acquired slot, to which the current stream writes, is its robot's newest frame from now on; it
+        stays the caller's, as the Prefix."""
+        prefix = Prefix(
+            slot,
+            next(self._versions),
+            observation.stamp_ns,
+            n_tokens,
+            n_images,
+            np.array(observation.state, np.float32),
+            observation.instruction,
+            observation.robot,
+            embodiment,
+            self._event(),
+            self,
+        )
+        self._pool.retain(slot)
         with self._lock:
-            return len(self._free) - self._promised
+            before = self._newest.get(prefix.robot)
+            if before is None or before.version < prefix.version:
+                self._newest[prefix.robot], newest = prefix._handle(), before
+            else:
+                newest = prefix._handle()
+        if newest is not None:
+            newest.release()
+        return prefix
 
-    def needed(self, tokens: int) -> int:
-        """Pages for a tail of that many tokens."""
-        return math.ceil(tokens / self.page_tokens)
+    def beside(self, other: Prefix, slot: int, n_tokens: int, instruction: str) -> Prefix:
+        """An acquired slot is another's frame with other words; it is not published."""
+        return replace(
+            other,
+            slot=slot,
+            n_tokens=n_tokens,
+            instruction=instruction,
+            ready=self._event(),
+            _released=[False],
+        )
 
-    def begin(self, max_tokens: int) -> Tail:
-        """An empty tail that may grow to max_tokens. Raises PoolExhausted if that many pages are not left."""
-        promised = self.needed(max_tokens)
+    def remove(self, robot: str) -> None:
+        """Give a robot's newest back: nobody acts on it any longer."""
         with self._lock:
-            left = len(self._free) - self._promised
-            if promised > left:
-                raise PoolExhausted(
-                    f"a tail of {max_tokens} tokens needs {promised} KV pages but {max(left, 0)} of "
-                    f"{self.pages} are left; end answers earlier or give the engine more pages."
-                )
-            self._promised += promised
-        return Tail(self, max_tokens, promised)
+            newest = self._newest.pop(robot, None)
+        if newest is None:
+            return
+        if newest.ready is not None:  # who writes to the slot next comes after the lane that wrote it
+            current_stream(self._pool.k.device).wait_event(newest.ready)
+        newest.release()
 
-    def span(self, page: int, start: int, end: int) -> Span:
-        """Tokens start to end of a page."""
-        return Span(self.k, self.v, page, start, end)
-
-    def _take(self) -> int:
+    def newest(self, robot: str = "") -> Prefix | None:
+        """The newest of a robot, held for the caller; None before the first."""
         with self._lock:
-            self._promised -= 1
-            return self._free.pop(0)
+            newest = self._newest.get(robot)
+            return None if newest is None else self.hold(newest)
 
-    def _give(self, pages: list[int], promised: int) -> None:
-        with self._lock:
-            self._free += pages
-            self._promised -= promised
+    def newest_version(self, robot: str = "") -> int:
+        """Its version; -1 before the first."""
+        newest = self._newest.get(robot)
+        return -1 if newest is None else newest.version
 
+    def newest_words(self, robot: str = "") -> str:
+        """Its instruction; empty before the first."""
+        newest = self._newest.get(robot)
+        return "" if newest is None else newest.instruction
 
-@dataclass
-class Tail:
-    """A request's own tokens. length: written so far; at most max_tokens. Made by PagePool.begin."""
+    def hold(self, prefix: Prefix) -> Prefix:
+        """Another handle of it, for a request that reads it whatever the caller does meanwhile.
 
-    pool: PagePool = field(repr=False)
-    max_tokens: int
-    _promised: int
-    length: int = 0
-    pages: list[int] = field(default_factory=list)
-    closed: bool = False
-
-    @property
-    def parts(self) -> tuple[Span, ...]:
-        """What is written, in order."""
-        size = self.pool.page_tokens
-        ends = [min(size, self.length - first) for first in range(0, self.length, size)]
-        return tuple(self.pool.span(page, 0, end) for page, end in zip(self.pages, ends, strict=False))
-
-    def grow(self) -> Span:
-        """The place of the next token, which is part of it from now on.
-
-        Raises ValueError for a tail that is full or closed.
+        Raises ValueError if it was released, or is not one of these.
         """
-        if self.closed or self.length == self.max_tokens:
-            why = "is closed" if self.closed else f"is full with {self.max_tokens} tokens"
-            raise ValueError(f"the tail {why} and cannot grow")
-        page, place = divmod(self.length, self.pool.page_tokens)
-        if page == len(self.pages):
-            self.pages.append(self.pool._take())
-            self._promised -= 1
-        self.length += 1
-        return self.pool.span(self.pages[page], place, place + 1)
+        if prefix._of is not self:
+            raise ValueError(f"prefix {prefix.version} is another engine's; observe the frame with this one.")
+        if prefix._released[0]:
+            raise ValueError(f"prefix {prefix.version} was released; hold it until the last request on it.")
+        self._pool.retain(prefix.slot)
+        return prefix._handle()
 
-    def cut(self, length: int) -> None:
-        """Keep the first tokens alone; the places of the others are for those that come next."""
-        self.length = min(self.length, length)
+    def release(self, prefix: Prefix) -> None:
+        """Give a handle back; doing so twice is harmless."""
+        if not prefix._released[0]:
+            prefix._released[0] = True
+            self._pool.release(prefix.slot)
 
-    def close(self) -> None:
-        """Give everything back. Doing so twice is harmless."""
-        if not self.closed:
-            self.closed = True
-            self.pool._give(self.pages, self._promised)
-            self.pages, self._promised, self.length = [], 0, 0
+    def _event(self) -> torch.cuda.Event | None:
+        device = self._pool.k.device
+        return current_stream(device).record_event() if device.type == "cuda" else None
 
 
-def _check_memory(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+def check_memory(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
     """Raise ValueError, in one sentence, if two tensors [slots, .., .., tokens, ..] do not fit."""
     needed = 2 * dtype.itemsize
     for size in shape:

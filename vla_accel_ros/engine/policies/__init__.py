@@ -1,6 +1,6 @@
 """Scheduling policies: which micro-requests run next, together. Pure objects, whose time is given.
 
-policy: the interface, and what all share. chunks: whole and staggered flow chunks.
+policy: the interface, and what all plan with. chunks: whole and staggered flow chunks.
 throughput, batches: chunks of many robots, as many as can be made or each soon. tokens: frames of policies
 that act by tokens. text: answers in the time that the others leave. lanes: a policy for each lane. overload:
 what is given up when there is too much to do. partition: how many multiprocessors actions have.

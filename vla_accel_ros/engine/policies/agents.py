@@ -15,8 +15,17 @@ from dataclasses import dataclass, replace
 
 from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.policies.partition import sms_of_actions
-from vla_accel_ros.engine.policies.policy import Policy, by_priority
-from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.policies.policy import Policy
+from vla_accel_ros.engine.request import (
+    ASK,
+    DECODE,
+    ENCODE,
+    OBSERVE,
+    PREFILL,
+    MicroBatch,
+    Request,
+    by_priority,
+)
 
 VISION, LANGUAGE = "vision", "language"
 """Lanes of `SideBySide`: encode and prefill, and decode."""

@@ -26,8 +26,8 @@ import math
 from collections.abc import Sequence
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, STREAM
-from vla_accel_ros.engine.policies.policy import Backlog, Policy, Setup, by_priority, frame_first, see
-from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.policies.policy import Backlog, Policy, Setup
+from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
 
 LATE = 0.15
 """Of the period of a stream's chunks, how long a step waits for one that is not there when it is expected,
@@ -39,12 +39,20 @@ AT_ONCE_S = 1e-4
 
 
 class WholeChunks(Policy):
-    """One chunk at a time, all its steps in one micro-batch."""
+    """One chunk at a time, all its steps in one micro-batch, before the next frame is encoded.
+
+    To encode a frame while the one before still waits makes both late. A second chunk from one frame, for
+    newer joints, comes after both.
+    """
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        return frame_first(ready)
+        acts = [request for request in ready if request.want == ACT]
+        for request in by_priority(acts):
+            if request.begun or request.fresh or not request.stream:
+                return MicroBatch(request.stage, (request,), steps=0)
+        return see(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
 
 
 class StaggeredChunks(WholeChunks):
@@ -174,6 +182,21 @@ class StaggeredChunks(WholeChunks):
         waits_s = ((at_s, at_s + late_s) for at_s, late_s in due_s if at_s <= would_end_s)
         waiting = (one for one in waits_s if one[1] > now_s)
         return min(waiting, default=(-math.inf, -math.inf), key=lambda one: one[1])
+
+
+def see(ready: Sequence[Request]) -> MicroBatch | None:
+    """Go on with the frame that is in progress, observe the next, or compute one again with another
+    instruction."""
+    frames = by_priority([r for r in ready if r.want in (OBSERVE, REWORD)])
+    for request in sorted(frames, key=lambda request: not request.begun):
+        return MicroBatch(request.stage, (request,))
+    return None
+
+
+def in_progress(ready: Sequence[Request]) -> bool:
+    """Whether a frame is, of which some groups are computed: another prefix would have the rest computed at
+    once."""
+    return any(request.want == OBSERVE and request.begun for request in ready)
 
 
 def _begun_s(request: Request) -> float:

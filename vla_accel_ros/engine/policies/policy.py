@@ -1,4 +1,4 @@
-"""The interface of a scheduling policy, and the order that the built-in ones share.
+"""The interface of a scheduling policy, and what the built-in ones plan with.
 
 A policy chooses and does nothing else: no torch, no clock, no threads. So the same object runs in the engine,
 in a scheduler of many robots and in a simulator.
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from vla_accel_ros.engine.config import AUTO, EngineConfig
 from vla_accel_ros.engine.profile import Profile, Times
-from vla_accel_ros.engine.request import ACT, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.extensions import POLICIES, find
 
 
@@ -95,36 +95,3 @@ class Backlog:
         """A longer time counts at once, a shorter one by a half."""
         what = batch.requests[-1].kind, batch.stage
         self._took_s[what] = max(took_s, (self._took_s.get(what, took_s) + took_s) / 2.0)
-
-
-def frame_first(ready: Sequence[Request]) -> MicroBatch | None:
-    """The order of frames on one lane: act on a frame before the next one is encoded.
-
-    To encode a frame while the one before still waits makes both late. A second chunk from one frame, for
-    newer joints, comes after both. Returns the request to begin or to go on with, alone in its micro-batch.
-    """
-    acts = [request for request in ready if request.want == ACT]
-    for request in by_priority(acts):
-        if request.begun or request.fresh or not request.stream:
-            return MicroBatch(request.stage, (request,), steps=0)
-    return see(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
-
-
-def see(ready: Sequence[Request]) -> MicroBatch | None:
-    """Go on with the frame that is in progress, observe the next, or compute one again with another
-    instruction."""
-    frames = by_priority([r for r in ready if r.want in (OBSERVE, REWORD)])
-    for request in sorted(frames, key=lambda request: not request.begun):
-        return MicroBatch(request.stage, (request,))
-    return None
-
-
-def in_progress(ready: Sequence[Request]) -> bool:
-    """Whether a frame is, of which some groups are computed: another prefix would have the rest computed at
-    once."""
-    return any(request.want == OBSERVE and request.begun for request in ready)
-
-
-def by_priority(requests: Sequence[Request]) -> list[Request]:
-    """The highest priority first; among equals in order of submission."""
-    return sorted(requests, key=lambda request: -request.priority)

@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
-from vla_accel_ros.engine.policies.policy import Backlog, Policy, in_progress, see
+from vla_accel_ros.engine.policies.chunks import StaggeredChunks, in_progress, see
+from vla_accel_ros.engine.policies.policy import Backlog, Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from vla_accel_ros.engine.policies.chunks import WholeChunks, joins_of
-from vla_accel_ros.engine.policies.policy import Policy, Setup, by_priority
-from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.policies.policy import Policy, Setup
+from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
 
 HOLDS_S = 0.002
 """How soon at most a step that waits for a frame in another lane is looked at again."""

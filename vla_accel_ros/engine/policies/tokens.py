@@ -32,7 +32,8 @@ from vla_accel_ros.engine.config import (
     SPECULATIVE,
     TOKEN_MODES,
 )
-from vla_accel_ros.engine.policies.policy import Policy, Setup, see
+from vla_accel_ros.engine.policies.chunks import see
+from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 

@@ -22,23 +22,20 @@ from torch import Tensor
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, Guides
-from vla_accel_ros.engine.stages.denoise.int8 import DenoiseInt8
-from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
 from vla_accel_ros.engine.stages.int8 import Int8
+from vla_accel_ros.engine.stages.kinds import denoise_stage, encode_stage, finish_stage, prefill_stage
 from vla_accel_ros.engine.stages.memory.host_buffers import Pending
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
 from vla_accel_ros.engine.stages.precision import EXACT, ROWS, Small, check
-from vla_accel_ros.engine.stages.prefill.encode import Encode, EncodeFp8, tower_of
-from vla_accel_ros.engine.stages.prefill.finish import Finish, FinishInt8
+from vla_accel_ros.engine.stages.prefill.encode import Encode, tower_of
+from vla_accel_ros.engine.stages.prefill.finish import Finish
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
-from vla_accel_ros.engine.stages.prefill.int8 import EncodeInt8, PrefillInt8
-from vla_accel_ros.engine.stages.prefill.prefill import Prefill, PrefillFp8
+from vla_accel_ros.engine.stages.prefill.prefill import Prefill
 from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.flow.solver import EULER
-from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.gemma import rotary_tables
 from vla_accel_ros.models.pi.folded import Expert
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix, with_clean_step
@@ -298,10 +295,7 @@ class Stages:
 
         def make() -> Finish:
             own = self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()
-            stack = self.model.language_model
-            if self.int8 is not None and given(stack.layers[-1]):
-                return FinishInt8(*own, small=self.int8.prefix(self.prefix.layers, stack)[-1])
-            return Finish(*own)
+            return finish_stage(self.int8, *own)
 
         stage = self._stage(("finish",), make)
         with self._locks["finish",]:
@@ -313,29 +307,18 @@ class Stages:
         """The stage of so many images."""
 
         def make() -> Encode:
-            small = self.small.vision
-            if self.int8 is not None:
-                own = self.int8.vision(self.model)
-                return EncodeInt8(self.model, self._chain, images, self.rule, own, self.tower)
-            if small is None:
-                return Encode(self.model, self._chain, images, self.rule, self.tower)
-            return EncodeFp8(self.model, self._chain, images, self.rule, small, self.tower)
+            own = self.model, self._chain, images, self.rule, self.tower
+            return encode_stage(self.small, self.int8, *own)
 
         return self._stage(("encode", images), make)
 
     def prefill(self, views: int, prompt: int, batch: int = 1) -> Prefill:
         """The stage of so many frames of so many images and the longest prompt."""
         encode, bucket = self.encode(batch * views), self.bucket(prompt)
-        own = self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory
 
         def make() -> Prefill:
-            small = self.small.prefix
-            if self.int8 is not None:
-                layers = self.int8.prefix(self.prefix.layers, self.model.language_model)
-                return PrefillInt8(*own, encode, bucket, batch, small=layers)
-            if small is None:
-                return Prefill(*own, encode, bucket, batch)
-            return PrefillFp8(*own, encode, bucket, batch, small=small)
+            own = self.model, self.prefix, self.pool, self.tables, self.carry, self._chain, self._memory
+            return prefill_stage(self.small, self.int8, *own, encode, bucket, batch)
 
         return self._stage(("prefill", views, bucket, batch), make)
 
@@ -346,15 +329,9 @@ class Stages:
             if steps not in self._experts:
                 other = next(iter(self._experts.values()), None)
                 self._experts[steps] = fold_expert(self.model, steps, self.time_rule, other)
-            expert, config = self._experts[steps], self.model.config
-            small = self.small.expert(expert.layers)
-            rows = batch * (config.horizon + (config.kind == "pi0"))
-            own = config, expert, self.pool, self.tables, self.make_ops(), batch, small
+            own = self.model, self._experts[steps], self.pool, self.tables, self.make_ops(), batch
             further = partial(self.clean, steps), self.time_rule, self.joints, self.solver
-            if self.int8 is not None and self.int8.in_denoise(self.pool.k.device):
-                return DenoiseInt8(*own, *further, small=self.int8.expert(self.model, expert.layers))
-            kind = Wide if rows > MOST_NARROW and small is None else Denoise
-            return kind(*own, *further)
+            return denoise_stage(self.small, self.int8, *own, *further)
 
         return self._stage(("denoise", batch, steps), make)
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.prefixes import Prefix
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.chunks import joins_of
 from vla_accel_ros.engine.profile import Profile

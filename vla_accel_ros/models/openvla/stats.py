@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.models.openvla.processing import ActionStats, PixelNorm
+from vla_accel_ros.models.openvla.policy import ActionStats, PixelNorm
 from vla_accel_ros.models.processing.norm_stats import finite_numbers, read_json
 
 

@@ -108,6 +108,17 @@ class Adapter(ABC):
         return 0.0
 
     @property
+    def waits(self) -> bool:
+        """Whether its controller is about to say where it is; no motion begins before."""
+        return False
+
+    @property
+    def hindrance(self) -> str:
+        """Why nothing that is sent would be executed as it is meant, a sentence that stays the same; else
+        empty. The robot is held meanwhile."""
+        return ""
+
+    @property
     def trouble(self) -> str:
         """A sentence when the controller does not get what it is sent in time, else empty."""
         return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 
+import numpy as np
 from rclpy.duration import Duration
 from std_msgs.msg import Float64MultiArray
 
@@ -29,13 +30,17 @@ class ForwardCommandAdapter(Adapter):
         self._publisher = node.output(Float64MultiArray, controller.topic, qos.COMMAND)
         self._message = Float64MultiArray()
         self._stream = CommandStream(controller.joints, limits, 1.0 / controller.rate_hz)
+        self._here: np.ndarray | None = None
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
         return cls(setup.node, setup.controller, setup.limits)
 
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
-        self._stream.follow(trajectory, self._node.now_ns())
+        self._stream.follow(trajectory, self._node.now_ns(), self._here)
+
+    def measured(self, positions: Mapping[str, float]) -> None:
+        self._here = np.array([positions[name] for name in self.controller.joints])
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:
         return by_name(self.controller.joints, self._stream.commanded(t_ns))

@@ -8,8 +8,9 @@ waits for acknowledgements, so it is only ever asked.
 
 from __future__ import annotations
 
+import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from rclpy.duration import Duration
@@ -18,6 +19,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.delivery import Delivery
+from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
@@ -33,18 +35,26 @@ KEEP_S = 1.0
 _TRIES, _DOUBLED_S, _NEVER_NS = 6, 0.01, 2**63
 TOLD_NS = 500_000_000
 """For how long what a controller said of itself counts."""
+HEAR_S = 1.0
+"""For so long a controller is waited for to say where it is, before the first motion: many say nothing."""
 _NEWS_NS = 100_000_000  # and while it is commanded
 
 
 class JointTrajectoryAdapter(Adapter):
     """stamp: "now" or "zero", see the parameter of the trajectory node. limits: of the controller's joints.
 
-    Trajectories that are stamped are sent so that the controller joins them without a step, however long this
-    process was held up (control/hand_over.py).
+    clock: monotonic seconds. Trajectories that are stamped are sent so that the controller joins them without
+    a step, however long this process was held up (control/hand_over.py).
     """
 
     def __init__(
-        self, node: ManagedNode, controller: Controller, stamp: str, delivery: Delivery, limits: JointLimits
+        self,
+        node: ManagedNode,
+        controller: Controller,
+        stamp: str,
+        delivery: Delivery,
+        limits: JointLimits,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(controller)
         self._node, self._delivery = node, delivery
@@ -55,6 +65,10 @@ class JointTrajectoryAdapter(Adapter):
         self._state = ControllerState(node, controller) if stamp == "now" else None
         self._told: ReportedState | None = None
         self._holds = False  # by its own will
+        self._scaled = False
+        self._clock, self._hear_until_s = clock, 0.0
+        self._here: np.ndarray | None = None
+        self._usual = usual(limits.velocity)
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
@@ -68,6 +82,8 @@ class JointTrajectoryAdapter(Adapter):
         decided, lead_s = trajectory.select(self.controller.joints), self._delivery.lead_s
         path: Trajectory | None
         self._look()
+        if self._scaled or self._delivery.overdue(self._node.now_ns()):
+            return  # it comes to rest by what it has; whatever is sent would step it
         self._hand_over.rests(*self._held(), lead_s)
         for _ in range(_TRIES):
             now_ns = self._node.now_ns()
@@ -91,9 +107,18 @@ class JointTrajectoryAdapter(Adapter):
         if self._publisher.get_subscription_count():
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
+    def measured(self, positions: Mapping[str, float]) -> None:
+        self._here = np.array([positions[name] for name in self.controller.joints])
+
     def begin(self) -> None:
         self._delivery.forget()
         self._hand_over.forget()
+
+    def open(self) -> list[str]:
+        if self._state is not None and self._state.listens:
+            self._state.newest()  # of before
+            self._hear_until_s = self._clock() + HEAR_S
+        return []
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
         lead_s, was_ns = self._delivery.lead_s, now_ns - self._node.jumped_ns
@@ -115,11 +140,15 @@ class JointTrajectoryAdapter(Adapter):
         self._hand_over.told(self._positions(told), told.stamp_ns - set_ns)
 
     def _held(self) -> tuple[np.ndarray | None, int]:
-        """Where and when the controller rested by its own will, if it says so."""
+        """Where and when the controller rested by its own will, if it says so, and the joints are there: who
+        says anything else is not believed."""
         told, now_ns = self._told, self._node.now_ns()
         if told is None or not self._holds or abs(now_ns - told.stamp_ns) > _NEWS_NS:
             return None, 0
-        return self._positions(told), min(told.stamp_ns, now_ns)
+        there = self._positions(told)
+        if self._here is not None and (np.abs(there - self._here) > self._usual).any():
+            return None, 0
+        return there, min(told.stamp_ns, now_ns)
 
     def _positions(self, told: ReportedState) -> np.ndarray:
         return np.array([told.reference.get(name, np.nan) for name in self.controller.joints])
@@ -130,6 +159,8 @@ class JointTrajectoryAdapter(Adapter):
         return told.reference if told is not None and abs(now_ns - told.stamp_ns) < TOLD_NS else {}
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:
+        if self._scaled and self._told is not None:
+            return self._told.reference
         return by_name(self.controller.joints, self._hand_over.commanded(t_ns) if self._stamped else None)
 
     def rests_ns(self) -> int:
@@ -143,10 +174,31 @@ class JointTrajectoryAdapter(Adapter):
 
     def _look(self) -> None:
         newest = self._state.newest() if self._state is not None else None
-        if newest is not None:
-            self._told = newest
+        if newest is None:
+            return
+        self._told, ours, self._hear_until_s = newest, True, 0.0
+        if newest.began_ns is not None:
             ours = self._delivery.executing(newest.began_ns, newest.stamp_ns)
-            self._holds = not ours and newest.rests
+        self._holds = newest.rests and (not ours or self._delivery.unsure)
+        self._scaled = newest.speed != 1.0 or (self._scaled and not newest.rests)
+
+    @property
+    def waits(self) -> bool:
+        return self._clock() < self._hear_until_s
+
+    @property
+    def hindrance(self) -> str:
+        if self._delivery.overdue(self._node.now_ns()):
+            return (
+                f"{self.controller.topic}: the controller does not execute what it was sent: is it active, "
+                "and is its host or the network too busy?"
+            )
+        if not self._scaled:
+            return ""
+        return (
+            f"{self.controller.topic}: the controller executes slower or faster than it is sent, by its "
+            "speed scaling: set that to 100 %"
+        )
 
     @property
     def trouble(self) -> str:

@@ -76,6 +76,16 @@ class LockedAdapter(Adapter):
             return self._adapter.lead_s(now_ns)
 
     @property
+    def waits(self) -> bool:
+        with self._lock:
+            return self._adapter.waits
+
+    @property
+    def hindrance(self) -> str:
+        with self._lock:
+            return self._adapter.hindrance
+
+    @property
     def trouble(self) -> str:
         with self._lock:
             return self._adapter.trouble

@@ -132,6 +132,16 @@ class Outputs:
             self._node.get_logger().warning("; ".join(slow), throttle_duration_sec=10.0)
         return lead_s
 
+    @property
+    def waits(self) -> bool:
+        """Whether a controller is about to say where it is; no motion begins before."""
+        return any(adapter.waits for adapter in self.adapters)
+
+    @property
+    def hindrances(self) -> list[str]:
+        """Why controllers would not execute what they are sent as it is meant."""
+        return [adapter.hindrance for adapter in self.adapters if adapter.hindrance]
+
     def rest(self) -> None:
         """The robot is at rest, and held."""
         for adapter in self.adapters:

@@ -18,6 +18,11 @@ from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
+# States that are less apart are not compared.
+_APART_NS = 5_000_000
+_USUAL = 0.05
+"""Share by which a speed may be another."""
+
 
 def state_type() -> Any | None:
     """control_msgs/msg/JointTrajectoryControllerState; None where it is not installed."""
@@ -28,20 +33,77 @@ def state_type() -> Any | None:
 
 
 class ReportedState(NamedTuple):
-    """When the trajectory that is executed began, and the stamp of the state, in nanoseconds. reference:
-    where the controller is commanded to be, by joint name. rests: whether it says that it is at rest."""
+    """When the trajectory that is executed began, None where the controller does not say, and the stamp of
+    the state, in nanoseconds. reference: where the controller is commanded to be, by joint name. rests:
+    whether it says that it is at rest. speed: how fast it executes, 1 as it was sent."""
 
-    began_ns: int
+    began_ns: int | None
     stamp_ns: int
     reference: dict[str, float]
     rests: bool = False
+    speed: float = 1.0
+
+
+class _Timed(NamedTuple):
+    told: ReportedState
+    since_ns: int  # time_from_start by its clock
+    passed_ns: int  # and of the trajectory, which is slower where the speed is scaled
+
+
+class Reports:
+    """The states of one controller, which releases fill differently.
+
+    One that always tells time_from_start = 0 (those before Humble, the scaled one of Universal Robots) says
+    nothing of when its trajectory began. Two states say that it rests, also of one that tells no velocity.
+    How fast it executes shows in how much of a trajectory has passed, or, when that is little, in three
+    states: some controllers have their speed scaled, by a person's slider or a safety controller.
+    """
+
+    def __init__(self) -> None:
+        self._before: _Timed | None = None
+        self._tells_speed, self._odd = False, list[float]()
+
+    def read(self, message: Any) -> ReportedState:
+        """The next state."""
+        stamp_ns, point = convert.stamp_ns(message.header.stamp), message.reference
+        since_ns = convert.stamp_ns(message.feedback.time_from_start)
+        passed_ns = convert.stamp_ns(point.time_from_start)
+        reference = dict(zip(message.joint_names, point.positions))
+        began_ns = stamp_ns - since_ns if since_ns else None
+        moves, before, timed = any(point.velocities), self._before, (since_ns, passed_ns)
+        self._tells_speed |= moves
+        if before is None:
+            told = ReportedState(began_ns, stamp_ns, reference)
+            self._before = _Timed(told, *timed)
+            return told
+        # What is said to have begun at another time each time is a state that is told again and again.
+        same = _same(began_ns, before.told.began_ns)
+        rests = bool(reference) and not moves and same
+        rests = rests and (self._tells_speed or reference == before.told.reference)
+        apart = not 0 <= stamp_ns - before.told.stamp_ns < _APART_NS
+        if apart and same and began_ns is not None and since_ns > before.since_ns:
+            speed = (passed_ns - before.passed_ns) / (since_ns - before.since_ns)
+            self._odd = [*self._odd[-1:], speed] if abs(speed - 1.0) > _USUAL else []
+        speed = self._odd[1] if len(self._odd) > 1 else 1.0
+        if moves and began_ns is not None and abs(since_ns - passed_ns) > max(_APART_NS, _USUAL * since_ns):
+            speed = passed_ns / since_ns  # so far
+        told = ReportedState(began_ns, stamp_ns, reference, rests, speed)
+        if apart:
+            self._before = _Timed(told, *timed)
+        return told
+
+
+def _same(began_ns: int | None, other_ns: int | None) -> bool:
+    if began_ns is None or other_ns is None:
+        return began_ns is other_ns
+    return abs(began_ns - other_ns) < _APART_NS
 
 
 class ControllerState:
     """The state of one controller, polled. Closed with the node's `release`."""
 
     def __init__(self, node: ManagedNode, controller: Controller) -> None:
-        self._subscription = None
+        self._subscription, self._reports = None, Reports()
         kind = state_type()
         if kind is not None:
             topic = f"{node_of(controller)}/controller_state"
@@ -49,6 +111,11 @@ class ControllerState:
                 kind, topic, _unused, qos.SENSOR, callback_group=_Polled()
             )
             node.on_release(lambda: node.destroy_subscription(self._subscription))
+
+    @property
+    def listens(self) -> bool:
+        """Whether anything can be heard."""
+        return self._subscription is not None
 
     def newest(self) -> ReportedState | None:
         """None when nothing is new."""
@@ -58,12 +125,7 @@ class ControllerState:
             taken = self._subscription.handle.take_message(self._subscription.msg_type, False)
         if taken is None:
             return None
-        state = taken[0]
-        stamp_ns = convert.stamp_ns(state.header.stamp)
-        began_ns = stamp_ns - convert.stamp_ns(state.feedback.time_from_start)
-        reference = state.reference
-        rests = bool(reference.velocities) and not any(reference.velocities)
-        return ReportedState(began_ns, stamp_ns, dict(zip(state.joint_names, reference.positions)), rests)
+        return self._reports.read(taken[0])
 
 
 def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionState) -> None:

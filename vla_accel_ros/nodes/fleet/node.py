@@ -26,7 +26,7 @@ from vla_accel_ros.fleet.admission.background import Background
 from vla_accel_ros.fleet.admission.forecast import Forecast, at_once
 from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
-from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
+from vla_accel_ros.fleet.horizon import ALL, Horizons
 from vla_accel_ros.fleet.protocol import (
     Admission,
     ChunkAnswer,
@@ -159,10 +159,8 @@ class FleetSchedulerNode(ManagedNode):
     def _horizon(self, description: RobotDescription) -> Cut:
         """What cuts a robot's chunks. Raises ValueError for what is no horizon, or needs what chunks lack."""
         horizons = Horizons(description.horizon or ALL)
-        for rule in horizons.rules:
-            if why := rule.lacking(self._updates):
-                raise ValueError(f"horizon is {description.horizon!r}, but it {why}: use all or static:N")
-        return lambda chunk, words: limited(chunk, horizons.of(chunk, words))
+        horizons.check(self._updates)
+        return horizons.limit
 
     def _wake(self) -> None:
         """From any thread."""

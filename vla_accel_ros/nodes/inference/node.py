@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -29,36 +27,31 @@ from std_srvs.srv import Trigger
 from vla_accel_msgs.msg import LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import chunks, inputs, words
-from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.control.chunking.pace import ChunkPace
-from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
-from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.ports import Pace, Ports, Text
-from vla_accel_ros.engine.session import session_of
+from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.ports import Ports, Text
 from vla_accel_ros.engine.streaming import Streaming
 from vla_accel_ros.fleet.horizon import Horizons
-from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
-from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
+from vla_accel_ros.nodes.environment import demo_contract, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
-from vla_accel_ros.nodes.inference.horizon import ChunkHorizons
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
-from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.inference.planned import planned
 from vla_accel_ros.nodes.inference.reports import (
+    HorizonReport,
     SessionTopic,
     of_chunking,
     of_loops,
     of_overload,
     of_partition,
 )
+from vla_accel_ros.nodes.inference.setup import chosen, guiding, load_engine, paces, session
 from vla_accel_ros.nodes.inference.streams import Streams
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params.inference import INFERENCE
@@ -84,9 +77,9 @@ class InferenceNode(ManagedNode):
         self._reporter.hardware_id = contract.robot
         if value(self, "engine") != "local":
             raise ValueError("engine is fleet: start the executable fleet_inference, which needs no GPU")
-        load = self._choices()
-        Horizons(value(self, "horizon"))  # what is none is refused before a model is loaded
-        engine = self._load(load, contract)
+        load = chosen(self)
+        self._horizons = Horizons(value(self, "horizon"))  # what is none is refused before a model is loaded
+        engine, warm_s = load_engine(self, load, contract)
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
         self._policy, self._partitioned = engine.policy, engine.runner.partitioned
         self._ingest = Ingest(contract, image_hint, page_lock=engine.policy.device.type == "cuda")
@@ -94,17 +87,13 @@ class InferenceNode(ManagedNode):
         self._ingest.instruct(self._instruction.text, self._instruction.missing)
         self._newest_chunk_ns: int | None = None
         self._errors = 0
-        pace = {
-            name: Pace(value(self, f"{name}_hz"), value(self, f"{name}_deadline_s"))
-            for name in ("vision", "action", "language")
-            if value(self, f"{name}_hz")
-        }
+        pace = paces(self)
         self._planned = planned(engine, contract, {name: of.rate_hz for name, of in pace.items()})
         (self.get_logger().warning if self._planned.late else self.get_logger().info)(self._planned.line)
         self._pace = ChunkPace(contract.chunk.max_age_s, min(pace["vision"].rate_hz, pace["action"].rate_hz))
-        self._pace.expect(self._warm_s, self._warm_s + 1.0 / min(c.rate_hz for c in contract.cameras))
-        updates = engine.config.steps if engine.policy.acts == FLOW else 0
-        self._horizons = ChunkHorizons(value(self, "horizon"), updates, self.now_ns)
+        self._pace.expect(warm_s, warm_s + 1.0 / min(c.rate_hz for c in contract.cameras))
+        self._horizons.check(engine.config.steps if engine.policy.acts == FLOW else 0)
+        self._executed = HorizonReport(self._horizons.spec)
         ports = Ports(
             self._observe,
             self._ingest.observed,
@@ -114,9 +103,9 @@ class InferenceNode(ManagedNode):
             self._on_error,
             self._on_prefix,
             self._ingest.sets,
-            self._horizons.limit,
+            self._limit,
         )
-        chunking = self._chunking(engine)
+        self._guiding = guiding(self, engine)
         self._stream = Streaming(
             engine,
             ports,
@@ -124,7 +113,7 @@ class InferenceNode(ManagedNode):
             pace["action"],
             pace.get("language"),
             value(self, "language_max_tokens"),
-            chunking if engine.policy.acts == FLOW else None,
+            self._guiding.chunking if engine.policy.acts == FLOW else None,
         )
         self._chunks = ChunkOutput(self, contract)
         self._observed = self.output(Observed, "observed", qos.REPORT)
@@ -139,7 +128,7 @@ class InferenceNode(ManagedNode):
         self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
         self._graph.refuse_wrong()
         self.every(1.0, self._report)
-        self._tell_session(engine, load, contract)
+        self._session = SessionTopic(self, session(self, engine, load, contract))
         self._contract = contract
 
     def activate(self) -> None:
@@ -148,7 +137,7 @@ class InferenceNode(ManagedNode):
         self._pace.clear()
         self._inputs.promise()
         self._guiding.restart()
-        self._horizons.restart()
+        self._horizons.forget()
         self._chunks.open()
         self._stream.start()
 
@@ -172,66 +161,11 @@ class InferenceNode(ManagedNode):
             self._pace.clear()
             self._restart()
 
-    def _choices(self) -> Load:
-        renamed = {
-            "answers": "language_answers",
-            "answer_tokens": "language_max_tokens",
-            "camera_hz": "vision_hz",
-        }
-        names = [field.name for field in fields(Load) if field.name != "model"]
-        chosen = {name: value(self, renamed.get(name, name)) for name in names}
-        return Load(Path(value(self, "model") or demo_model()), **chosen)
-
-    def _load(self, load: Load, contract: Contract) -> Engine:
-        log = self.get_logger()
-        with Meter(f"loading {load.model.name}") as meter:
-            engine = load.engine(contract, log.warning, meter, self._on_stage, self._on_warm)
-        kind, device = engine.policy.config.kind, engine.policy.device
-        log.info(f"loaded {load.model} on {device}: {kind}, {meter}; {choices(engine)}")
-        offload = engine.runner.offload
-        if offload is not None and offload.hidden:
-            log.info(str(offload))
-        elif offload is not None:
-            log.warning(str(offload))
-        return engine
-
-    def _on_stage(self, name: str, done: int, total: int) -> None:
-        self.get_logger().info(f"preparing fast stages, {done + 1} of {total}: {name}")
-
-    def _on_warm(self, chunk_s: float) -> None:
-        self._warm_s = chunk_s
-
-    def _tell_session(self, engine: Engine, load: Load, contract: Contract) -> None:
-        """Say what chunks are computed with."""
-        topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
-        session = session_of(
-            engine,
-            {name: choice for name, choice in vars(load).items() if name != "model"},
-            model=load.model,
-            contract=Path(value(self, "contract") or demo_contract()).read_text(),
-            urdf="" if contract.urdf is None else Path(contract.urdf).read_text(),
-            topics=topics,
-        )
-        self._session = SessionTopic(self, session)
-
-    def _chunking(self, engine: Engine) -> RealTimeChunking:
-        settings = RtcSettings(
-            value(self, "rtc_mask"),
-            value(self, "rtc_mask_horizon"),
-            value(self, "rtc_delivery_s"),
-            value(self, "rtc_window"),
-            value(self, "rtc_method"),
-        )
-        chunking = RealTimeChunking(engine, self.now_ns, settings, value(self, "rtc_jacobian"))
-        unguided = "staggered" if engine.config.staggered else ""
-        self._guiding = Guiding(chunking, value(self, "rtc"), unguided)
-        return chunking
-
     def _restart(self) -> None:
         """Continue nothing that was begun so far."""
         assert self._stream is not None
         self._guiding.restart()
-        self._horizons.restart()
+        self._horizons.forget()
         self._stream.forget()
 
     def _on_instruction(self, message: String) -> None:
@@ -284,8 +218,15 @@ class InferenceNode(ManagedNode):
 
     def _on_prefix(self, prefix: Prefix, observation: Observation) -> None:
         assert self._contract is not None
-        session = self._session.session.id
-        self._observed.publish(convert.observed_to_message(prefix, observation, self._contract, session))
+        known_as = self._session.session.id
+        self._observed.publish(convert.observed_to_message(prefix, observation, self._contract, known_as))
+
+    def _limit(self, chunk: Chunk, instruction: str) -> Chunk:
+        """A chunk that was just made, with its horizon. Guidance and the trajectory node both go by it, so it
+        is set before either hears of the chunk."""
+        chunk = self._horizons.limit(chunk, instruction)
+        self._executed.note(chunk, self.now_ns())
+        return chunk
 
     def _on_chunk(self, chunk: Chunk, inference_s: float) -> None:
         assert self._contract is not None
@@ -327,7 +268,7 @@ class InferenceNode(ManagedNode):
             ),
             self._graph.status(),
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
-            self._horizons.status(),
+            self._executed.status(),
             *self._streams.statuses(now_ns),
             of_overload(self._stream.degradation),
             of_partition(self._partitioned),

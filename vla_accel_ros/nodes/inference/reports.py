@@ -1,4 +1,4 @@
-"""What inference tells of itself: the topic `session`, and its engine's lines in /diagnostics.
+"""What inference tells of itself: the topic `session`, and lines in /diagnostics of its engine and chunks.
 
 `session`, what chunks are computed with, is latched, for whoever records them. The checksum of gigabytes of
 weights takes seconds that the robot need not wait for: a thread of its own computes it, and the session is
@@ -8,6 +8,7 @@ told when it is there, whatever the lifecycle state.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.types import Chunk
 
 GUIDED = ("guided", "trained")
 GIVEN_UP = {
@@ -33,6 +35,8 @@ GIVEN_UP = {
     VISION: "too much to do: text is paused, a frame has one chunk, and waits for that of the one before",
 }
 """By the level of engine.policies.overload."""
+_REMEMBERED = 50
+"""Chunks whose executed actions are averaged."""
 
 
 class SessionTopic:
@@ -62,6 +66,39 @@ class SessionTopic:
         self._stop.set()
         self._thread.join()
         self._node.destroy_publisher(self._publisher)
+
+
+class HorizonReport:
+    """How much of the last chunks may be executed. A horizon that ends before its chunk is there lets the
+    robot stand still: such chunks are counted and warned of. spec: the parameter `horizon`."""
+
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+        self._executed: deque[int] = deque(maxlen=_REMEMBERED)
+        self._made, self._past, self._newest_past = 0, 0, False
+
+    def note(self, chunk: Chunk, now_ns: int) -> None:
+        """A chunk was just made, and has its horizon. now_ns: by the ROS clock."""
+        cut = chunk.executed < chunk.horizon
+        self._newest_past = cut and chunk.due_ns(chunk.executed - 1) <= now_ns
+        self._past += self._newest_past
+        self._made += 1
+        self._executed.append(chunk.executed)
+
+    def status(self) -> DiagnosticStatus:
+        """The line of diagnostics."""
+        executed = tuple(self._executed)
+        values = {
+            "horizon": self._spec,
+            "executed, newest [actions]": executed[-1] if executed else "none yet",
+            "executed, mean [actions]": sum(executed) / len(executed) if executed else "none yet",
+            "chunks": self._made,
+            "past when made": self._past,
+        }
+        said = "chunks are executed as far as horizon says"
+        if self._newest_past:
+            said = "the newest chunk's horizon ended before it was made: give horizon more actions (+least:N)"
+        return status("horizon", WARN if self._newest_past else OK, said, values)
 
 
 def of_chunking(guiding: Guiding, step_dt_s: float) -> DiagnosticStatus:

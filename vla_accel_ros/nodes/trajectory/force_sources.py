@@ -115,12 +115,16 @@ class TopicSource:
 
 
 def wrench_of(message: bytes) -> Sample:
-    """Stamp and numbers of a serialized WrenchStamped (CDR, either byte order)."""
-    order = "<" if message[1] & 1 else ">"
-    seconds, nanoseconds, length = struct.unpack_from(f"{order}iII", message, 4)
-    # Doubles are aligned to 8 bytes, counted from behind the 4 of the encapsulation.
-    at = 4 + -(-(12 + length) // 8) * 8
-    return seconds * 1_000_000_000 + nanoseconds, struct.unpack_from(f"{order}6d", message, at)
+    """Stamp and numbers of a serialized WrenchStamped (CDR, either byte order); an empty sample where the
+    bytes are none, which anybody may publish."""
+    try:
+        order = "<" if message[1] & 1 else ">"
+        seconds, nanoseconds, length = struct.unpack_from(f"{order}iII", message, 4)
+        # Doubles are aligned to 8 bytes, counted from behind the 4 of the encapsulation.
+        at = 4 + -(-(12 + length) // 8) * 8
+        return seconds * 1_000_000_000 + nanoseconds, struct.unpack_from(f"{order}6d", message, at)
+    except (IndexError, struct.error):
+        return 0, ()
 
 
 def _simulated(node: ManagedNode) -> bool:

@@ -53,6 +53,7 @@ class Hold:
         self.node, self.holds, self.faults = node, dict[str, None](), dict[str, None]()
         self.switched: dict[str, Any] = {}
         self._passing: set[str] = set()
+        self._hindrances: list[str] = []
         self._state, self._restored = state, state is None
         self._written: concurrent.futures.Future[str] | None = None
         self._answering: list[tuple[Future, float]] = []
@@ -152,6 +153,17 @@ class Hold:
         else:
             self._keep()
 
+    def hindered(self, sentences: list[str]) -> None:
+        """Stop for these as long as they are told, at a rate."""
+        if sentences == self._hindrances:
+            return
+        for sentence in set(self._hindrances) - set(sentences):
+            self.resume(sentence)
+        for sentence in sentences:
+            if sentence not in self._hindrances:
+                self.hold(sentence, passing=True)
+        self._hindrances = sentences
+
     def fault(self, sentence: str) -> None:
         """Stop for what went wrong, until a person resumes."""
         if sentence not in self.holds:
@@ -177,6 +189,7 @@ class Hold:
 
     def resume_passing(self) -> None:
         """Take back what passes by itself, but for a move."""
+        self._hindrances = []
         for reason in self._passing - {HOMING}:
             self.resume(reason)
 
@@ -264,7 +277,7 @@ class Hold:
         until_ns = max(self._brakes_until_ns, self._outputs.rests_ns())
         if self._follower.safety.state is not Motion.HOLDING or now_ns < until_ns:
             return False
-        if self._follower.joining.lasts(now_ns):
+        if self._follower.joining.lasts(now_ns) or self._outputs.waits:
             return False
         return now_ns >= self._settles_until_ns or self._follower.joining.stand
 

@@ -266,6 +266,8 @@ class TrajectoryNode(ManagedNode):
         self._force.adopt()
         self._follower.joining.told(self._outputs.reference()[self._columns])
         self._follower.joining.rests(self._outputs.rests_ns())
+        self._follower.joining.waits = self._outputs.waits
+        self._hold.hindered(self._outputs.hindrances)
         now_ns = self.now_ns()
         change, path = self._follower.step(now_ns)
         self._outputs.send(path, now_ns)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from builders import CAMERAS, make_observation, make_policy
 from smolvla_frames import assert_same, load
 from smolvla_recording import make_smolvla_folder
@@ -42,6 +43,17 @@ def test_only_policies_that_say_so_are_captured(tmp_path: Path) -> None:
     ):
         Engine(policy, fast=True, precision="int8")
     assert not has_stages(policy), "on a CPU nothing is gained"
+
+
+def test_on_a_gpu_what_says_so_is_captured_without_being_asked_and_without_triton(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, own = load(make_smolvla_folder(tmp_path / "folder"), "cpu"), make_policy()
+    for family in (SmolVLAPolicy, Policy):
+        monkeypatch.setattr(family, "device", property(lambda self: torch.device("cuda")))
+    assert has_stages(policy) and not has_stages(Untold(**vars(policy)))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert has_stages(policy) and not has_stages(own), "kernels need triton"
 
 
 class Network(nn.Module):

@@ -130,15 +130,6 @@ class Inputs:
             field.copy_(value, non_blocking=True)
 
 
-def to_host(values: Tensor) -> Tensor:
-    """A copy in page-locked memory, which is there when all is done that is in the current stream now. The
-    memory is used again once nobody refers to it and the copy has ended."""
-    if not values.is_cuda:
-        return values.clone()
-    there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    return there.copy_(values, non_blocking=True)
-
-
 class Parts(NamedTuple, Generic[Floats]):
     """Of a block of results: x and update [B, H, A], magnitudes [B, S, H]."""
 

@@ -4,11 +4,10 @@ On a GPU the pixels go up as they lie: by the copy engine from page-locked memor
 reads the host's memory in place; resizing is done there. All of it runs on a stream of its own, beside the
 kernels of actions and text. Only when a copy is over is it known whether the images were still whole.
 
-`Preprocess` makes a policy's inputs, for plain torch; on a CPU it is `policy.inputs`. `ImageUpload` is where
-pixels lie for a captured graph to make patches of: a buffer for each camera, made when its first frame comes
-and kept while frames stay as large. What reads them may be submitted before they are there: it waits on the
-device. `end` is the one moment at which the host waits, for the copy alone. A buffer is not written while the
-stage that reads it runs; `read` tells when that is over.
+`ImageUpload` is where pixels lie for a captured graph to make patches of: a buffer for each camera, made when
+its first frame comes and kept while frames stay as large. What reads them may be submitted before they are
+there: it waits on the device. `end` is the one moment at which the host waits, for the copy alone. A buffer
+is not written while the stage that reads it runs; `read` tells when that is over.
 """
 
 from __future__ import annotations
@@ -22,52 +21,8 @@ from torch import Tensor
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.stages.memory.host_memory import mapped_pointer
 from vla_accel_ros.kernels.reference.image import View, Views
-from vla_accel_ros.models.policies import AnyPolicy
-from vla_accel_ros.models.policy import PolicyInputs
 from vla_accel_ros.models.processing.pixels import PixelRule
-from vla_accel_ros.timeline import TIMELINE, flow
-from vla_accel_ros.types import Observation, Torn
-
-
-class Preprocess:
-    """Turns observations into a policy's inputs, in any threads."""
-
-    def __init__(self, policy: AnyPolicy):
-        self._policy = policy
-        self._stream = torch.cuda.Stream(policy.device) if policy.device.type == "cuda" else None
-
-    def __call__(self, observation: Observation, policy: AnyPolicy | None = None) -> PolicyInputs:
-        """The inputs; the observation's images are needed no longer. policy: of a robot, on the same device.
-
-        Raises ValueError for an observation the policy cannot take, Torn if its images were overwritten.
-        """
-        began_ns = TIMELINE.now_ns()
-        inputs = self._inputs(observation, policy or self._policy)
-        TIMELINE.span("upload", "inputs", began_ns, flows=(flow(observation.stamp_ns, observation.robot),))
-        check_whole(observation)
-        return inputs
-
-    def _inputs(self, observation: Observation, policy: AnyPolicy) -> PolicyInputs:
-        if self._stream is None:
-            return policy.inputs(observation)
-        with torch.cuda.stream(self._stream):
-            inputs = policy.inputs(observation, self.upload)
-            taken = self._stream.record_event()
-        taken.synchronize()
-        reader = current_stream(self._policy.device)
-        for tensor in (inputs.images, inputs.tokens, inputs.state):
-            tensor.record_stream(reader)
-        return inputs
-
-    def upload(self, image: np.ndarray) -> Tensor:
-        """uint8 [H, W, 3] on the GPU, in the current stream's order: a copy, or the memory itself."""
-        return on_host(image, self._policy.device).to(self._policy.device, non_blocking=True)
-
-
-def check_whole(observation: Observation) -> None:
-    """To be called once the pixels were taken. Raises Torn if the images were overwritten until now."""
-    if not observation.intact():
-        raise Torn(f"the images of {observation.stamp_ns} were overwritten: use the next")
+from vla_accel_ros.timeline import TIMELINE
 
 
 def on_host(image: np.ndarray, device: torch.device) -> Tensor:

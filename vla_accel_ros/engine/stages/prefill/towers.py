@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from vla_accel_ros.engine.stages.memory.offload import LayerRing
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
-from vla_accel_ros.engine.stages.memory.upload import ImageUpload, check_whole
+from vla_accel_ros.engine.stages.memory.upload import ImageUpload
 from vla_accel_ros.engine.stages.stage import Stage, put
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.layers.vit import Blocks, Tower
@@ -59,7 +59,7 @@ class Towers(Stage):
         given = policy.host_inputs(observation)
         words = torch.empty(len(given.tokens), dtype=torch.int64, device=self.device)
         with self._lock:
-            self.upload.take(given.images, partial(check_whole, observation))
+            self.upload.take(given.images, observation.check_intact)
             self.capture()
             self.run()
             self.upload.read()

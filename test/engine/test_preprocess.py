@@ -9,8 +9,8 @@ import pytest
 import torch
 from builders import make_observation, make_policy
 
+from vla_accel_ros.engine.frames import Preprocess
 from vla_accel_ros.engine.stages.memory.host_memory import Registration, has_cuda, mapped_pointer
-from vla_accel_ros.engine.stages.memory.upload import Preprocess
 from vla_accel_ros.types import Torn
 
 LARGE = (60, 90)

@@ -1,0 +1,34 @@
+"""Products that `vla tune` timed, as `gemm` of a device file has them (planning.device.Shape)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vla_accel_ros.models.config import PI05
+from vla_accel_ros.planning.device import Shape
+from vla_accel_ros.planning.operations import GATED, ROWS
+from vla_accel_ros.tools.tune.row_pieces import products
+
+DTYPES = {"w8a8 rows": "int8", "fp8 rows": "fp8"}
+"""By the end of a step's label."""
+
+
+def shapes(found: dict[str, Any]) -> Iterator[Shape]:
+    """Of the rows in 8 bits in what `vla tune --weights w8a8 w8a8-fp8` wrote."""
+    known = {product.name: product for product in products(PI05, (2, 1, 3), found["about"]["batches"])}
+    for label, gain in found["done"].items():
+        name, _, end = label.rpartition(", ")
+        if end not in DTYPES or gain is None:
+            continue
+        product = known[name]
+        gated = product.finish == "gated"
+        dtype = f"{DTYPES[end]} {GATED if gated else ROWS}"
+        columns = product.columns * (2 if gated else 1)
+        yield Shape(product.rows, columns, product.inner, dtype, round(gain["us"], 2))
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The YAML of them."""
+    for shape in shapes(found):
+        yield f"  - [{shape.m}, {shape.n}, {shape.k}, {shape.dtype}, {shape.us:g}]"

@@ -1,0 +1,85 @@
+"""Prefixes by captured stages: what they take of observations, and of the robots' policies.
+
+Stages know pixels, ids and slots. Words are made while the device encodes the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from vla_accel_ros.engine.frames import Extent, PlainPrefill, Prefill, worded_policy
+from vla_accel_ros.engine.kv.pool import KVPool, Prefix
+from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.prefill.groups import Frame
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy
+from vla_accel_ros.types import Observation
+
+
+class CapturedPrefill(Prefill):
+    """By captured stages. The hidden state is computed when somebody wants it, which few do."""
+
+    batches = True
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages, self.groups = stages, stages.groups
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        (extent,) = self.observe_together([observation], [policy], [slot])
+        return extent
+
+    def observe_together(
+        self, observations: Sequence[Observation], policies: Sequence[AnyPolicy], slots: Sequence[int]
+    ) -> list[Extent]:
+        images = [
+            cast(WordedPolicy, policy).host_images(observation)
+            for observation, policy in zip(observations, policies, strict=True)
+        ]
+        tokens: list[list[int]] = []
+
+        def words() -> list[Tensor]:
+            for observation, policy in zip(observations, policies, strict=True):
+                tokens.append(policy.prompt(observation.instruction, observation.state))
+            return [torch.tensor(each) for each in tokens]
+
+        def taken() -> None:
+            for observation in observations:
+                observation.check_intact()
+
+        lengths = self._stages.observe(images, words, slots, taken)
+        return [Extent(length, length - len(each)) for length, each in zip(lengths, tokens, strict=True)]
+
+    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
+        words = worded_policy(frame).words(instruction, frame.state)
+        return self._stages.reword(frame.slot, frame.n_images, words, slot)
+
+    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
+        return self._stages.last_hidden(slot, n_tokens)
+
+    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
+        assert self.groups is not None
+        images = cast(WordedPolicy, policy).host_images(observation)
+
+        def words() -> Tensor:
+            return torch.tensor(policy.prompt(observation.instruction, observation.state))
+
+        return self.groups.begin(images, words, slot, observation.check_intact)
+
+
+class CapturedPlainPrefill(PlainPrefill):
+    """By the plain network's functions in captured stages. Other words are computed launch by launch."""
+
+    def __init__(self, policy: CapturablePolicy, pool: KVPool, stages: PlainStages) -> None:
+        super().__init__(policy, pool)
+        self._stages = stages
+
+    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+        given = policy.host_inputs(observation)
+        state = cast(FlowPolicy, policy).normalized_state(observation.state)
+        kept = () if self._images is None else (self._images[slot], self._hidden[slot])
+        n_tokens = self._stages.observe(given, state, slot, observation.check_intact, *kept)
+        return Extent(n_tokens, n_tokens - len(given.tokens))
