@@ -37,13 +37,16 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     assert Counter(need["kernel"] for need in of_all) == wanted + INT8 + (INT8 if kinds == 3 else Counter())
     products = [need for need in of_all if need["kernel"] == "_int8_product"]
     assert all(need["int8"] for need in products[:PRODUCTS])
+    assert not [need for need in products if need["stores_one_by_one"]]
     narrow = 2 if capability in ("90", "100") else 0
     assert sum(need["fp8"] for need in products[PRODUCTS:]) == len(products[PRODUCTS:]) - narrow
     tried = {id(need) for n, need in enumerate(products) if n % PRODUCTS >= PRODUCTS - OF_TUNING}
     for need in of_all:
         of_tuning = id(need) in tried
-        # Triton multiplies int8 on a B200 by instructions whose sums are in registers.
-        assert need["stack"] <= (64 if of_tuning and capability == "100" else 0), need
+        # Triton multiplies int8 on a B200 by instructions whose sums are in registers. The largest tile wants
+        # a few more than there are on sm_8x, where `vla tune` will hardly choose it; one of fp8 on sm_89 4.
+        few = 16 if of_tuning or (capability == "89" and need["fp8"]) else 0
+        assert need["stack"] <= (64 if of_tuning and capability == "100" else few), need
         if not (of_tuning and ARCHITECTURES[capability].shared_bytes < 100 << 10):  # passed over there
             assert need["shared"] <= ARCHITECTURES[capability].shared_bytes, need
         assert need["registers"] * need["threads"] <= REGISTERS, need

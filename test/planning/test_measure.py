@@ -214,4 +214,4 @@ def test_a_gpu_is_measured_near_its_file() -> None:
     device = torch.device("cuda")
     us = product_us(544, 32768, 2048, "bf16", device)
     assert us is not None and us < 1e5
-    assert 0 < pass_us(device, 2000.0) < 20.0
+    assert 0 < pass_us(device, 1e6) < 1e3, "all of its time, as bytes take none at that bandwidth"

@@ -142,6 +142,9 @@ def _int8_product(
     made = first.to(tl.float32) * of_rows * tl.load(weight_scale + near)[None, :]
     if bias is not None:
         made += tl.load(bias + near).to(tl.float32)[None, :]
+    # Columns of their own, not the clamped ones, of which the compiler does not know that they are adjacent:
+    # it would store a number at a time.
+    m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     to = out + first_row.to(tl.int64) * columns + first_column + (m[:, None] * columns + n[None, :])
     if GATED:
         up = second.to(tl.float32) * of_rows * tl.load(weight_scale + columns + near)[None, :]
