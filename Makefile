@@ -61,12 +61,13 @@ sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; a
 mutations: venv-test  ## lines that are broken on purpose, each of which a test must notice; two minutes
 	$(BIN)/python test/mutations.py $(ARGS)
 
-fuzz: venv-test  ## a million damaged inputs, as many of rings and schedules, twenty million events that must not break a limit
+fuzz: venv-test  ## a million damaged inputs, as many of rings and schedules, 25 million events that must not break a limit
 	$(BIN)/python test/fuzz $(ARGS)
 	FUZZ_CASES=1000000 $(BIN)/pytest -q test/sensing/cameras/test_ring_fuzz.py
 	SCHEDULES=1000000 $(BIN)/pytest -q test/engine/test_schedules.py
 	$(BIN)/python test/control/adversary.py --events 10000000 --processes $$(nproc)
 	$(BIN)/python test/control/adversary_of_many.py --events 10000000 --processes $$(nproc)
+	$(BIN)/python test/control/adversary_of_extremes.py --events 5000000 --processes $$(nproc)
 
 clean:  ## remove what builds and runs left
 	rm -rf build install log out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -44,7 +44,7 @@ def test_a_controller_that_does_what_it_is_sent_is_not_found_fault_with(controll
         (JTC, {"joints": ["a", "b", "c"]}, {}, ERROR, "moves a, b, c but"),
         (JTC, {"interpolation_method": "none"}, {}, ERROR, "jumps from point to point; set it to splines"),
         (JTC, {"type": "velocity_controllers/X"}, {}, ERROR, "takes velocities and no trajectories"),
-        (JTC, {}, {"stamp": "zero"}, WARNING, "hand-overs jerk; set our parameter stamp to now"),
+        (JTC, {}, {"stamp": "zero"}, ERROR, "each of them jerks; set our parameter stamp to now"),
         (
             JTC,
             {"command_interfaces": ["effort"]},

@@ -171,7 +171,7 @@ class Episode:
 
     def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
         given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
-        return TrajectoryLogic(*given, self._reference, self._held_up, self._held)
+        return TrajectoryLogic(*given, self._reference, self._held_up, self._says)
 
     def _reference(self) -> np.ndarray | None:
         """What a joint_trajectory_controller tells of itself; no other kind does."""
@@ -188,6 +188,10 @@ class Episode:
         if told_ns <= self.until.get("reactivate", -1):
             return None, 0
         return self._controller(joints).held(told_ns), told_ns + self.offset_ns
+
+    def _says(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
+        """`_held`, as it reaches the node."""
+        return self._held(joints)
 
     def _controller(self, joints: tuple[str, ...]) -> TrajectoryController:
         """That of some joints."""
@@ -373,6 +377,7 @@ class Episode:
         held, held_ns = self._held(trajectory.joints)
         come_ns = self.sent_ns.get(trajectory.joints, 0) + round(self.parameters.lead_s * S)
         known = held is not None and held_ns - offset_ns >= come_ns and not on_arrival
+        known &= not self.active("lying controllers")
         self.sent_ns[trajectory.joints] = sent_ns
         self.began = True
         if self.node.silent:

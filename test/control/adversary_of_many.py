@@ -5,8 +5,8 @@
 It adds to adversary.py: joints that several controllers share, each with a message of its own, which may be
 held up before each; contacts, beyond either limit, and sensors that fall silent or are saturated, while all
 else goes wrong; joint states that name other joints, or not all, or come again or from before; chunks of
-sizes, steps, stamps, versions and horizons that are none; a second policy; a process that is paused for up to
-3 s. Options are those of adversary.py.
+sizes, steps, stamps, versions and horizons that are none; a second policy; controllers that say that they
+hold where they do not; a process that is paused for up to 3 s. Options are those of adversary.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from adversary import FAULTS, Episode, S, main
 from rosless import HOMING, OPERATOR, Robot, TrajectoryLogic
 
+from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force, ForceGuard, Reaction
@@ -250,7 +251,17 @@ class EpisodeOfMany(Episode):
         if not self._touches:
             return super()._start(holds)
         given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
-        return Touching(*given, self._reference, self._held_up, self._held)
+        return Touching(*given, self._reference, self._held_up, self._says)
+
+    def _says(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
+        if not self.active("lying controllers"):
+            return super()._says(joints)
+        where, rng = self._where(joints), self._apart
+        far = usual(self.robot.limits.velocity)[[self.robot.joints.index(name) for name in joints]]
+        j = rng.randrange(len(joints))
+        off = (rng.choice((-1.0, 1.0)) * rng.uniform(2.0, 10.0) * far[j], 1e9, np.nan, -np.inf)
+        where[j] += rng.choice(off)
+        return where, self.now_ns() - round(rng.uniform(0.0, 0.1) * S)
 
     def _controller(self, joints: tuple[str, ...]) -> TrajectoryController:
         return self._many.ones[joints] if self.robot.groups else self.controller
@@ -361,6 +372,7 @@ MORE: dict[str, Callable[[Any, str], None]] = {
     "odd joints": lasting(1.0),
     "odd chunks": lasting(1.0),
     "second policy": lasting(2.0),
+    "lying controllers": lasting(2.0),
     "paused": EpisodeOfMany.paused,
 }
 

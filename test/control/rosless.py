@@ -298,7 +298,8 @@ class TrajectoryLogic:
             one.hand_over.dropped()
             return
         sent_ns = self.clock_ns()
-        one.hand_over.rests(*self.held(one.joints), lead_s)
+        here = None if self._joints.newest_ns is None else self._joints.newest()[one.columns]
+        one.hand_over.rests(*self.held(one.joints), lead_s, here)
         path, _ = one.hand_over.next(decided, now_ns, sent_ns, lead_s)
         if path is not None:
             one.hand_over.sent(path, decided, sent_ns)

@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from adversary import FAULTS, KINDS, MODES, Result, play, results
+from adversary_of_extremes import EpisodeOfExtremes
 from adversary_of_many import MORE, EpisodeOfMany
 from motion import LIMITS
 
@@ -83,7 +84,19 @@ def test_contacts_and_several_controllers_and_what_names_no_joint_or_step_break_
     ],
 )
 def test_what_contacts_and_odd_chunks_broke_once_they_do_no_more(seed):
-    assert play(seed, episode_of=EpisodeOfMany).broken == ()
+    faults = tuple(name for name in FAULTS | MORE if name != "lying controllers")  # of before them
+    assert play(seed, faults, episode_of=EpisodeOfMany).broken == ()
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(8000007, "joint_trajectory"), (9000073, None)])
+def test_a_controller_that_lies_about_where_it_holds_breaks_no_limit(seed, kind):
+    """Who believes it leads the joints from there: 300 times their speed."""
+    assert play(seed, kind=kind, episode_of=EpisodeOfMany).broken == ()
+
+
+def test_robots_and_parameters_at_the_ends_of_what_is_allowed_break_no_limit_either():
+    broken = [str(result) for result in results(EVENTS, episode_of=EpisodeOfExtremes) if result.broken]
+    assert not broken, "\n".join(broken)
 
 
 def test_a_seed_plays_the_same_again():

@@ -110,6 +110,8 @@ def test_what_is_not_executed_in_time_is_overdue_until_it_is_or_is_lost():
     delivery.sent(now_ns + 2 * S, now_ns + 2 * S, now_ns + 2 * S)
     delivery.executing(now_ns + 33 * MS, now_ns + 5 * S)
     assert delivery.unsure and not delivery.overdue(now_ns + 5 * S)
+    delivery.sent(now_ns + 5 * S, now_ns + 5 * S, now_ns + 5 * S)
+    assert not delivery.unsure, "it is on its way"
 
 
 def test_what_is_not_acknowledged_in_time_is_overdue_too():

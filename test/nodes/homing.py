@@ -21,7 +21,7 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
-from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter
+from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter, TrajectoryMessage
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
 from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Outcome, Tolerances
@@ -61,6 +61,14 @@ class Node:
         return SimpleNamespace(ros_time_is_active=True)
 
 
+class Unheard(JointTrajectoryAdapter):
+    """Of a controller that says nothing of itself, as one is that has another clock; ours is its, too."""
+
+    def __init__(self, node: Any, controller: Controller, limits: JointLimits) -> None:
+        super().__init__(node, controller, "zero", Delivery(0.03, 0.1), limits)
+        self._stamped, self._message = True, TrajectoryMessage(controller.joints)
+
+
 class Robot:
     """The motion of a trajectory node, two joints, and the controller that does what it is told. A tick is
     10 ms.
@@ -93,9 +101,7 @@ class Robot:
         self._controller = JointTrajectoryController(NAMES)
         self._controller.start(self.position, self.node.now)
         if kind == "joint_trajectory":
-            self._adapter = JointTrajectoryAdapter(
-                self.node, contract.controllers[0], "zero", Delivery(0.03, 0.1), self.limits
-            )
+            self._adapter = Unheard(self.node, contract.controllers[0], self.limits)
         else:
             self._adapter = ForwardCommandAdapter(self.node, contract.controllers[0], self.limits)
         self._outputs = SimpleNamespace(

@@ -91,6 +91,17 @@ class Contract:
         file.finish()
         return contract
 
+    def eased(self, kind: str, speed: float, acceleration: float) -> Contract:
+        """The same with shares of the limits of joints that controllers of this kind move."""
+        moved = {name for one in self.controllers if one.kind == kind for name in one.joints}
+        joints = tuple(
+            replace(joint, velocity=speed * joint.velocity, acceleration=acceleration * joint.acceleration)
+            if joint.name in moved
+            else joint
+            for joint in self.joints
+        )
+        return replace(self, joints=joints)
+
     @property
     def joint_names(self) -> tuple[str, ...]:
         """Names in the policy's order, the order of every [D] array of states."""

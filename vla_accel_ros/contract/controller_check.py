@@ -107,9 +107,9 @@ def _trajectory(controller: Controller, values: Mapping[str, object], sender: Se
     if values.get("interpolate_from_desired_state") is False and sender.stamp == "zero":
         what = (
             "interpolate_from_desired_state is false, and trajectories without a stamp then start from the "
-            "measured state, so that hand-overs jerk"
+            "measured state, so that each of them jerks"
         )
-        found.append((warning, what, "set our parameter stamp to now, or that of the controller to true"))
+        found.append((error, what, "set our parameter stamp to now, or that of the controller to true"))
     if values.get("allow_trajectory_replacement") is True:
         what = (
             "allow_trajectory_replacement is true, so that a trajectory begins when it arrives, not when it "

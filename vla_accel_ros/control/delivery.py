@@ -43,7 +43,6 @@ class Delivery:
     lead_s: expected, and the least that is kept. lead_max_s: the most; beyond it `trouble` says so.
 
     Attributes for diagnostics: `lead_s` (adapted) and `lost` (trajectories that were never executed).
-    `unsure`: whether one was lost since the last that was executed: what is, only the controller knows.
     """
 
     def __init__(self, lead_s: float, lead_max_s: float) -> None:
@@ -61,7 +60,7 @@ class Delivery:
         self._state_ns: int | None = None  # of the newest state that was recognised
         self._looked_ns: int | None = None
         self._stepped_ns: int | None = None
-        self._late_s, self.unsure = 0.0, False
+        self._late_s, self._unsure = 0.0, False
         self._waited_for: _Sent | None = None
         self._waited_s = 0.0
 
@@ -86,12 +85,12 @@ class Delivery:
                 self._note(sent, sent.published_ns if last_ns is None else last_ns, state_ns)
                 if sent is found:
                     break
-            self._executed_ns, self._recognised, self.unsure = found.stamp_ns, True, False
+            self._executed_ns, self._recognised, self._unsure = found.stamp_ns, True, False
         elif self._executed_ns is None or not _same(self._executed_ns, began_ns):
             return not self._recognised or (last_ns is not None and began_ns <= last_ns - _LOOK_NS)
         while self._unseen and (state_ns - self._unseen[0].decided_ns) * 1e-9 > LOST_S:
             self._unseen.popleft()
-            self.lost, self.unsure = self.lost + 1, True
+            self.lost, self._unsure = self.lost + 1, True
         late_ns = state_ns - self._unseen[0].decided_ns if self._unseen else 0
         self._state_ns, self._late_s = state_ns, max(late_ns * 1e-9, 0.0)
         return True
@@ -103,6 +102,11 @@ class Delivery:
         if sent is None or sent is not self._oldest:
             return False
         return self._waited_s > self._most_s + _NEWS_S and (now_ns - sent.published_ns) * 1e-9 <= LOST_S
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the last that was sent was lost: what is executed, only the controller knows."""
+        return self._unsure and not self._unseen
 
     @property
     def _oldest(self) -> _Sent | None:

@@ -119,12 +119,20 @@ class HandOver:
         """What was decided is not sent: the clock was set meanwhile."""
         self._moved = True
 
-    def rests(self, position: np.ndarray | None, t_ns: int, lead_s: float) -> None:
-        """The controller said that at a time it rested here, float64 [D], by nothing that it was sent; None
-        where it says no such thing. Before `next`. What was sent less than lead_s before may be on its way to
-        it: then nothing but a stop is sent until it has said more."""
+    def rests(
+        self, position: np.ndarray | None, t_ns: int, lead_s: float, here: np.ndarray | None = None
+    ) -> None:
+        """The controller said that at a time it rested at a position, float64 [D]; None where it says no such
+        thing. Before `next`. What was sent less than lead_s before may be on its way to it: then nothing but
+        a stop is sent until it has said more.
+
+        here: where its joints are measured, None where that is not known. A position that is further off than
+        is usual is not believed.
+        """
         executed, self._doubtful = self._executed, False
         if executed is None or position is None or not self._inside(position):
+            return
+        if here is not None and (np.abs(position - here) > usual(self._limits.velocity)).any():
             return
         there, velocity = executed.sample(t_ns)
         if not velocity.any() and (np.abs(position - there) <= _ROUNDING).all():

@@ -177,6 +177,28 @@ def test_while_a_trajectory_is_overdue_no_other_is_sent_and_after_one_was_lost_i
     adapter.send(onward, node.now)
     got = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
     np.testing.assert_allclose(got.sample(node.now)[0], ANEW)
+    # That one takes long, too: that the controller rests meanwhile does not say that it was dropped.
+    node.now += 200 * MS
+    say(adapter, began_ns, node.now, ANEW, True)
+    adapter.send(onward.since(node.now), node.now)
+    later = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
+    np.testing.assert_allclose(later.sample(node.now)[0], got.sample(node.now)[0], atol=1e-6)
+
+
+def test_a_controller_with_another_clock_is_sent_nothing_for_the_present(heard):
+    node: Any = Node(heard.append)
+    adapter = joint_trajectory.JointTrajectoryAdapter(
+        node, CONTROLLERS["joint_trajectory"], "zero", Delivery(0.03, 0.1), LIMITS
+    )
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    adapter.send(path, node.now)
+    message = deserialize_message(heard[-1], JointTrajectory)
+    first_ns = convert.stamp_ns(message.points[0].time_from_start)
+    assert convert.stamp_ns(message.header.stamp) == 0 and first_ns >= 200 * MS
+    np.testing.assert_allclose(message.points[0].positions, path.sample(node.now + first_ns)[0])
+    assert adapter.rests_ns() == path.end_ns + 30 * MS
+    adapter.begin()
+    assert adapter.rests_ns() == 0
 
 
 class Scaled:

@@ -19,9 +19,9 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.delivery import Delivery
-from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.on_arrival import ahead, approach_s
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name
@@ -44,7 +44,8 @@ class JointTrajectoryAdapter(Adapter):
     """stamp: "now" or "zero", see the parameter of the trajectory node. limits: of the controller's joints.
 
     clock: monotonic seconds. Trajectories that are stamped are sent so that the controller joins them without
-    a step, however long this process was held up (control/hand_over.py).
+    a step, however long this process was held up (control/hand_over.py); others so that it may have another
+    clock (control/on_arrival.py).
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class JointTrajectoryAdapter(Adapter):
         self._scaled = False
         self._clock, self._hear_until_s = clock, 0.0
         self._here: np.ndarray | None = None
-        self._usual = usual(limits.velocity)
+        self._limits, self._rests_ns = limits, 0
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
@@ -84,15 +85,19 @@ class JointTrajectoryAdapter(Adapter):
         self._look()
         if self._scaled or self._delivery.overdue(self._node.now_ns()):
             return  # it comes to rest by what it has; whatever is sent would step it
-        self._hand_over.rests(*self._held(), lead_s)
+        self._hand_over.rests(*self._held(), lead_s, self._here)
         for _ in range(_TRIES):
             now_ns = self._node.now_ns()
-            path, by_ns = decided, _NEVER_NS  # it begins on arrival
+            by_ns = _NEVER_NS
             if self._stamped:
                 path, by_ns = self._hand_over.next(decided, decided_ns, now_ns, lead_s)
-            if path is None:
-                return
-            message = self._message.fill(path, now_ns=now_ns)
+                if path is None:
+                    return
+                message = self._message.fill(path, now_ns=now_ns)
+            else:
+                path = ahead(decided, now_ns + round(approach_s(self._limits, lead_s) * 1e9))
+                message = self._message.fill(path, on_arrival_ns=now_ns)
+                self._rests_ns = path.end_ns + round(lead_s * 1e9)
             serialized, stamp_ns = serialize_message(message), convert.stamp_ns(message.header.stamp)
             now_ns = self._node.now_ns()
             if self._node.clock_was_set():
@@ -102,8 +107,9 @@ class JointTrajectoryAdapter(Adapter):
                 break
             lead_s = 2.0 * max(lead_s, _DOUBLED_S)
         self._publisher.publish(serialized)
-        assert path is not None
-        self._hand_over.sent(path, decided, now_ns)
+        if self._stamped:
+            assert path is not None
+            self._hand_over.sent(path, decided, now_ns)
         if self._publisher.get_subscription_count():
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
@@ -113,6 +119,7 @@ class JointTrajectoryAdapter(Adapter):
     def begin(self) -> None:
         self._delivery.forget()
         self._hand_over.forget()
+        self._rests_ns = 0
 
     def open(self) -> list[str]:
         if self._state is not None and self._state.listens:
@@ -140,15 +147,11 @@ class JointTrajectoryAdapter(Adapter):
         self._hand_over.told(self._positions(told), told.stamp_ns - set_ns)
 
     def _held(self) -> tuple[np.ndarray | None, int]:
-        """Where and when the controller rested by its own will, if it says so, and the joints are there: who
-        says anything else is not believed."""
+        """Where and when the controller rested by its own will, if it says so."""
         told, now_ns = self._told, self._node.now_ns()
         if told is None or not self._holds or abs(now_ns - told.stamp_ns) > _NEWS_NS:
             return None, 0
-        there = self._positions(told)
-        if self._here is not None and (np.abs(there - self._here) > self._usual).any():
-            return None, 0
-        return there, min(told.stamp_ns, now_ns)
+        return self._positions(told), min(told.stamp_ns, now_ns)
 
     def _positions(self, told: ReportedState) -> np.ndarray:
         return np.array([told.reference.get(name, np.nan) for name in self.controller.joints])
@@ -164,7 +167,7 @@ class JointTrajectoryAdapter(Adapter):
         return by_name(self.controller.joints, self._hand_over.commanded(t_ns) if self._stamped else None)
 
     def rests_ns(self) -> int:
-        return self._hand_over.rests_ns
+        return self._hand_over.rests_ns if self._stamped else self._rests_ns
 
     def lead_s(self, now_ns: int) -> float:
         self._look()

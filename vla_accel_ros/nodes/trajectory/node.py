@@ -29,6 +29,7 @@ from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.graph_check import chunks, forces, outputs, states
+from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
@@ -74,7 +75,10 @@ class TrajectoryNode(ManagedNode):
 
     def configure(self) -> None:
         self._hold.restore(value(self, "after_restart") == "go_on", self.get_logger().warning)
-        contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
+        contract = Contract.load(value(self, "contract") or demo_contract())
+        if value(self, "stamp") == "zero":
+            contract = contract.eased("joint_trajectory", on_arrival.SPEED, on_arrival.ACCELERATION)
+        self._contract = contract
         self._reporter.hardware_id = contract.robot
         motion = self.output(MotionMessage, "motion", qos.LATCHED)
         self._motion = MotionTopic(motion, value(self, "mode"))

@@ -1,0 +1,74 @@
+"""A controller with another clock: whenever messages arrive, what it executes keeps the whole limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.on_arrival import ahead, approach_s, eased
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.sim.executed import TrajectoryController, judge_path
+from vla_accel_ros.types import Chunk
+
+S = 1_000_000_000
+JOINTS = ("a", "b", "c")
+
+
+def play(seed: int, as_it_was: bool = False) -> dict[str, float]:
+    """Eight seconds of chunks and stops, each message a random part of its lead under way; what was broken,
+    by how much. as_it_was: messages that begin with the present, by the whole limits."""
+    rng = np.random.default_rng(seed)
+    lower = rng.uniform(-3.0, 0.0, 3)
+    limits = JointLimits(
+        lower, lower + rng.uniform(1.0, 5.0, 3), rng.uniform(0.5, 4.0, 3), rng.uniform(5.0, 40.0, 3)
+    )
+    own = limits if as_it_was else eased(limits)
+    lead_s, hz = rng.choice((0.01, 0.03, 0.1)), rng.choice((5, 10, 30))
+    horizon, step_s = rng.choice((8, 16, 32)), rng.choice((0.033, 0.05, 0.1))
+    speed, phase, noise = rng.uniform(0.5, 5.0, 3), rng.uniform(0.0, 6.0, 3), rng.choice((0.0, 0.002, 0.02))
+    ahead_ns = round(approach_s(own, lead_s) * S)
+    buffer = TrajectoryBuffer(JOINTS, own, lead_s=lead_s, max_age_s=0.8)
+    middle, half = (limits.upper + limits.lower) / 2, (limits.upper - limits.lower) / 2
+    buffer.reset(middle)
+    controller, arrives_ns, now_ns = TrajectoryController(JOINTS, middle, True), 0, S
+    for k in range(8 * hz):
+        now_ns, stamp_ns = S + k * S // hz, S + k * S // hz - S // 12
+        t = (stamp_ns - S) * 1e-9 + np.arange(1, horizon + 1)[:, None] * step_s
+        actions = middle + 0.9 * half * np.sin(t * speed + phase) + noise * rng.normal(size=3)
+        actions += rng.uniform(-1.0, 1.0, 3) * (rng.random() < 0.05)
+        chunk = Chunk(
+            actions.astype(np.float32), stamp_ns, step_s, k + 1, k + 1, np.zeros(horizon, np.float32)
+        )
+        path = buffer.update(chunk, now_ns) if rng.random() < 0.97 else buffer.stop(now_ns)
+        if path is None:
+            continue
+        arrives_ns = max(arrives_ns + 1, now_ns + round(rng.uniform(0.0, lead_s) * S))
+        sent = path if as_it_was else ahead(path, now_ns + ahead_ns)
+        there = sent.later(arrives_ns - now_ns)
+        kept_ns = max(arrives_ns + S, there.end_ns + 1)
+        end = np.array([kept_ns]), there.positions[-1:], np.zeros((1, 3))
+        there = there.then(Trajectory(JOINTS, *end))
+        assert controller.accept(there, arrives_ns, MotionState(arrives_ns, middle))
+    times, positions = controller.path(now_ns)
+    found = judge_path(times[times >= S], positions[times >= S], limits, [], [])
+    return {one.what: one.by for one in found}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whenever_messages_arrive_the_limits_are_kept(seed):
+    broken = play(seed)
+    assert broken.pop("position", 1.0) <= 1.01, "of the range"
+    assert not broken
+
+
+def test_messages_that_begin_with_the_present_would_step():
+    assert min(play(seed, as_it_was=True)["acceleration"] for seed in range(4)) > 50.0
+
+
+def test_what_ends_before_the_controller_could_be_there_is_its_end():
+    path = Trajectory(("a",), *map(np.array, ([S, S + 50_000_000], [[0.0], [0.1]], [[1.0], [0.0]])))
+    end = ahead(path, S + 200_000_000)
+    assert end.start_ns == end.end_ns == S + 200_000_000 and end.positions[-1, 0] == 0.1
+    np.testing.assert_array_equal(ahead(path, S + 20_000_000).times_ns, [S + 20_000_000, S + 50_000_000])
