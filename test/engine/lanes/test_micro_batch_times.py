@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -121,6 +122,7 @@ class Gpu:
     """A GPU of a test: events are recorded when it comes to them, at its own time in ms."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, pairs: int = 4) -> None:
+        gc.collect()  # that of the test before tells the timeline nothing more
         self.now_ms, self.behind, self.gone = 1000.0, False, False
         gpu = self
 
