@@ -43,9 +43,11 @@ def test_the_nodes_turn_frames_into_commands(tmp_path: Path, capsys: pytest.Capt
     (case,) = document["cases"]
     assert (case["way"], case["transport"]) == ("plain", "ring")
     assert case["parameters"]["inference"]["seed"] == 3
-    assert case["vision"]["frames"] > case["vision"]["dropped"] and case["commands"]["hz"] > 0
-    assert case["image_to"]["prefix"]["p50_ms"] > case["image_to"]["arrival"]["p50_ms"] > 0
-    assert "upload, encode, prefill" in case["steps"]
+    # It begins when chunks move the robot; how many do afterwards is the machine's affair.
+    assert case["vision"]["arrived"] > 0 and case["commands"]["hz"] > 0
+    assert case["image_to"].keys() == {"arrival", "observation", "prefix", "chunk", "command"}
+    assert case["image_to"]["arrival"]["p99_ms"] >= case["image_to"]["arrival"]["p50_ms"] > 0
+    assert case["steps"]["image on its way"]["frames"] == case["vision"]["arrived"]
     assert case["cpu"].keys() == {"inference", "trajectory", "cameras", "joints"}
     assert case["cpu"]["trajectory"]["executor"] > 0
     assert {"vision", "action", "image_to_trajectory"} <= case["misses"].keys()
