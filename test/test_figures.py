@@ -293,6 +293,15 @@ def streams() -> Iterator[Claim]:
             yield STREAMING, named, figures
 
 
+def streams_in_short() -> Iterator[Claim]:
+    figures: list[float | None] = []
+    for name, at in (("stream_text_groups", 1), ("stream_fresh", 1)):
+        case = result(name)["cases"][at]
+        first = [case["first_chunk"]["p99_ms"]] if name == "stream_fresh" else []
+        figures += [*first, case["chunks"]["hz"], *([] if first else [case["vision"]["hz"]]), case["tokens_hz"]]
+    yield STREAMING, "On an H200 one lane makes", figures
+
+
 def partitions() -> Iterator[Claim]:
     found = result("partition")
     for split in found["splits"]:
@@ -316,6 +325,9 @@ def processes() -> Iterator[Claim]:
         figures += [times["command"][p] for p in ("p50_ms", "p99_ms")]
         figures += [case["commands"]["hz"], case["chunks"]["follow"]["p50_ms"]]
         yield STREAMING, f"| pi0, `{case['way']}`, through processes, {how} |", figures
+    (fresh,) = result("processes")["cases"]
+    taken = [fresh["image_to"]["command"][p] for p in ("p50_ms", "p99_ms")]
+    yield STREAMING, "`staggering: fresh` takes", [*taken, None, None]
 
 
 def robots_on_a_gpu() -> Iterator[Claim]:
@@ -736,6 +748,7 @@ PARTS = (
     loading_and_precision,
     offload,
     streams,
+    streams_in_short,
     partitions,
     processes,
     robots_on_a_gpu,
