@@ -436,7 +436,7 @@ def own_path() -> Iterator[Claim]:
         both = case["engine"], case["plain"]
         yield PERFORMANCE, begins, [times[name] for times in both for name in ("p50_ms", "p99_ms")]
     (two,) = (case for case in captured if case["views"] == 2)
-    yield README, "to the bit what plain torch computes", [two["engine"]["p50_ms"], two["plain"]["p50_ms"]]
+    yield README, "| SmolVLA in captured stages |", [two["engine"]["p50_ms"], two["plain"]["p50_ms"]]
 
 
 def high_rate() -> Iterator[Claim]:
