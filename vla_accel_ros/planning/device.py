@@ -30,7 +30,6 @@ NUMBERS = {
     "int8_rows_tflops": "of this project's products of int8 rows (precision w8a8), see planning.rows",
     "fp8_rows_tflops": "of fp8 rows (precision w8a8-fp8)",
     "rows_chunk_us": "least time of a block of them for a chunk of the inner dimension",
-    "rows_store_g_s": "numbers that such products write, 10^9 a second",
     "fp32_tflops": "in exact float32",
     "sustained_share": "of the rate of tiles that large products keep up",
     "start_us": "a product in a graph, besides its tiles and bytes",
@@ -47,7 +46,6 @@ NUMBERS = {
 }
 OPTIONAL = (
     "fp8_tflops", "int8_tflops", "fp4_tflops", "int8_rows_tflops", "fp8_rows_tflops", "rows_chunk_us",
-    "rows_store_g_s",
 )  # fmt: skip
 """What not every device multiplies, or where it was not measured."""
 

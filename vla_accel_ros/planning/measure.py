@@ -26,7 +26,7 @@ from vla_accel_ros.planning.micro import (
     rows_product_us,
 )
 from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Kind, Op, of_rows, product
-from vla_accel_ros.planning.rows import steps, stores_us, tile
+from vla_accel_ros.planning.rows import steps, tile
 
 LARGE = 4096
 HERE = "measured"
@@ -164,13 +164,13 @@ def _rows_in_8_bits(
     rows_of: tuple[tuple[int, int, int], tuple[int, int, int]],
 ) -> tuple[float, float]:
     """TFLOP/s at which the large product is explained, and microseconds of a chunk at which the small is.
-    here: whose tiles, start and stores these are."""
+    here: whose tiles and start these are."""
     found = []
     for name, shape in zip(("gate and up", "qkv"), rows_of, strict=True):
         (op,) = of_rows([product(name, 1, *shape, dtype)])
         us = rows_product_us(op, device, tile(op, here))
         chunks, flops = steps(op, here)
-        found.append((max(us - here.value("start_us") - stores_us(op, here), 0.25 * us) / chunks, flops))
+        found.append((max(us - here.value("start_us"), 0.25 * us) / chunks, flops))
     (large_us, flops), (small_us, _) = found
     return flops * here.sms / large_us / 1e6, small_us
 

@@ -1,13 +1,11 @@
 """Products of rows in 8 bits by this project's kernel (kernels.triton.int8), from its tiles.
 
 Tiles are those that engines launch without a table of the user's: the package's for the device's capability,
-else the safe ones of kernels.tuning. A block goes through the inner dimension in chunks; a chunk takes its
-share of what the processors compute, or the time that its loads take however small it is. Several small
-blocks share a processor and end at different times, so blocks do not come in whole waves; but a block takes
-no less where there are fewer of them than processors. What the blocks have made is written after that, so
-many numbers a second whatever the tile: Triton 3.6 stores each by itself. Devices on which the kernel was not
-measured have none of these numbers and are planned by their rate of such products, which is that of others'
-kernels.
+else the safe ones of kernels.tuning. A block goes through the inner dimension in chunks. A chunk takes its
+share of the processors' arithmetic, or `rows_chunk_us` where that is longer: the time of its loads. Several
+small blocks share a processor and end at different times, so blocks do not come in whole waves; but a block
+takes no less where there are fewer of them than processors. A device on which the kernel was not measured has
+no such numbers: it is planned with the rate of other engines' kernels.
 """
 
 from __future__ import annotations
@@ -30,16 +28,10 @@ def own_rate(op: Op, device: Device) -> str | None:
 
 
 def rows_us(op: Op, device: Device) -> float:
-    """Microseconds of a product's arithmetic and stores, where own_rate has a rate."""
+    """Microseconds of a product's arithmetic, where own_rate has a rate."""
     chunks, flops = steps(op, device)
     rate = 1e6 * device.value(f"{op.compute}_rows_tflops") / device.sms  # of a processor, in a microsecond
-    return chunks * max(flops / rate, device.value("rows_chunk_us")) + stores_us(op, device)
-
-
-def stores_us(op: Op, device: Device) -> float:
-    """Microseconds in which a product's results are written; 0 where that was not measured."""
-    number = device.numbers.get("rows_store_g_s")
-    return 0.0 if number is None else op.rows * _columns(op) / (1e3 * number.value)
+    return chunks * max(flops / rate, device.value("rows_chunk_us"))
 
 
 def steps(op: Op, device: Device) -> tuple[float, float]:
