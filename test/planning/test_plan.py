@@ -206,7 +206,7 @@ def test_sizes_are_found_by_name_and_by_folder() -> None:
         sizes_of("pi7")
 
 
-def test_engines_with_rows_in_8_bits_are_predicted_within_10_percent_and_misses_of_denoising_say_why() -> None:
+def test_engines_with_rows_in_8_bits_are_predicted_within_10_percent_or_say_why() -> None:
     rows = [row for row in ours() if row["source"] == "precision_w8a8.json"]
     whole = {row["precision"]: row["off_percent"] for row in rows if row["stage"] == "whole"}
     assert whole.keys() == {f"{name}{too}" for name in ("w8a8", "w8a8-fp8") for too in ("", ", denoise too")}
