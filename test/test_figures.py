@@ -293,6 +293,13 @@ def streams() -> Iterator[Claim]:
             yield STREAMING, named, figures
 
 
+def streams_in_short() -> Iterator[Claim]:
+    grouped, fresh = (result(name)["cases"][1] for name in ("stream_text_groups", "stream_fresh"))
+    figures = [grouped["chunks"]["hz"], grouped["vision"]["hz"], grouped["tokens_hz"]]
+    figures += [fresh["first_chunk"]["p99_ms"], fresh["chunks"]["hz"], fresh["tokens_hz"]]
+    yield STREAMING, "On an H200 one lane makes", figures
+
+
 def partitions() -> Iterator[Claim]:
     found = result("partition")
     for split in found["splits"]:
@@ -316,6 +323,9 @@ def processes() -> Iterator[Claim]:
         figures += [times["command"][p] for p in ("p50_ms", "p99_ms")]
         figures += [case["commands"]["hz"], case["chunks"]["follow"]["p50_ms"]]
         yield STREAMING, f"| pi0, `{case['way']}`, through processes, {how} |", figures
+    (fresh,) = result("processes")["cases"]
+    taken = [fresh["image_to"]["command"][p] for p in ("p50_ms", "p99_ms")]
+    yield STREAMING, "`staggering: fresh` takes", [*taken, None, None]
 
 
 def robots_on_a_gpu() -> Iterator[Claim]:
@@ -426,7 +436,7 @@ def own_path() -> Iterator[Claim]:
         both = case["engine"], case["plain"]
         yield PERFORMANCE, begins, [times[name] for times in both for name in ("p50_ms", "p99_ms")]
     (two,) = (case for case in captured if case["views"] == 2)
-    yield README, "to the bit what plain torch computes", [two["engine"]["p50_ms"], two["plain"]["p50_ms"]]
+    yield README, "| SmolVLA in captured stages |", [two["engine"]["p50_ms"], two["plain"]["p50_ms"]]
 
 
 def high_rate() -> Iterator[Claim]:
@@ -736,6 +746,7 @@ PARTS = (
     loading_and_precision,
     offload,
     streams,
+    streams_in_short,
     partitions,
     processes,
     robots_on_a_gpu,
