@@ -1,8 +1,9 @@
-"""The Ray cluster in which replicas run: one of this process's own, on this machine alone, or one to join.
+"""The Ray cluster of the replicas: a private one on this machine, or an existing one to join.
 
-A cluster of its own has neither dashboard nor usage reports, and ends with this process, however that ends.
-Ray listens on all addresses of the machine, so it asks for a token (from 2.59 on), which only this process
-and what it started have. A cluster that was joined is only left: `ray stop` would end it for others, too.
+A private cluster has no dashboard and no usage reports, and ends with this process, however that ends. Ray
+listens on all addresses of the machine, so the cluster requires a token (from Ray 2.59 on) that only this
+process and its children have. A joined cluster is left, never stopped: `ray stop` would end it for others
+too.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from typing import Any
 
 OBJECT_STORE_BYTES = 100 << 20
 CPUS = 2
-"""Of Ray's own accounts; replicas take none of them."""
+"""CPUs in Ray's own accounting; replicas take none of them."""
 OWN = ""
-"""Address of a cluster of one's own."""
+"""Address that stands for a private cluster."""
 
 
 class Cluster:
-    """Joined or started when it is made, which must be in a thread that lives as long as the process: a
-    cluster of its own ends with that. address: OWN, auto, or host:port. tiers: of one's own, how many
-    replicas there may be of each; gpus: of one's own.
+    """Joins or starts a cluster on construction. A private cluster ends with the constructing thread, so use
+    one that lives as long as the process. address: OWN, auto, or host:port. tiers: replicas allowed in each
+    tier of a private cluster. gpus: of a private cluster.
 
-    Raises ValueError, one sentence, where Ray is not installed, or there is no such cluster.
+    Raises ValueError, with one sentence, if Ray is not installed or the cluster cannot be reached.
     """
 
     def __init__(self, address: str = OWN, tiers: Mapping[str, int] | None = None, gpus: int = 0) -> None:
@@ -61,11 +62,11 @@ class Cluster:
             raise ValueError(f"there is no Ray cluster at {address}: {error}") from None
 
     def gpus(self) -> float:
-        """Of all its hosts."""
+        """Return the number of GPUs on all hosts of the cluster."""
         return float(self._ray.cluster_resources().get("GPU", 0.0))
 
     def close(self) -> None:
-        """Leave it; a cluster of one's own ends."""
+        """Leave the cluster; a private one ends."""
         with _signals_kept():
             self._ray.shutdown()
         if self._folder:
@@ -74,7 +75,7 @@ class Cluster:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself."""
+    """Restore the SIGTERM handler, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,10 +1,10 @@
-"""The lifecycle node that writes what happens into a bag, from which every chunk can be computed again.
+"""The lifecycle node that records a bag, from which every chunk can be computed again.
 
-Active, it records: a bag begins with activation and ends with deactivation. Messages come serialized and go
-into the bag as they are; only frames of a shared-memory ring are made into images, because a handle plays
-nowhere else. What is recorded follows from the contract (nodes/recorder/topics.py). A thread of its own
-writes (recording/background_writer.py); what that drops, and why it has ended, is in the log once and in the
-diagnostics.
+It records while it is active: a bag begins with activation and ends with deactivation. Messages arrive
+serialized and go into the bag as they are; only frames of a shared-memory ring are converted to images,
+because a handle can be played nowhere else. The contract determines what is recorded
+(nodes/recorder/topics.py). A separate thread writes (recording/background_writer.py); what it drops, and why
+it has ended, is logged once and in the diagnostics.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 
 _LOOK_S = 0.1
-# A process that was asked to end is broken off after LONGEST_S of nodes/shutdown.py.
+# After LONGEST_S (nodes/shutdown.py) a process that was asked to end is killed.
 _PATIENCE_S = 0.7
 
 
 class RecorderNode(ManagedNode):
-    """recorder; see the module docstring and nodes/params/recorder.py."""
+    """The node recorder; see the module docstring and nodes/params/recorder.py."""
 
     def __init__(self) -> None:
         super().__init__("recorder", RECORDER)
@@ -57,7 +57,7 @@ class RecorderNode(ManagedNode):
         self._reporter.hardware_id = self._contract.robot
         self._wanted = recorded(self._contract)
         for entry in self._wanted:
-            definition(entry.bag_type)  # of a type that is not installed it is said now
+            definition(entry.bag_type)  # report a type that is not installed now
         self.every(_LOOK_S, self._look)
         self.every(1.0, self._tell)
 
