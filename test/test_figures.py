@@ -265,6 +265,9 @@ def loading_and_precision() -> Iterator[Claim]:
         policy = one(bundled, precision=precision, dtype="float32")
         errors = [100 * row["to_float32"] for row in (*both, policy)]
         yield PERFORMANCE, f"| {precision} |", [*times, *errors, policy["max_mrad"]]
+    rounded = [one(bundled, precision=name, dtype="bfloat16") for name in ("exact", "fp8", "int8", "int4")]
+    errors = [100 * row["to_float32"] for row in rounded]
+    yield PERFORMANCE, "The bundled policy in bfloat16,", errors
 
 
 def offload() -> Iterator[Claim]:
