@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-OBJECT_STORE_BYTES = 100 << 20
+LEAST_STORE_BYTES, MOST_STORE_BYTES = 100 << 20, 1 << 30
+"""Of Ray's object store, where what robots saw lies until its chunk is made: two pictures of 640x480 are
+1.8 MB, and two replicas of `staggered: 20` hold 56 requests. A full store has the scheduler wait."""
 CPUS = 2
 """Of Ray's own accounts; replicas take none of them."""
 OWN = ""
@@ -29,7 +31,7 @@ class Cluster:
     cluster of its own ends with that. address: OWN, auto, or host:port. tiers: of one's own, how many
     replicas there may be of each; gpus: of one's own.
 
-    Raises ValueError, one sentence, where Ray is not installed, or there is no such cluster.
+    Raises ValueError, one sentence, where Ray is not installed, does not start, or there is no such cluster.
     """
 
     def __init__(self, address: str = OWN, tiers: Mapping[str, int] | None = None, gpus: int = 0) -> None:
@@ -49,7 +51,7 @@ class Cluster:
                 "include_dashboard": False,
                 "num_cpus": CPUS,
                 "num_gpus": gpus,
-                "object_store_memory": OBJECT_STORE_BYTES,
+                "object_store_memory": store_bytes(),
                 "resources": {tier: float(count) for tier, count in (tiers or {}).items()},
                 "_temp_dir": self._folder,
             }
@@ -59,6 +61,9 @@ class Cluster:
         except ConnectionError as error:
             self.close()
             raise ValueError(f"there is no Ray cluster at {address}: {error}") from None
+        except Exception as error:  # Ray raises Exception itself where its processes are not up in time
+            self.close()
+            raise ValueError(f"the Ray cluster did not start: {error}") from error
 
     def gpus(self) -> float:
         """Of all its hosts."""
@@ -70,6 +75,16 @@ class Cluster:
             self._ray.shutdown()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def store_bytes(shared: str = "/dev/shm") -> int:
+    """Of the object store of a cluster of one's own: half of what the folder for shared memory has free,
+    within bounds."""
+    try:
+        free = shutil.disk_usage(shared).free
+    except OSError:
+        free = 0
+    return min(max(free // 2, LEAST_STORE_BYTES), MOST_STORE_BYTES)
 
 
 @contextmanager
