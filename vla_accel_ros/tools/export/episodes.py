@@ -80,7 +80,8 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
 
 
 def _runs(whole: np.ndarray, tasks: list[str] | None) -> list[slice]:
-    """Where frames follow each other without a gap, and under the same task if that is asked for."""
+    """Return the row ranges of at least SHORTEST frames with no gap between them; with `tasks`, each range
+    has one task."""
     cuts = [0, *(i for i in range(1, len(whole)) if not _joined(whole, tasks, i)), len(whole)]
     return [slice(a, b) for a, b in pairwise(cuts) if whole[a] and b - a >= SHORTEST]
 
