@@ -124,9 +124,7 @@ def _rows_in_8_bits(device: Device) -> Iterator[dict[str, Any]]:
         plan = make_plan(MODELS[case["kind"]], device, work)
         for stage in ("denoise", "whole") if too else ("encode", "prefill", "whole"):
             measured = case["total" if stage == "whole" else stage]["p50_ms"]
-            found = row(
-                plan, stage, measured, "precision_w8a8.json", reason=ROUNDED if too else ""
-            )
+            found = row(plan, stage, measured, "precision_w8a8.json", reason=ROUNDED if too else "")
             yield {**found, "precision": case["precision"]}
 
 

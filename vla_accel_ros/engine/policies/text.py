@@ -82,9 +82,7 @@ class TextInSlack(Policy):
                 self._wrote_s = now_s
         return text
 
-    def _urgent(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float
-    ) -> MicroBatch | None:
+    def _urgent(self, lane: str, ready: Sequence[Request], now_s: float, due_s: float) -> MicroBatch | None:
         """What is chosen before any text that is neither overdue nor has its share."""
         urgent = self._first.next(lane, ready, now_s, due_s)
         if urgent is not None:

@@ -18,7 +18,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-OBJECT_STORE_BYTES = 100 << 20
+LEAST_STORE_BYTES, MOST_STORE_BYTES = 100 << 20, 1 << 30
+"""Bounds of Ray's object store, which holds an observation until its chunk is made. Two images of 640x480 are
+1.8 MB, and two replicas with `staggered: 20` hold 56 requests. If the store is full, the scheduler waits."""
 CPUS = 2
 """CPUs in Ray's own accounting; replicas take none of them."""
 OWN = ""
@@ -30,7 +32,8 @@ class Cluster:
     one that lives as long as the process. address: OWN, auto, or host:port. tiers: replicas allowed in each
     tier of a private cluster. gpus: of a private cluster.
 
-    Raises ValueError, with one sentence, if Ray is not installed or the cluster cannot be reached.
+    Raises ValueError, with one sentence, if Ray is not installed or does not start, or the cluster cannot be
+    reached.
     """
 
     def __init__(self, address: str = OWN, tiers: Mapping[str, int] | None = None, gpus: int = 0) -> None:
@@ -50,7 +53,7 @@ class Cluster:
                 "include_dashboard": False,
                 "num_cpus": CPUS,
                 "num_gpus": gpus,
-                "object_store_memory": OBJECT_STORE_BYTES,
+                "object_store_memory": store_bytes(),
                 "resources": {tier: float(count) for tier, count in (tiers or {}).items()},
                 "_temp_dir": self._folder,
             }
@@ -60,6 +63,9 @@ class Cluster:
         except ConnectionError as error:
             self.close()
             raise ValueError(f"there is no Ray cluster at {address}: {error}") from None
+        except Exception as error:  # Ray raises Exception itself where its processes are not up in time
+            self.close()
+            raise ValueError(f"the Ray cluster did not start: {error}") from error
 
     def gpus(self) -> float:
         """Return the number of GPUs on all hosts of the cluster."""
@@ -71,6 +77,15 @@ class Cluster:
             self._ray.shutdown()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def store_bytes(shared: str = "/dev/shm") -> int:
+    """Return the size of a private cluster's object store: half of the free shared memory, within bounds."""
+    try:
+        free = shutil.disk_usage(shared).free
+    except OSError:
+        free = 0
+    return min(max(free // 2, LEAST_STORE_BYTES), MOST_STORE_BYTES)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import fields
@@ -21,6 +22,7 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
+from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.types import Chunk, Observation
 
 OK, REFUSED, LOST, CANCELLED, FAILED = "ok", "refused", "lost", "cancelled", "failed"
@@ -62,10 +64,13 @@ class Server:
         self._replica: Measured | None = None
 
     async def start(self) -> Answer:
-        """Make the replica and measure it. Returns its process id, `most`, `updates`, `answers`, the
-        measurements, the bytes of an observation, and the options of its engine."""
+        """Make the replica and measure it, in a process that runs as a node's does. Returns its process id,
+        `most`, `updates`, `answers`, the measurements, the bytes of an observation, and the options of its
+        engine."""
+        sys.setswitchinterval(SWITCH_S)  # the engine's thread waits for what Ray's thread reads
         try:
             replica, seen = await asyncio.to_thread(self._make)
+            keep_loaded()
             profile = await asyncio.to_thread(replica.measure, seen)
         except (ValueError, OSError) as error:
             return REFUSED, _sentence(error)

@@ -99,14 +99,14 @@ class RecorderNode(ManagedNode):
         self._contract = self._recording = None
 
     def _new_folder(self, robot: str) -> Path:
-        """A bag's folder that is not there yet, named by robot and time."""
+        """A new folder for a bag, named by robot and time."""
         parent = Path(value(self, "record_dir") or "bags").expanduser().absolute()
         name = f"{robot}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
         names = (name, *(f"{name}_{i}" for i in range(2, 1000)))
         return next(parent / name for name in names if not (parent / name).exists())
 
     def _look(self) -> None:
-        """Subscribe to others' topics as their publishers are found, by the reliability that these offer."""
+        """Subscribe to others' topics as their publishers appear, with the reliability that they offer."""
         for entry in list(self._awaited):
             offered = self.get_publishers_info_by_topic(entry.topic)
             if offered:
@@ -141,7 +141,7 @@ class RecorderNode(ManagedNode):
         self._recording.put(topic, self.now_ns(), message)
 
     def _take_frame(self, camera: str, topic: str, message: FrameHandle) -> None:
-        """Copy a frame out of its ring, and have it written unless it was overwritten meanwhile."""
+        """Copy a frame out of its ring, and write it unless it was overwritten meanwhile."""
         handle = convert.handle_from_message(message)
         try:
             self._rings.follow(camera, handle.ring)
@@ -162,7 +162,7 @@ class RecorderNode(ManagedNode):
             self._lost[topic] += 1
 
     def _tell(self) -> None:
-        """Say once that messages are dropped, and why recording has ended."""
+        """Log once that messages are dropped, and why recording has ended."""
         assert self._recording is not None
         if self._recording.trouble and not self._told_trouble:
             self._told_trouble = True
