@@ -670,6 +670,11 @@ def eight_bits() -> Iterator[Claim]:
     for row in result("precision_w8a8")["cases"]:
         times = [row[name]["p50_ms"] for name in ("encode", "prefill", "denoise", "total")]
         yield PRECISION, f"| measured, {row['precision']} |", [*times, 100 * row["to_float32"]]
+    whole = {row["precision"]: row["total"]["p50_ms"] for row in result("precision_w8a8")["cases"]}
+    moved = one(found["errors"]["rows"], precision="w8a8, calibrated")["over_moved"]
+    played = one(found["success"]["rows"], way="euler 10, w8a8, calibrated")
+    shown = [whole["w8a8"], whole["exact"], 100 * moved, played["won"], played["n"]]
+    yield PRECISION, "- **Speed.**", shown
     boards = {"orin-agx-64": "Orin AGX", "h200": "H200"}
     for row in found["predicted"]["rows"]:
         if row["kind"] == "pi05":
