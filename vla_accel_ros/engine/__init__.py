@@ -1,10 +1,12 @@
-"""When it runs: one scheduler over one queue of requests.
+"""Runs a policy: one scheduler over one queue of requests.
 
-engine: the front door; config: its options; options: what a policy must have for them; request: what somebody
-wants, and what one launch computes; scheduler: schedule, run, postprocess; queue: who waits, and who is taken
-out; readiness: which requests may run; policies/: what runs next; profile: what it is expected to take;
-lanes/: where it runs; runner: computes micro-batches by frames (prefixes; captured_prefill: by stages),
-actors/ and answers (text); robots: whom it serves; streaming, loop: a running stack at its own rates; ports:
-what it takes and gives back; session: what an engine was, for replay; kv/: keys and values; stages/: captured
-micro-requests; current_stream: where a thread computes.
+engine: the public interface. config: its options; options: refuses those that a policy does not have.
+request: a caller's request, and the micro-batch that one launch computes. scheduler: schedule, run,
+postprocess. queue: the requests that wait, and cancellation. readiness: which requests may run. policies/:
+which of them runs next. profile: expected durations. lanes/: where it runs.
+runner: computes micro-batches with frames (prefixes; captured_prefill: by captured stages), actors/ (actions)
+and answers (text). robots: the robots that are served.
+streaming, loop: a running stack at its own rates. ports: its inputs and outputs. session: what an engine's
+numbers depend on, for replay. kv/: keys and values. stages/: captured micro-requests. current_stream: the
+CUDA stream of a thread.
 """

@@ -1,20 +1,19 @@
-"""Answers of several frames, written together (OxyGen, cross-frame continuous batching).
+"""Answers about several frames, decoded together (OxyGen, cross-frame continuous batching).
 
-Every forward advances all open answers by one token, whatever their prompts, lengths and ages; weights are
-read once for all of them. When to do so, and how often per frame, is not decided here: `advance` is one
-token's work, or a group of its layers, so that the scheduler can stop between any two. Each answer's tokens
-are those that it would have alone.
+Every forward advances all open answers by one token, whatever their prompts, lengths and ages, so the weights
+are read once for all of them. `advance` computes one token, or one group of its layers, so that the scheduler
+can stop between any two; the scheduler decides when to call it. Each answer has the same tokens that it would
+have alone.
 
 Between forwards an answer is its tokens and two references: to its prefix's slot, and to the pages of its own
-keys and values, all of which are promised to it when it begins (OxyGen, section 3.2). A forward reads both
-where they lie (models.layers.packed), so nothing is copied, stacked or padded.
+keys and values, all of which are reserved when it begins (OxyGen, section 3.2). A forward reads both in place
+(models.layers.packed), so nothing is copied, stacked or padded.
 
-On a GPU nothing that is launched waits for it: the id that was chosen is read by the next token's embedding
-where it was written, and comes to the host in page-locked memory, for who waits for it. Only ids that are
-drawn come from the host.
+On a GPU no launch waits for a token: the next token's embedding reads the chosen id on the device, and the id
+is copied to page-locked host memory for its reader. Only sampled ids come from the host.
 
-`TextDecoder` answers requests: they are given text, not tokens (models.text.tokenizer), whose pieces wait in
-the request until they are read.
+`TextDecoder` serves requests in text instead of tokens (models.text.tokenizer); pieces wait in the request
+until they are read.
 """
 
 from __future__ import annotations
@@ -46,18 +45,19 @@ from vla_accel_ros.models.text.decoding import GREEDY, Sampling
 from vla_accel_ros.models.text.tokenizer import TextStream
 
 PAGES = 3
-"""Of one answer at most: with its prefix they are parts that packed forwards have room for (PARTS there)."""
+"""Most pages of one answer: with its prefix they are the parts that packed forwards have room for (PARTS
+there)."""
 
 PAGE_TOKENS = 16
-"""Of one page at least."""
+"""Fewest tokens of a page."""
 
 
 InGroups = Callable[[Sequence[Tensor], Sequence[Segment]], Iterator[NextWords | None]]
-"""See Answers."""
+"""Computes a forward in groups of layers; see Answers."""
 
 
 class Said(NamedTuple):
-    """One token of one answer. token: None when the answer ended without one (end of text)."""
+    """One token of one answer. token: None if the answer ended without one (end of text)."""
 
     answer: Answer
     token: int | None
@@ -67,8 +67,8 @@ class Said(NamedTuple):
 @dataclass(eq=False)
 class Answer:
     """A text that continues a prefix. number: in order of beginning; slot, n_tokens: of its prefix; tail:
-    keys and values of all of its tokens but the last; hidden [W]: what the next token is read from; tokens:
-    ids so far; chosen int64 []: the last of them on the device, None where it was drawn on the host."""
+    keys and values of all of its tokens but the last; hidden [W]: the state that gives the next token;
+    tokens: ids so far; chosen int64 []: the last id on the device, None if it was sampled on the host."""
 
     number: int
     slot: int
@@ -83,21 +83,21 @@ class Answer:
 
 
 class _Choice(NamedTuple):
-    """The likeliest id int64 [] and the scores [vocab], on the device."""
+    """The likeliest id int64 [] and the logits [vocab], on the device."""
 
     likeliest: Tensor
     scores: Tensor
 
 
 class Answers:
-    """The answers of one model. Not for several threads at once.
+    """The answers of one model. Not safe for several threads at once.
 
-    model: whose language head continues prefixes; stop: the id that ends a text.
-    together: False computes every answer's token by itself, to the bit what it is alone
+    model: its language head continues prefixes; stop: the end-of-text id.
+    together: False computes every answer's token by itself, bit for bit as if it were alone
         (models.layers.packed).
-    forward: how segments are computed, None = in plain torch.
-    in_groups: a token's ids and its segments, whose x it does not read, to what the forward came to, one
-        group of layers for each value that is taken, the last of which is that; None = by `forward`, at once.
+    forward: computes segments, None = in plain torch.
+    in_groups: takes the ids and segments of a token (it ignores the segments' x) and yields once per group of
+        layers: None, and the forward's result after the last; None = `forward` computes all at once.
 
     Attribute `open`: answers that are not finished, oldest first.
     """
@@ -125,7 +125,7 @@ class Answers:
 
     @property
     def in_progress(self) -> bool:
-        """Whether some groups of layers of the next token are computed, and others are not."""
+        """Whether only some groups of layers of the next token are computed."""
         return self._reading is not None
 
     def begin(
@@ -141,8 +141,8 @@ class Answers:
         """Continue the first n_tokens of a held slot, until `drop`.
 
         hidden [W]: of the prefix's last valid token. max_tokens: 1 or more.
-        Raises ValueError for a length that cannot be and a slot that nobody holds, PoolExhausted if there is
-        no room.
+        Raises ValueError if max_tokens is below 1 or nobody holds the slot, PoolExhausted if there is no
+        room.
         """
         if max_tokens < 1:
             raise ValueError(f"max_tokens is {max_tokens}; an answer has at least 1.")
@@ -159,8 +159,8 @@ class Answers:
         return answer
 
     def advance(self) -> list[Said]:
-        """One more token for every open answer, oldest first; in groups of layers the next group of it, and
-        no token before the last. Waits for it.
+        """Compute one more token for every open answer, oldest first, or with groups of layers the next
+        group, which gives no token before the last. Blocks until it is computed.
 
         A forward that fails adds no token, and the next call tries again.
         """
@@ -171,8 +171,8 @@ class Answers:
 
     @torch.inference_mode()
     def launch(self) -> Callable[[], list[Said]]:
-        """As advance, without waiting. What it returns is to be called before the next token is launched,
-        when all is computed that is in the current stream now; who was dropped meanwhile is left out."""
+        """Like advance, without blocking. Call the returned function before the next token is launched, once
+        the work now in the current stream is done; it leaves out answers that were dropped meanwhile."""
         reading, self._reading = self._reading or self._read(), None
         try:
             next(reading)
@@ -193,8 +193,8 @@ class Answers:
         return partial(self._hear, answers, _to_host(ids), scores)
 
     def _hear(self, answers: Sequence[Answer], likeliest: Tensor, scores: dict[Answer, Tensor]) -> list[Said]:
-        """Say the tokens that were chosen, whose ids int64 [answers] are on the host, and of those that are
-        drawn the scores [vocab] of all."""
+        """Add the chosen tokens. likeliest: ids int64 [answers] on the host; scores: logits [vocab] of the
+        answers that sample."""
         tokens: dict[Answer, int] = dict(zip(answers, likeliest.tolist(), strict=True))
         there = [answer for answer in answers if answer in self.open]
         for answer in there:
@@ -208,18 +208,18 @@ class Answers:
         return said
 
     def drop(self, answer: Answer) -> None:
-        """Give back what an answer holds, finished or not. Once for each."""
+        """Free what an answer holds, finished or not. Call it once for each answer."""
         if answer in self.open:
             self.open.remove(answer)
-            if self._reading is not None:  # it would write to what is given back: all begin it again
+            if self._reading is not None:  # it would write to freed memory: all answers begin the token again
                 self._reading.close()
                 self._reading = None
         answer.tail.close()
         self._prefixes.release(answer.slot)
 
     def _read(self) -> Generator[None, None, dict[Answer, _Choice]]:
-        """Compute the last token of each answer, in one forward, unless that was done; returns what the
-        forward has chosen, if it does. Stops behind each group of layers but the last."""
+        """Compute the last token of each answer, in one forward, unless that was done; returns the forward's
+        choices, if it makes any. Yields after each group of layers but the last."""
         speaking = [answer for answer in self.open if answer.tail.length < len(answer.tokens)]
         if not speaking:
             return {}
@@ -251,22 +251,22 @@ class Answers:
         return dict(zip(speaking, choices, strict=True))
 
     def _last(self, answer: Answer) -> Tensor:
-        """The id int64 [] of its last token, on the device."""
+        """The id int64 [] of an answer's last token, on the device."""
         if answer.chosen is None:
             answer.chosen = torch.empty((), dtype=torch.int64, device=self._device)
             put(answer.chosen, torch.tensor(answer.tokens[-1]))
         return answer.chosen
 
     def _embedded(self, ids: Sequence[Tensor]) -> Sequence[Tensor]:
-        """[1, 1, W] each."""
+        """Embeddings of the ids, [1, 1, W] each."""
         return self._model.embed_tokens(torch.stack([*ids])[None]).split(1, dim=1)
 
     def _past(self, answer: Answer) -> tuple[Span, ...]:
-        """What its next token looks at: its prefix and its tail, where they lie."""
+        """The keys and values that the next token attends to, in place: the prefix's and the tail's."""
         return (self._prefixes.span(answer.slot, 0, answer.n_tokens), *answer.tail.parts)
 
     def _scored(self, answers: Sequence[Answer]) -> dict[Answer, _Choice]:
-        """By their hidden states, in one product."""
+        """Choices from the answers' hidden states, in one product."""
         if not answers:
             return {}
         if self._together:
@@ -284,8 +284,8 @@ class Answers:
 
 
 def _to_host(values: Tensor) -> Tensor:
-    """A copy in page-locked memory, which is there when all is done that is in the current stream now. The
-    memory is used again once nobody refers to it and the copy has ended."""
+    """A copy in page-locked memory, valid once the work now in the current stream is done. The memory is
+    reused when nobody refers to it and the copy has ended."""
     if not values.is_cuda:
         return values.clone()
     there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -293,9 +293,9 @@ def _to_host(values: Tensor) -> Tensor:
 
 
 class TextDecoder:
-    """The open answers. pool: of the prefixes. forward: computes tokens, in EngineConfig.text_groups groups
-    of layers; None = plain torch, at once. ahead: whether tokens are waited for by who is given what does it;
-    None = on a GPU."""
+    """Decodes the open answers of requests. pool: of the prefixes. forward: computes tokens, in
+    EngineConfig.text_groups groups of layers; None = plain torch, at once. ahead: whether `advance` returns
+    before the token is computed; None = on a GPU."""
 
     def __init__(
         self,
@@ -319,13 +319,13 @@ class TextDecoder:
 
     @property
     def places(self) -> int:
-        """How many more answers may be begun."""
+        """How many more answers may begin."""
         return self._config.answers - len(self._open)
 
     def begin(self, request: Request, hidden: Tensor) -> None:
-        """Take in a request whose prefix is held. hidden [W]: of the prefix's last token.
+        """Begin the answer of a request whose prefix is held. hidden [W]: of the prefix's last token.
 
-        Raises ValueError for a length that cannot be, PoolExhausted if there is no room.
+        Raises ValueError if max_tokens is not allowed, PoolExhausted if there is no room.
         """
         most = self._config.answer_tokens
         if not 1 <= request.max_tokens <= most:
@@ -349,10 +349,10 @@ class TextDecoder:
         self._open[answer] = request, text
 
     def advance(self) -> Callable[[], None] | None:
-        """One more token for every open answer, in one forward, or the next group of it.
+        """Compute one more token for every open answer, in one forward, or its next group of layers.
 
-        On a GPU it is launched, and what waits for it is returned, which says the token after the last group:
-        until then all requests are awaited.
+        On a GPU the work is only launched. Returns a function that waits for it and, after the last group,
+        adds the tokens; until then the requests are `awaited`. Returns None if everything is computed.
         """
         say, spoken = self._answers.launch(), tuple(request for request, _ in self._open.values())
         for request in spoken:
@@ -368,12 +368,12 @@ class TextDecoder:
         return partial(self._say, over, say, spoken)
 
     def drop(self, request: Request) -> None:
-        """Give back what an answer holds."""
+        """Free what an answer holds."""
         if self._open.pop(request.progress, None) is not None:
             self._answers.drop(request.progress)
 
     def _say(self, over: torch.cuda.Event, say: Callable[[], list[Said]], spoken: Sequence[Request]) -> None:
-        """Say a token that was launched. over: after which it is computed."""
+        """Add the tokens of a launch. over: recorded behind it."""
         try:
             over.synchronize()
             self._hear(say())
@@ -382,7 +382,7 @@ class TextDecoder:
                 request.awaited = False
 
     def _hear(self, said: Sequence[Said]) -> None:
-        """Take tokens in. One that cannot be read ends its answer and no other."""
+        """Add tokens to their requests. A token that cannot be decoded ends its answer and no other."""
         for answer, token, finished in said:
             request, text = self._open[answer]
             with failing_alone(request):
@@ -393,10 +393,10 @@ class TextDecoder:
                 request.finished = finished or text.ended
 
     def prepare(self, slot: int, n_tokens: int, hidden: Tensor) -> None:
-        """Have the forwards of every number of answers made, on a held prefix."""
+        """Build the forwards of every number of answers, on a held prefix."""
         most, tokens = self._config.answers, min(2, self._config.answer_tokens)
         counts = [1 << power for power in range(most.bit_length()) if 1 << power < most]
-        any_word = Sampling(temperature=100.0)  # hardly the end of the text
+        any_word = Sampling(temperature=100.0)  # makes the end of the text unlikely
         for count in (*counts, most):
             begun = [
                 self._answers.begin(slot, n_tokens, hidden, tokens, sampling=any_word) for _ in range(count)
@@ -408,8 +408,8 @@ class TextDecoder:
 
 
 def layers_of_groups(policy: AnyPolicy, count: int) -> list[int]:
-    """How many layers are in each of `count` groups of about the same weights; the language head comes behind
-    the last. Raises ValueError where there are fewer layers."""
+    """Number of layers in each of `count` groups with about the same weights; the language head belongs to
+    the last. Raises ValueError if there are fewer layers."""
     prefix, words = policy.config.prefix, policy.config.vocab
     attention = 2 * (prefix.heads + prefix.kv_heads) * prefix.head_dim
     layer = float(prefix.width * (attention + 3 * prefix.mlp))

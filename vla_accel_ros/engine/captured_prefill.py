@@ -1,6 +1,7 @@
-"""Prefixes by captured stages: what they take of observations, and of the robots' policies.
+"""Computes prefixes by captured stages: passes them pixels, token ids and slots from observations and
+policies.
 
-Stages know pixels, ids and slots. Words are made while the device encodes the images.
+The prompt is tokenized while the device encodes the images.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from vla_accel_ros.types import Observation
 
 
 class CapturedPrefill(Prefill):
-    """By captured stages. The hidden state is computed when somebody wants it, which few do."""
+    """Prefill by captured stages of kernels. The last hidden state is computed only on request, which is
+    rare."""
 
     batches = True
 
@@ -71,7 +73,8 @@ class CapturedPrefill(Prefill):
 
 
 class CapturedPlainPrefill(PlainPrefill):
-    """By the plain network's functions in captured stages. Other words are computed launch by launch."""
+    """Prefill by captured stages of the plain network's functions. Another prompt for a frame is not
+    captured."""
 
     def __init__(self, policy: CapturablePolicy, pool: KVPool, stages: PlainStages) -> None:
         super().__init__(policy, pool)

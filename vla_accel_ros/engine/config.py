@@ -1,7 +1,7 @@
 """Every option of an engine, with its default, in one place.
 
-Node parameters, command-line options and the record of a session derive from this dataclass. An option whose
-default changes here changes everywhere.
+Node parameters, command-line options and the record of a session derive from this dataclass, so a default is
+changed here alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT, W8A8, W8A8_FP8 = "exact", "w8a8", "w8a8-fp8"
 DENOISED = (W8A8, W8A8_FP8)
-"""Precisions whose steps of denoising may be of rows in 8 bits."""
+"""Precisions that may compute denoising steps in 8 bits."""
 RESIDENT, VISION = "none", "vision"
 LEAST = {
     "slots": 1,
@@ -34,24 +34,24 @@ LEAST = {
     "text_groups": 1,
     "frames_together": 1,
 }
-"""The least of whole numbers."""
+"""Smallest value allowed for each whole-number option."""
 MOST_SEATS = 64
-"""Chunks denoised at once."""
+"""Most chunks that are denoised at once."""
 MOST_TEXT = 0.5
-"""Of the time that text may be given."""
+"""Largest share of a lane's time that text may get."""
 NO_PARTITION = "none"
 
 
 @dataclass(frozen=True, order=True)
 class Split:
-    """Multiprocessors of actions, and of frames and text."""
+    """Numbers of multiprocessors: for actions, and for frames and text."""
 
     actions: int
     rest: int
 
     @classmethod
     def of(cls, word: str) -> Split:
-        """Of "A:B". Raises ValueError for anything else."""
+        """Parses "A:B". Raises ValueError for anything else."""
         found = re.fullmatch(r"([1-9]\d{0,5}):([1-9]\d{0,5})", word, re.ASCII)
         if found is None:
             raise ValueError(
@@ -65,8 +65,8 @@ class Split:
 
 
 def offload_share(offload: str) -> float:
-    """Of the vision towers' layers, the share that an option offload streams: "none", "vision" (all) or
-    "vision:SHARE". Raises ValueError for anything else."""
+    """The share of the vision towers' layers that an offload option streams: 0 for "none", 1 for "vision",
+    SHARE for "vision:SHARE". Raises ValueError for anything else."""
     if offload == RESIDENT:
         return 0.0
     tower, colon, number = offload.partition(":")
@@ -86,63 +86,64 @@ def offload_share(offload: str) -> float:
 class EngineConfig:
     """How an engine runs a policy.
 
-    slots: prefixes alive at once, at least 4: the newest, one being computed, one acted on, one asked about.
-        Staggered chunks need one each and 3 more. Frames that share forwards are given what they need. A
-        robot that the engine is made with brings one; whoever adds robots later needs one for each.
-    steps, time_rule: flow sampling, see models.flow.sampling; "auto" is the rule of whoever trained the
-        policy. solver: "euler", as policies are trained to be sampled, or "ab2", Adams-Bashforth of second
-        order, which comes as near with about half the steps, see models.flow.solver and docs/solvers.md.
-    seed, noise: what chunks begin with, see models.flow.noise: "fresh", a function of (seed, request) alone,
-        or "coherent", of (seed, time of each action): smaller seams, but no less jerk (docs/performance.md).
-    step_dt_s: seconds between two actions of a chunk, of robots that have none of their own.
+    slots: number of prefixes alive at once, at least 4: the newest, the one being computed, one for an action
+        and one for text. Staggered chunks need one each and 3 more. Frames that share forwards get what they
+        need. Each robot given to the constructor adds one; a caller that adds robots later must allow one for
+        each.
+    steps, time_rule: flow sampling, see models.flow.sampling; "auto" takes the rule that the policy was
+        trained with. solver: "euler", as policies are trained to be sampled, or "ab2", second-order
+        Adams-Bashforth, as accurate with about half the steps, see models.flow.solver and docs/solvers.md.
+    seed, noise: the initial noise of chunks, see models.flow.noise: "fresh", a function of (seed, request)
+        alone, or "coherent", a function of (seed, time of each action): smaller seams, but no less jerk
+        (docs/performance.md).
+    step_dt_s: seconds between two actions of a chunk, for robots without their own.
     answers, answer_tokens: most answers written at once, and most tokens in one.
-    fast: compute by captured stages and, where the family has them, fused kernels.
+    fast: compute with captured stages and, where the model family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
     calibration: file of `vla calibrate` for precision "w8a8", "w8a8-int4" or "w8a8-fp8"; "" = none: columns
         are not smoothed.
-    eight_bit_denoise: whether denoising of precision "w8a8" and "w8a8-fp8" is in 8 bits on GPUs with fast
-        memory, too, where launches bound it and it is slower than exact (docs/precision.md).
-    keep_exact: False gives up the exact weights of what the stages have in fewer bits, to save their memory;
-        the policy can then be computed by such stages alone, see engine.stages.dropping and docs/plan.md.
-    offload: "none", "vision" or "vision:SHARE": layers of the vision towers, all or a share, whose weights
-        are in page-locked host memory and copied to the GPU in every frame while others compute, to the same
-        bits; see docs/offload.md.
-    staggered: chunks denoised at once, each at its own step; 0 = whole chunks. Up to `steps` of them, one is
-        begun in each step; with more seats, several are.
-    staggering: "stream": every chunk is one of them; "fresh": the first chunk of a frame is denoised whole
-        and before them, and they are further chunks of the frame.
+    eight_bit_denoise: whether precision "w8a8" and "w8a8-fp8" denoise in 8 bits even on GPUs with fast
+        memory, where kernel launches are the bottleneck and 8 bits are slower than exact (docs/precision.md).
+    keep_exact: False frees the exact weights of what the stages hold in fewer bits; only such stages can then
+        compute the policy, see engine.stages.dropping and docs/plan.md.
+    offload: "none", "vision" or "vision:SHARE": all layers of the vision towers, or a share, keep their
+        weights in page-locked host memory; every frame copies them to the GPU while other layers compute. The
+        results are the same bits; see docs/offload.md.
+    staggered: number of chunks denoised at once, each at its own step; 0 = whole chunks. With up to `steps`
+        seats one chunk begins in each step; with more seats, several do.
+    staggering: "stream": every chunk takes a seat; "fresh": the first chunk of a frame is denoised whole and
+        before the staggered ones, which are further chunks of the frame.
     seats_by_load: a step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its
-        chunks, so that empty seats cost less; chunks then differ by rounding with what is denoised with them,
-        and are not computed again to the bit. For fast stages of kernels.
-    joints_each_step: every step of a chunk in a seat is given the newest joints, for a policy with a state
-        token (pi0), and not those alone that it began with; for staggered chunks. The flow is then no longer
-        that of one state, as it was trained. A chunk records what each step was given.
+        chunks, so that empty seats cost less. Chunks then differ by rounding with the chunks in the other
+        seats, and cannot be recomputed bit for bit. Only for fast stages with kernels.
+    joints_each_step: every step of a staggered chunk gets the newest joints, instead of only those at its
+        beginning; for a policy with a state token (pi0). The flow is then no longer conditioned on one state,
+        as it was in training. A chunk records the joints of each step.
     scheduling: the scheduling policy of frames and actions, by its name in the entry points
-        `vla_accel_ros.policies`; "auto" is the one that the other options ask for. Text takes the slack.
-    lanes: "one": everything one after another; "text": text beside further chunks, but not beside a frame or
-        its first chunk; "two": actions beside frames and text; "three": frames, actions and text at once.
-        Each lane has a CUDA stream of its own, of which that of actions is the most urgent; with "three"
-        staggering "fresh" adds a lane for first chunks. Not for frames that share forwards.
-    prefill_groups: how many groups of layers a frame is computed in, with a step of staggered chunks between
-        two of them, so that a step waits for one group and not for a frame; 1 = none. The bits are the same.
-        For fast stages of kernels alone, see docs/streaming.md.
-    text_groups: how many groups of layers a token of text is computed in, each of which is fitted between
-        actions by itself; 1 = none. The bits are the same. For fast stages of kernels alone, as those.
-    text_share: of the time of its lane that text gets where further chunks of a frame would take all of it,
-        0 to MOST_TEXT; 0 = a token each 0.2 s. Frames and their first chunks never wait for it.
-    frames_together: most frames, of the same number of images, that are computed in one forward where
-        several wait, as those of many robots do; 1 = each alone. A chunk then differs by rounding with what
-        its frame was computed with, and is not computed again to the bit. For fast stages of kernels, and the
-        scheduling policies "throughput" and "batches".
-    partition: sets of the GPU's multiprocessors for several lanes: "none"; "A:B", A for actions and B for
-        frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only where actions
-        would be late without (policies.partition). Where a device cannot be divided there is none.
+        `vla_accel_ros.policies`; "auto" takes the one that the other options need. Text takes the slack.
+    lanes: "one": everything in one lane; "text": text beside further chunks, but not beside a frame or its
+        first chunk; "two": actions beside frames and text; "three": frames, actions and text at once. Each
+        lane has its own CUDA stream; that of actions has the highest priority. With "three", staggering
+        "fresh" adds a lane for first chunks. Not for frames that share forwards.
+    prefill_groups: number of groups of layers in which a frame is computed, with a step of staggered chunks
+        between two of them, so that a step waits for one group instead of a frame; 1 = whole. The results are
+        the same bits. Only for fast stages with kernels, see docs/streaming.md.
+    text_groups: number of groups of layers in which a token of text is computed, each scheduled between
+        actions by itself; 1 = whole. The results are the same bits. Only for fast stages with kernels.
+    text_share: share of its lane's time that text gets when further chunks of a frame would take all of it, 0
+        to MOST_TEXT; 0 = one token every 0.2 s. Frames and their first chunks never wait for it.
+    frames_together: most waiting frames, with equal numbers of images, that one forward computes, e.g. of
+        many robots; 1 = each alone. A chunk then differs by rounding with the frames in that forward, and
+        cannot be recomputed bit for bit. Only for fast stages with kernels and the scheduling policies
+        "throughput" and "batches".
+    partition: division of the GPU's multiprocessors between several lanes: "none"; "A:B", A for actions and B
+        for frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only if
+        actions would be late without it (policies.partition). Ignored on a device that cannot be divided.
     token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
-    camera_hz: how often frames come, which token_mode "auto" and partition "auto" plan with; 0 = as often as
-        they are wanted. action_hz: how often chunks are wanted, which partition "auto" plans with; 0 = not
-        known.
+    camera_hz: frame rate that token_mode "auto" and partition "auto" plan with; 0 = as often as they are
+        wanted. action_hz: chunk rate that partition "auto" plans with; 0 = unknown.
 
-    Raises ValueError, in one sentence, for a value that cannot be.
+    Raises ValueError, in one sentence, for an invalid value or combination.
     """
 
     slots: int = 5
@@ -251,5 +252,6 @@ class EngineConfig:
 
     @property
     def split(self) -> Split | None:
-        """The split that partition asks for by numbers. Raises ValueError if it is no partition at all."""
+        """The numeric split in `partition`; None for "none" and "auto". Raises ValueError if it cannot be
+        parsed."""
         return None if self.partition in (NO_PARTITION, AUTO) else Split.of(self.partition)

@@ -1,9 +1,9 @@
-"""The engine's front door: observe a frame, act on it, ask about it.
+"""The engine's public interface: observe a frame, act on it, ask about it.
 
-Everything is a request in one scheduler's queue: `observe`, `act` and `ask` submit one and return what came
-of it; `scheduler` takes requests of streams that nobody waits for (engine.streaming). A Prefix is a held
-reference: what is being read cannot be overwritten, and what is released is reused. All keys and values are
-allocated in the constructor.
+Everything is a request in one scheduler's queue: `observe`, `act` and `ask` submit one and return its result.
+`scheduler` also takes requests of streams that nobody waits for (engine.streaming). A Prefix is a counted
+reference: its memory cannot be overwritten while it is held, and is reused after its release. The constructor
+allocates all keys and values.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from vla_accel_ros.types import Agreement, Chunk, Observation
 
 
 class Engine:
-    """A policy that runs, of any family (models.policies). Safe to use from several threads.
+    """Runs a policy of any family (models.policies). Safe to use from several threads.
 
-    config: how; options are fields of it given by name: Engine(policy, steps=5).
-    robots: statistics and step time of each robot that has its own, by the name in its observations; more are
-        added while it runs by `runner.robots.add`. Without any, all names are served by `policy`.
+    config: the options; or give its fields by name: Engine(policy, steps=5).
+    robots: statistics and step time of each robot that has its own, by the name in its observations;
+        `runner.robots.add` adds more while the engine runs. Without any, `policy` serves all names.
 
-    Attributes: `policy`, `config`, `runner` (what computes, and for whom) and `scheduler`.
-    Raises ValueError for options that cannot be, or that the policy does not have.
+    Attributes: `policy`, `config`, `runner` (computes micro-batches) and `scheduler`.
+    Raises ValueError for invalid options, and for options that the policy does not have.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class Engine:
         prompts: Iterable[int],
         progress: Progress = lambda name, done, total: None,
     ) -> None:
-        """Make and capture the fast stages ahead, so that no frame waits for them. Does nothing without them.
+        """Build and capture the fast stages now, so that no frame waits for that later. Does nothing without
+        fast stages.
 
-        views: numbers of cameras; prompts: numbers of tokens, at most the policy's, and of one that acts by
-        tokens the forwards that its frames share are made for these; progress: see Stages.build.
-        Raises PoolExhausted if every slot is held.
+        views: numbers of cameras; prompts: numbers of tokens, at most the policy's maximum (for a policy that
+        acts by tokens, its shared forwards are also built for these); progress: see Stages.build. Raises
+        PoolExhausted if every slot is held.
         """
         self.runner.prepare(views, prompts, progress)
 
     def observe(self, observation: Observation) -> Prefix:
         """Compute the prefix of an observation and publish it as its robot's newest; the caller releases it.
 
-        Raises ValueError for an observation the policy cannot take, or a robot that is not known;
-        PoolExhausted if every slot is held; Torn if its images were overwritten before their pixels were
-        here.
+        Raises ValueError for an observation that the policy cannot take, or an unknown robot; PoolExhausted
+        if every slot is held; Torn if the images were overwritten before their pixels were copied.
         """
         return cast(Prefix, self._result(Request(OBSERVE, observation.robot, observation)))
 
@@ -93,22 +93,24 @@ class Engine:
         agreement: Agreement | None = None,
         step_states: np.ndarray | None = None,
     ) -> Chunk:
-        """A chunk of motion from a prefix: sampled, or the likeliest action of a policy that acts by tokens.
+        """Returns a chunk of actions from a prefix: sampled, or the likeliest action of a policy that acts by
+        tokens.
 
-        state: float [D], the newest joint state, for a policy that can be given one (policy.takes_state; None
-        = the observation's); the others have their state in the prefix and ignore this. Relative actions are
-        relative to the state the network was given.
-        noise: float [H, A] instead of the request's own, or the number of the request whose noise it is.
+        state: float [D], the newest joint state, for a policy that takes one (policy.takes_state; None = the
+            observation's); the other policies have their state in the prefix and ignore this. Relative
+            actions are relative to the state that the network got.
+        noise: float [H, A] instead of the request's own, or the number of the request whose noise to use.
         steps: instead of the engine's.
         guidance: agreement with the previous chunk, see models.flow.rtc and engine.actors.guidance.
         committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
-            meanwhile. The chunk begins with exactly them and continues them. Only for policies that were
-            trained to be given that many (policy.trained_delay, see models.flow.committed).
-        step_states: float [S, D], the joints for each step of a staggered chunk, as a chunk of an engine with
-            joints_each_step recorded them.
-        agreement: either of them as it was recorded in a chunk; the new one records it, too.
-        Raises ValueError for what does not fit the policy, or for both guidance and committed; a policy that
-        acts by tokens takes none of noise, steps, guidance and committed.
+            meanwhile. The chunk begins with exactly these and continues them. Only for policies that were
+            trained with that many (policy.trained_delay, see models.flow.committed).
+        step_states: float [S, D], the joints for each step of a staggered chunk, as an engine with
+            joints_each_step recorded them in a chunk.
+        agreement: the guidance or committed actions as recorded in a chunk; the new chunk records them, too.
+
+        Raises ValueError for an argument that does not fit the policy, for both guidance and committed, and
+        for noise, steps, guidance or committed with a policy that acts by tokens.
         """
         request = Request(ACT, prefix.robot, prefix=prefix, state=state, noise=noise, steps=steps)
         request.guidance, request.committed, request.agreement = guidance, committed, agreement
@@ -127,17 +129,18 @@ class Engine:
         seed: int | None = None,
         stop: Sequence[str] = (),
     ) -> Answer:
-        """Let the language head continue a prefix: an iterator of text, computed when read.
+        """Let the language head continue a prefix; returns an iterator of text, computed when read.
 
-        question: the same frame with other words; its cameras are not encoded again, engine.frames
-        says what else is used again. None: the prefix's own prompt.
-        The answer holds the prefix and a place for its own keys and values until it ends or is closed: newer
-        frames do not disturb it, nor it them or an action. It ends at the end of the text, at a text that is
-        in `stop` (which is not part of it), or at max_tokens. All open answers share their forwards.
+        question: another prompt for the same frame, whose images are not encoded again (engine.frames says
+            what else is reused); None: the prefix's own prompt.
         temperature, top_k, top_p: see models.text.decoding.Sampling; 0 is greedy. seed: of the draws, instead
-        of the request's own.
-        Raises ValueError for what cannot be or a policy that has no language head, PoolExhausted if too many
-        are open.
+            of the request's own.
+
+        The answer holds the prefix and room for its own keys and values until it ends or is closed. Newer
+        frames, actions and answers do not change each other's results. It ends at the end of the text, at a
+        text in `stop` (which it excludes), or at max_tokens. All open answers share their forwards.
+        Raises ValueError for an invalid argument or a policy without a language head, PoolExhausted if too
+        many answers are open.
         """
         request = Request(
             ASK, prefix.robot, prefix=prefix, question=question, max_tokens=max_tokens, seed=seed
@@ -150,16 +153,16 @@ class Engine:
     def _result(self, request: Request) -> object:
         try:
             return self.scheduler.wait(self.scheduler.submit(request)).result
-        except BaseException:  # also of who was interrupted: nobody else gives back what it holds
+        except BaseException:  # also KeyboardInterrupt: nobody else frees what it holds
             self.scheduler.cancel(request)
             raise
 
 
 class Answer(Iterator[str]):
-    """Pieces of text, whose concatenation is the answer; computed when read, unless they were before.
+    """Pieces of text whose concatenation is the answer; computed when read, unless they are there already.
 
-    Ends at the end-of-sequence token, at a text of `stop`, or at its most tokens. Gives back what it holds
-    when it ends, is closed, leaves a `with` block or is no longer referred to. One thread reads it.
+    It ends at the end-of-sequence token, at a text of `stop`, or at max_tokens. It frees what it holds when
+    it ends, is closed, leaves a `with` block or is garbage-collected. Read it from one thread.
     """
 
     def __init__(self, scheduler: Scheduler, request: Request) -> None:
@@ -168,35 +171,35 @@ class Answer(Iterator[str]):
 
     @property
     def request(self) -> int:
-        """Its number."""
+        """The request's number."""
         return self._request.number
 
     @property
     def tokens(self) -> list[int]:
-        """Ids generated so far, without the one that ends the text."""
+        """Token ids generated so far, without the end-of-sequence token."""
         return self._request.tokens
 
     @property
     def ended(self) -> bool:
-        """Whether nothing comes beyond what `take` gives."""
+        """Whether nothing comes after what `take` returns."""
         return self._request.finished
 
     def take(self) -> str:
-        """The text that was not read yet; computes nothing."""
+        """Returns the text that was not read yet; computes nothing."""
         pieces: deque[str] = self._request.pieces
         return "".join(pieces.popleft() for _ in range(len(pieces)))
 
     def __next__(self) -> str:
         request = self._request
         if not request.pieces and not request.cancelled:
-            with suppress(Cancelled):  # by another thread
+            with suppress(Cancelled):  # cancelled by another thread
                 self._scheduler.wait(request, lambda one: bool(one.pieces))
         if not request.pieces:
             raise StopIteration
         return request.pieces.popleft()
 
     def close(self) -> None:
-        """Stop writing and give back the prefix and the place for keys and values."""
+        """Stop writing and free the prefix and the keys and values."""
         self._request.pieces.clear()
         if not self._request.finished:
             self._scheduler.cancel(self._request)

@@ -1,16 +1,16 @@
-"""What runs a stage at its rate, and knows whether it keeps it.
+"""Runs a stage at a fixed rate, and counts the runs that miss their deadline.
 
-A run is due on a grid of periods. A run that is late does not make the next ones hurry: the missed times are
-left out, because an old frame is worth nothing. A run that ends later than its deadline after the time it was
-due is a miss. A body that had nothing to do returns False and counts as idle.
+Runs are due on a grid of periods. After a late run the missed times are skipped, because an old frame is
+worth nothing. A run misses if it ends later than its deadline, counted from when it was due. A body that had
+nothing to do returns False and counts as idle.
 
-A loop may await what it works on. When it is due it then waits for that, at most PART of its period, and no
-longer than leaves nine of ten recent runs time to end before period and deadline are over: so waiting costs
-no run, and what does not come leaves the loop its period. The grid follows what is awaited: where each of the
-last WAITS runs found that it comes later than the loop would have it, or earlier, the grid moves, forward by
-EARLIER of a period at most. A loop that has time to wait is due a little before (`Awaited.lead_s`), so that a
-run begins when there is something new; one that has none is due a little after. `wake` makes a run due at
-once. `tick` holds all the logic and takes the time from outside; the thread only waits.
+A loop may wait for its input once it is due: for at most PART of its period, and only so long that a run of
+the USUAL quantile of recent durations still ends within the period and the deadline. So waiting costs no run,
+and a missing input leaves the loop its period. The grid follows the input: if each of the last WAITS runs
+found that it comes later than best, or earlier, the grid moves, by at most EARLIER of a period if to an
+earlier time. A loop with time to wait is due a little before its input (`Awaited.lead_s`), so that a run
+begins with something new; a loop without is due a little after. `wake` makes a run due at once. `tick` holds
+all the logic and is given the time; the thread only waits.
 """
 
 from __future__ import annotations
@@ -38,31 +38,33 @@ _LOG = logging.getLogger(__name__)
 
 
 class Awaited(Protocol):
-    """What a loop that is due may wait for. lead_s: how far from when it comes it is best to be due."""
+    """An input that a loop may wait for when it is due. lead_s: best distance [s] between the due time and
+    its arrival."""
 
     @property
     def lead_s(self) -> float: ...
 
     def wait(self, patience_s: float, given_up: Callable[[], bool]) -> object:
-        """Return when it is there, is not expected in time or is given up; after patience_s at most."""
+        """Return when the input is there, is not expected in time, or given_up() is true; after at most
+        patience_s."""
         ...
 
     def age_s(self) -> float:
-        """How long ago the newest came; inf if none did."""
+        """Seconds since the newest input came; inf if none did."""
         ...
 
     def wake(self) -> None:
-        """Have those who wait ask whether they have given up."""
+        """Make waiting threads call given_up() again."""
         ...
 
 
 @dataclass(frozen=True)
 class LoopStats:
-    """How a loop did. Rates and quantiles are of the last WINDOW_S seconds, counts since the start.
+    """Statistics of a loop. Rates and quantiles are of the last WINDOW_S seconds, counts since the start.
 
-    measured_hz: runs per second, idle ones left out; p50_s, p99_s: duration of a run, 0 if there was none;
+    measured_hz: runs per second without idle ones; p50_s, p99_s: duration of a run, 0 if there was none;
     runs: bodies that did something; idle: bodies that had nothing to do; misses: runs that ended too late;
-    given_up: runs that were left out for overload (engine.policies.overload).
+    given_up: runs that were skipped for overload (engine.policies.overload).
     """
 
     name: str
@@ -77,7 +79,7 @@ class LoopStats:
 
 
 class LoopRecord:
-    """The runs of something, as they happen. clock: monotonic seconds. Safe to use from several threads."""
+    """Records runs as they happen. clock: monotonic seconds. Safe to use from several threads."""
 
     def __init__(self, name: str, target_hz: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._target_hz, self._clock = name, target_hz, clock
@@ -88,13 +90,13 @@ class LoopRecord:
         self._runs = self._idle = self._misses = 0
 
     def begin(self, now: float) -> None:
-        """Rates count from here, if they did not before."""
+        """Start to count rates here, unless they already are."""
         if self._begun is None:
             self._begun = now
 
     def note(self, begin: float, deadline_s: float, due: float | None = None) -> float:
-        """A run ended now, which began then; returns its seconds. It is a miss if it ended more than
-        deadline_s after it was due; without due, after it began."""
+        """Record a run that began at `begin` and ends now; returns its seconds. It is a miss if it ended more
+        than deadline_s after `due`, or after `begin` without due."""
         end = self._clock()
         with self._lock:
             self.begin(begin)
@@ -108,30 +110,30 @@ class LoopRecord:
         return end - begin
 
     def note_miss(self) -> None:
-        """A run's result came to nothing."""
+        """Count a result that was lost as a miss."""
         with self._lock:
             self._misses += 1
         TIMELINE.instant(self._track, "came to nothing")
 
     def note_idle(self) -> None:
-        """There was nothing to do."""
+        """Count a run that had nothing to do."""
         with self._lock:
             self._idle += 1
 
     def quantile_s(self, share: float) -> float:
-        """Of the durations in the window; 0 if there are none."""
+        """A quantile of the durations [s] in the window; 0 if there are none."""
         with self._lock:
             self._forget(self._clock())
             return float(np.quantile([duration for _, duration in self._recent] or [0.0], share))
 
     def stats(self) -> LoopStats:
-        """As of now."""
+        """The statistics now."""
         now = self._clock()
         with self._lock:
             self._forget(now)
             durations = [duration for _, duration in self._recent] or [0.0]
             p50, p99 = np.quantile(durations, (0.5, 0.99))
-            # A run counts for the period it fills, so that a loop one period old has not twice its rate.
+            # Count at least one period, so that a loop that is one period old does not show twice its rate.
             span = 0.0 if self._begun is None else min(WINDOW_S, now - self._begun)
             least = 1.0 / self._target_hz if self._target_hz else 1.0
             return LoopStats(
@@ -151,13 +153,16 @@ class LoopRecord:
 
 
 class Loop:
-    """Runs `body` at `rate_hz` in a thread of its own.
+    """Runs `body` at `rate_hz` in its own thread.
 
     body: does one run and returns True, or returns False if there was nothing to do.
-    deadline_s: a run must end this long after it was due. clock: monotonic seconds.
-    on_error: gets what the body raised and returns whether to go on (True) or stop (False); where it raises
-    itself, that is logged and the loop goes on. Without it the loop stops and `stop` raises the error.
-    awaited: see the module.
+    deadline_s: a run must end within this after it was due. clock: monotonic seconds.
+    on_error: gets an exception of the body and returns whether to go on (True) or stop (False). If it raises,
+        the exception is logged and the loop goes on. Without on_error the loop stops and `stop` raises the
+        error.
+    awaited: the input to wait for, see the module.
+
+    Raises ValueError if rate_hz or deadline_s is not positive and finite.
     """
 
     def __init__(
@@ -177,8 +182,10 @@ class Loop:
         self._body, self._clock, self._on_error, self._awaited = body, clock, on_error, awaited
         self._record = LoopRecord(name, rate_hz, clock)
         self._due: float | None = None
-        self._patience = self._early = 0.0  # of the last run; how long before what is awaited it is due
-        self._came: deque[float] = deque(maxlen=WAITS)  # after the last runs looked for it; below 0: before
+        self._patience = self._early = 0.0  # of the last run; the due time's lead over the input
+        self._came: deque[float] = deque(
+            maxlen=WAITS
+        )  # delay of the input after the last runs were due; < 0: before
         self._stopping = threading.Event()
         self._called = threading.Event()
         self._thread: threading.Thread | None = None
@@ -191,16 +198,16 @@ class Loop:
 
     @property
     def due_s(self) -> float | None:
-        """When the next run is due, or the present one was, by the clock; None before the first."""
+        """When the next run is due, or the present one was, on the clock; None before the first."""
         return self._due
 
     @property
     def expects_s(self) -> float:
-        """When what it awaits is expected for the next run, or the present one; inf before the first."""
+        """When the input of the next run, or of the present one, is expected; inf before the first."""
         return math.inf if self._due is None else self._due + self._early
 
     def tick(self, now: float) -> float:
-        """Run the body if it is due at `now`; returns when it is due next. The first tick is always due."""
+        """Run the body if it is due at `now`; returns the next due time. The first tick is always due."""
         if self._due is None:
             self._due = now
             self._record.begin(now)
@@ -216,18 +223,18 @@ class Loop:
             self._record.note_idle()
         elif worked:
             self._record.note(begin, self.deadline_s, self._due)
-        # A little short of a whole period counts as one: the sum of periods is rounded.
+        # The tolerance covers rounding in the sum of periods.
         self._due += period * max(1, math.ceil((end - self._due) / period - 1e-6))
         self._due += self._shift()
         return self._due
 
     def hasten(self, now: float) -> None:
-        """Make a run due at `now`, if none was due before."""
+        """Make a run due at `now`, unless one is due earlier."""
         if self._due is not None:
             self._due = min(self._due, now)
 
     def wake(self) -> None:
-        """There is work: have the thread run the body at once. From any thread; never waits."""
+        """Have the thread run the body at once. Call it from any thread; it never blocks."""
         self._called.set()
 
     def start(self) -> None:
@@ -242,7 +249,7 @@ class Loop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end, wait until it has, and raise what made it end by itself, if anything did."""
+        """Stop the thread, wait until it has ended, and raise the error that ended it, if any."""
         self._end()
         if self._awaited is not None:
             self._awaited.wake()
@@ -253,11 +260,11 @@ class Loop:
             raise error
 
     def stats(self) -> LoopStats:
-        """How the loop does, as of now."""
+        """The loop's statistics now."""
         return self._record.stats()
 
     def _guarded(self) -> bool | None:
-        """The body's word, or None if it raised."""
+        """The body's return value, or None if it raised."""
         try:
             return bool(self._body())
         except Exception as error:
@@ -276,7 +283,7 @@ class Loop:
             return True
 
     def _wait(self, now: float) -> float:
-        """Wait for what is awaited; returns when that was over."""
+        """Wait for the input; returns the time after that."""
         if self._awaited is None:
             return now
         period = 1.0 / self.rate_hz
@@ -290,7 +297,7 @@ class Loop:
         return begin
 
     def _shift(self) -> float:
-        """How far the grid moves, so that what is awaited comes when it should, give or take `lead_s`."""
+        """How far to move the grid [s], so that the input comes within lead_s of its best time."""
         if self._awaited is None or len(self._came) < WAITS:
             return 0.0
         period, lead = 1.0 / self.rate_hz, self._awaited.lead_s
@@ -306,7 +313,7 @@ class Loop:
         return 0.0
 
     def _end(self) -> None:
-        """Have the thread end, whatever it waits for."""
+        """Make the thread end, whatever it waits for."""
         self._stopping.set()
         self._called.set()
 

@@ -1,7 +1,8 @@
-"""What a policy must have for the options of its engine: kernels, or functions that can be captured.
+"""Checks a policy against the options of its engine: whether it has kernels, or functions that can be
+captured.
 
-An option that a policy, a device or another option does not go with is refused when the engine is made, in
-one sentence that says what to choose instead.
+An option that the policy, the device or another option does not support is refused when the engine is made,
+in one sentence that says what to choose instead.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ KERNELS = (Pi, OpenVLA)
 
 
 def has_stages(policy: AnyPolicy) -> bool:
-    """Whether a policy can be computed by captured stages on its device, and gains by it: those of kernels
-    need Triton; plain functions that are captured (SmolVLA's) take an eighth of the time."""
+    """Whether captured stages can compute a policy on its device: stages of kernels need Triton; captured
+    plain functions (SmolVLA's) take an eighth of the time."""
     if policy.device.type != "cuda":
         return False
     return is_capturable(policy) or (has_kernels(policy) and importlib.util.find_spec("triton") is not None)
@@ -37,12 +38,12 @@ def has_kernels(policy: AnyPolicy) -> bool:
 
 
 def is_capturable(policy: AnyPolicy) -> bool:
-    """Whether it is a CapturablePolicy; one of another package need not say anything."""
+    """Whether it is a CapturablePolicy; a policy of another package need not have the attribute."""
     return policy.acts == FLOW and bool(getattr(policy, "capturable", False))
 
 
 def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
-    """Raise ValueError for choices that the policy does not have."""
+    """Raise ValueError for options that the policy does not support."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
     held, wanted = given_as(policy.model), called(config.precision, config.calibration)
@@ -115,7 +116,7 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
 
 
 def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
-    """Raise ValueError where frames cannot be computed in so many groups of layers."""
+    """Raise ValueError if frames cannot be computed in that many groups of layers."""
     given, model = f"prefill_groups is {config.prefill_groups}, but", policy.model
     if not isinstance(model, Pi):
         raise ValueError(f"{given} frames of a {policy.config.kind} policy are computed whole; use 1.")
@@ -129,7 +130,7 @@ def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
 
 
 def _check_text_groups(policy: AnyPolicy, config: EngineConfig) -> None:
-    """Raise ValueError where tokens of text cannot be computed in so many groups of layers."""
+    """Raise ValueError if tokens of text cannot be computed in that many groups of layers."""
     given, layers = f"text_groups is {config.text_groups}, but", policy.config.prefix.depth
     if policy.acts != FLOW or not (policy.decodes and has_kernels(policy)):
         raise ValueError(f"{given} a {policy.config.kind} policy computes its text at once; use 1.")

@@ -1,9 +1,9 @@
-"""What a running stream takes from outside and gives back, and how often.
+"""The inputs and outputs of a running stream, and their rates.
 
-Results are handed over in a thread of their own (`Results`). So a slow receiver never delays the lane, and
-nothing piles up before it: of an answer only the newest state waits, as it has all the text so far; of
-chunks, answers and errors that wait too long the oldest comes to nothing, which is a miss. So does a chunk
-that another lane's newer one was faster than.
+A separate thread delivers results (`Results`), so a slow receiver never delays the lane. The queue before it
+is bounded: of an answer only the newest state waits, as it contains all the text so far; when too many
+chunks, answers or errors wait, the oldest is dropped, which counts as a miss. A chunk is dropped, too, if a
+newer chunk of another lane overtook it.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from vla_accel_ros.engine.request import Request
 from vla_accel_ros.types import Chunk, Observation
 
 MOST_UNDELIVERED = 8
-"""Chunks, and errors, that wait for their receiver; as many answers do, each in its newest state."""
+"""Most chunks, most errors and most answers (each in its newest state) that wait for their receiver."""
 
 Port = Callable[..., None]
 Undelivered = tuple[Port, tuple[object, ...]]
-"""Who is to be given what."""
+"""A receiver and its arguments."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often something is done and how long it may take; deadline_s 0 is one period."""
+    """How often something is done and how long it may take; deadline_s 0 means one period."""
 
     rate_hz: float
     deadline_s: float = 0.0
 
     @property
     def period_s(self) -> float:
-        """Seconds from one to the next."""
+        """Seconds from one run to the next."""
         return 1.0 / self.rate_hz
 
     @property
     def most_s(self) -> float:
-        """Seconds after which it is a miss."""
+        """Seconds after which a run is a miss."""
         return self.deadline_s or self.period_s
 
 
 @dataclass(frozen=True)
 class Text:
-    """An answer as it grows. text: the whole of it so far; request_id: which answer; prefix: what it is
+    """An answer as it grows. text: all of it so far; request_id: of the answer; prefix: the frame it is
     about, whose instruction is the question if there was one."""
 
     prefix: Prefix
@@ -63,16 +63,16 @@ class Text:
 
 @dataclass(frozen=True)
 class Ports:
-    """What a stream takes from outside and gives back; called in threads of the stream.
+    """The inputs and outputs of a stream; its threads call them.
 
-    observe: the newest Observation, or None when there is none that is new; observed: it is needed no longer.
+    observe: the newest Observation, or None if there is no new one; observed: it is not needed any longer.
     newest_state: (state float [D], stamp_ns) of the newest joints, or None; for models with a state token.
     on_chunk: gets each chunk and the seconds its action request took. on_text: gets each piece of an answer.
     on_error: gets ("vision", "action" or "language", exception); the stream goes on.
-    on_prefix: gets each prefix and the observation it was computed from, whose images are still lent.
-    frames: what vision awaits when it is due; None: it takes what there is.
-    limit: gets each chunk and its instruction before all others, in the lane, and gives it with its execution
-        horizon; a chunk for which it raises is handed to nobody.
+    on_prefix: gets each prefix and its observation, whose images are still valid.
+    frames: the input that vision waits for when it is due; None: it does not wait.
+    limit: gets each chunk and its instruction first, in the lane, and returns the chunk with its execution
+        horizon; a chunk for which it raises is not delivered.
     """
 
     observe: Callable[[], Observation | None]
@@ -93,46 +93,46 @@ class Chunking(Protocol):
     def begin(self, request: Request) -> None: ...
     def made(self, request: Request) -> None: ...
     def committed(self, stamp_ns: int) -> int | None:
-        """Of a further chunk from the frame of that stamp, if it began now: leading actions that are
-        committed; None while nothing is guided."""
+        """How many leading actions would be committed if a further chunk of the frame with that stamp began
+        now; None while chunks are not guided."""
         ...
 
 
 class Results:
-    """Of one stream; start() and stop() may be called again and again.
+    """Delivers the results of one stream; start() and stop() may be called repeatedly.
 
-    missed: told "action" or "language" of a result that came to nothing. failed: gets the same of a receiver
-    that raised, and what. Attribute `waiting`: what is to be handed over, the oldest first.
+    missed: called with "action" or "language" for a result that was dropped. failed: called with the same and
+    the exception of a receiver that raised. Attribute `waiting`: undelivered results, oldest first.
     """
 
     def __init__(self, missed: Callable[[str], None], failed: Callable[[str, Exception], None]) -> None:
         self._missed, self._failed = missed, failed
         self.waiting: deque[Undelivered] = deque()
-        self._newest = -1  # the newest chunk that was given, by its request
+        self._newest = -1  # request number of the newest chunk
         self._come, self._running = threading.Condition(), False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Hand over from now on."""
+        """Deliver from now on."""
         self._running = True
         self._thread = threading.Thread(target=self._run, name="results", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Hand over nothing more, after what is being handed over; returns at once."""
+        """Deliver nothing after the present result; returns at once."""
         with self._come:
             self._running = False
             self._come.notify_all()
 
     def stop(self) -> None:
-        """End, wait for the thread, and forget what waits."""
+        """End, wait for the thread, and drop what waits."""
         self.end()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self.waiting.clear()
 
     def give(self, port: Port, *what: object) -> None:
-        """Have something handed over."""
+        """Queue a result for delivery."""
         with self._come:
             if isinstance(what[0], Chunk):
                 if what[0].request_id < self._newest:
@@ -149,7 +149,8 @@ class Results:
             self._missed(_name(what[0]))
 
     def _replaced(self, port: Port, what: object) -> tuple[Sequence[Undelivered], Sequence[Undelivered]]:
-        """Of those that wait: older states of the same answer, and what is lost for what comes."""
+        """The waiting results that this one replaces: older states of the same answer; and those that are
+        lost because the queue is full."""
         same = [one for one in self.waiting if one[0] == port]
         if isinstance(what, Text):
             old = [one for one in same if cast(Text, one[1][0]).request_id == what.request_id]

@@ -1,8 +1,8 @@
-"""Durations of stages by batch: what policies plan with, and what a simulator runs on.
+"""Durations of stages by batch size: the basis of scheduling policies and of the simulator.
 
-Measured while the engine runs, or given (`Profile(known)`), e.g. measured on another machine or projected.
-An expectation rises at once with a run that took longer and falls slowly: planning with too little delays a
-robot, with too much only wastes some time.
+They are measured while the engine runs, or given (`Profile(known)`), e.g. from another machine or a
+projection. An expectation rises at once with a longer run and falls slowly, because an estimate that is too
+short delays a robot and one that is too long only wastes some time.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FORGET = 0.05
-"""Weight of a run that took less than expected."""
+"""Weight of a run that took less time than expected."""
 
 
 class Profile:
-    """Expected seconds of a stage for a number of requests. known: (stage, batch) -> seconds."""
+    """Expected seconds of a stage for a number of requests. known: (stage, batch) -> seconds. Raises
+    ValueError if one is not positive and finite."""
 
     def __init__(self, known: Mapping[tuple[str, int], float] | None = None) -> None:
         self._expected_s: dict[tuple[str, int], float] = {}
@@ -25,18 +26,18 @@ class Profile:
             self._expected_s[stage, batch] = seconds
 
     def note(self, stage: str, batch: int, took_s: float) -> None:
-        """A micro-batch took so long."""
+        """Record how long a micro-batch took."""
         before_s = self._expected_s.get((stage, batch), took_s)
         weight = 1.0 if took_s > before_s else FORGET
         self._expected_s[stage, batch] = before_s + weight * (took_s - before_s)
 
     def scale(self, factor: float) -> None:
-        """Everything takes so many times as long, in seconds of another length."""
+        """Multiply all durations by a factor, e.g. to change the unit of time."""
         self._expected_s = {what: factor * seconds for what, seconds in self._expected_s.items()}
 
     def expected_s(self, stage: str, batch: int, otherwise_s: float) -> float:
-        """What it is expected to take: as measured, else as the nearest larger or smaller batch was, else
-        otherwise_s."""
+        """The expected seconds: of the batch size, else of the next larger one, else of the nearest smaller
+        one; otherwise_s if the stage is unknown."""
         known = [size for name, size in self._expected_s if name == stage]
         if not known:
             return otherwise_s
@@ -50,8 +51,8 @@ class Profile:
 
 @dataclass(frozen=True)
 class Times:
-    """Measured seconds of a forward: a prefill alone, one with a draft of K - 1 behind it, one with K - 1
-    riders, and a decode alone."""
+    """Measured seconds of a forward: a prefill alone, one with a draft of K - 1 tokens, one with K - 1 riders
+    (frames that decode in it), and a decode alone. Raises ValueError if one is not positive and finite."""
 
     prefill_s: float
     drafted_s: float

@@ -1,10 +1,10 @@
-"""Whom one engine serves: a network, and for each robot the statistics around it and its step time.
+"""The robots that one engine serves: one network, and for each robot its statistics and step time.
 
 A robot is known by its name; its `Embodiment` is what differs between robots that share the weights. A frame
-is computed for the embodiment that its robot has then, and keeps it (kv.pool.Prefix): whatever comes of
-that frame is in the same units, also if the robot is described anew meanwhile. As long as no robot is
-described, every name is served by the engine's own policy. From then on a name that is not known is refused:
-the statistics of the wrong robot move a robot to the wrong place without any error.
+is computed for the embodiment that its robot has at that time and keeps it (kv.pool.Prefix), so all results
+of that frame have the same units, even if the robot is described again meanwhile. As long as no robot is
+described, the engine's own policy serves every name. After that an unknown name is refused, because the
+statistics of the wrong robot would move a robot to the wrong place without any error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vla_accel_ros.models.policies import FLOW, AnyPolicy
 
 @dataclass(frozen=True)
 class Embodiment:
-    """What is a robot's own. policy: the engine's network between this robot's statistics, see
-    models.checkpoints.checkpoint.with_statistics; its number of joints may be another. step_dt_s: seconds
+    """What differs between robots of one network. policy: the engine's network with this robot's statistics,
+    see models.checkpoints.checkpoint.with_statistics; its number of joints may differ. step_dt_s: seconds
     between two of its actions.
 
-    Raises ValueError for a time that cannot be.
+    Raises ValueError if step_dt_s is not positive and finite.
     """
 
     policy: AnyPolicy
@@ -38,10 +38,9 @@ class Embodiment:
 class Robots:
     """The robots of one engine, by name. Safe to use from several threads, also while the engine runs.
 
-    own: of the name "", and of every name as long as no robot was described. given: robots that are known
-    from the start. A policy that acts by tokens needs room for the tokens of an action, so a robot with more
-    of them than all of these cannot be added later.
-    Raises ValueError as `add` does.
+    own: serves the name "", and every name as long as no robot was described. given: robots known from the
+    start. A policy that acts by tokens has room for the tokens of the longest action among these, so a robot
+    with more joints cannot be added later. Raises ValueError as `add` does.
     """
 
     def __init__(self, own: Embodiment, given: Mapping[str, Embodiment] | None = None) -> None:
@@ -56,19 +55,19 @@ class Robots:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of those that were described, in that order."""
+        """Names of the described robots, in that order."""
         return tuple(self._known)
 
     @property
     def joints(self) -> frozenset[int]:
-        """The numbers that an action has, of any of them."""
+        """The numbers of joints of all robots."""
         return frozenset(one.policy.joints for one in (self.own, *self._known.values()))
 
     def add(self, name: str, embodiment: Embodiment) -> None:
-        """Describe a robot, or describe it anew: frames that are observed from now on are computed so.
+        """Describe a robot, or describe it again; this applies to frames that are observed from now on.
 
-        Raises ValueError for the name "", another network than the engine's, or more tokens than there is
-        room for.
+        Raises ValueError if the name is "", if the policy's network is not the engine's, if its time rule,
+        trained delay or pixel rule differs, or if an action has more tokens than there is room for.
         """
         if not name:
             raise ValueError("a robot without a name is served by the engine's own policy; name it.")
@@ -77,12 +76,12 @@ class Robots:
             self._known, self._several = {**self._known, name: embodiment}, True
 
     def remove(self, name: str) -> None:
-        """Serve a robot no longer: its frames are refused. Nothing happens to those that were observed."""
+        """Stop serving a robot: its new frames are refused. Frames that were observed are not affected."""
         with self._lock:
             self._known = {other: one for other, one in self._known.items() if other != name}
 
     def of(self, name: str) -> Embodiment:
-        """A robot's. Raises ValueError for one that is not known here, if any is."""
+        """The embodiment of a robot. Raises ValueError if robots were described and this one is unknown."""
         found = self._known.get(name)
         if found is not None:
             return found
@@ -94,7 +93,7 @@ class Robots:
         return self.own
 
     def has_room(self, policy: AnyPolicy) -> bool:
-        """Whether there is room for the tokens of an action; chunks that are denoised always have it."""
+        """Whether an action's tokens fit; always true for chunks that are denoised."""
         return policy.acts == FLOW or policy.joints <= self.most_joints
 
     def _check(self, name: str, policy: AnyPolicy) -> None:

@@ -1,10 +1,9 @@
-"""What an engine is to a robot, as far as its numbers depend on it: enough to make the same one again.
+"""Everything that an engine's numbers for a robot depend on: enough to build the same engine again.
 
-A chunk is a function of an observation, the number of its request, and of this. Equal sessions give equal
-bits; where two differ, `differences` names what, so that who compares chunks knows what to look at first.
-Robots that share an engine have a session each, which says what is the robot's own: a chunk is the same to
-the bit in an engine that serves nobody else. A robot of a fleet has one for each replica, and needs no torch
-to pass it on.
+A chunk is a function of an observation, the number of its request, and the session. Equal sessions give equal
+bits; `differences` names what differs between two. Robots that share an engine have a session each, with
+their own settings: a chunk is bit for bit the same in an engine that serves no other robot. A robot of a
+fleet has one session for each replica, and needs no torch to pass it on.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
     from vla_accel_ros.models.policies import AnyPolicy
 
 ROBOT, REPLICA = "robot", "replica"
-"""The names of a robot that shares its engine, and of the scheduler and replica of its fleet as
-"SCHEDULER/NAME", among the settings."""
+"""Settings: the name of a robot that shares its engine, and the scheduler and replica of its fleet as
+"SCHEDULER/NAME"."""
 JPEG, JPEG_BY = "jpeg_quality", "jpeg_opencv"
-"""Settings of a robot whose cameras send pixels, which went to a fleet as JPEG: the quality, and the version
-of OpenCV that made them."""
+"""Settings of a robot whose pixels went to a fleet as JPEG: the quality, and the version of OpenCV that
+encoded them."""
 OWN = (ROBOT, REPLICA, JPEG, JPEG_BY, "statistics", "prompt_state", "step_dt_s", "statistics_sha256")
 """Settings that robots of one engine do not share."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """See msg/Session.msg, which has the same fields. checksum: empty while it is not known."""
+    """See msg/Session.msg, which has the same fields. checksum: empty while unknown."""
 
     id: str
     model: str
@@ -57,7 +56,7 @@ class Session:
     build: str
 
     def differences(self, other: Session) -> list[str]:
-        """What may make the numbers of the other one others, a phrase each: "seed 0, here 1"."""
+        """What may make the other session's numbers differ, one phrase each: "seed 0, here 1"."""
         mine, theirs = self._facts(), other._facts()
         return [
             f"{name} {_short(mine.get(name))}, here {_short(theirs.get(name))}"
@@ -74,11 +73,11 @@ class Session:
         return self.model, self.checksum, {name: settings[name] for name in settings if name not in OWN}
 
     def _facts(self) -> dict[str, object]:
-        """By name, all that numbers depend on."""
+        """Everything that the numbers depend on, by name."""
         what = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
         versions = dict(version.split(" ", 1) for version in self.versions)
         settings = json.loads(self.settings)
-        for name in (ROBOT, REPLICA, JPEG):  # names, and what a replay does to pictures, too
+        for name in (ROBOT, REPLICA, JPEG):  # do not change the numbers of a replay
             settings.pop(name, None)
         return {**what, **settings, **versions}
 
@@ -94,12 +93,12 @@ def session_of(
     checksum: str = "",
     robot: str = "",
 ) -> Session:
-    """The session of an engine that was just made, or of a robot that it serves since now.
+    """The session of an engine that was just made, or of a robot that it just began to serve.
 
-    settings: how it was made, by names; what was left to be found is replaced by what was found. model:
-    its checkpoint's folder. contract, urdf: the texts, empty without one. topics: camera -> where its
-    images come from. robot: whose session it is; settings, contract and topics are the robot's then.
-    Another is due when it is described anew. Raises ValueError for a robot that is not known.
+    settings: the options it was made with, by name; values that the engine chose replace them. model: the
+    checkpoint's folder. contract, urdf: their texts, empty if there is none. topics: camera -> topic of its
+    images. robot: the robot of the session; settings, contract and topics are then the robot's. Make a new
+    session when the robot is described again. Raises ValueError for an unknown robot.
     """
     device, embodiment = engine.policy.device, engine.runner.robots.of(robot)
     found = {
@@ -129,8 +128,8 @@ def session_of(
 
 
 def statistics_checksum(policy: AnyPolicy) -> str:
-    """SHA-256 over the numbers between a policy's network and the robot's units: all that is in the policy
-    but its network and tokenizer. Empty for a policy that is no dataclass, whose numbers nobody finds."""
+    """SHA-256 over the numbers between a policy's network and the robot's units: everything in the policy but
+    its network and tokenizer. Empty if the policy is not a dataclass."""
     if not is_dataclass(policy):
         return ""
     total = hashlib.sha256()
@@ -155,7 +154,7 @@ def _numbers(value: object) -> Iterator[bytes]:
 
 
 def device_name(device: torch.device) -> str:
-    """What computes: a GPU's name, or a processor's and which of its instructions torch uses."""
+    """Name of the GPU, or of the CPU and the instruction set that torch uses."""
     import torch
 
     if device.type == "cuda":
@@ -164,7 +163,7 @@ def device_name(device: torch.device) -> str:
 
 
 def versions(device: torch.device) -> tuple[str, ...]:
-    """Of what the numbers depend on, "name version" each."""
+    """Versions of everything that the numbers depend on, "name version" each."""
     import cv2
     import torch
 
@@ -182,7 +181,7 @@ def versions(device: torch.device) -> tuple[str, ...]:
 
 @cache
 def build() -> str:
-    """SHA-256 over the code and the data of this package, as they lie on the disk."""
+    """SHA-256 over the package's code and data on disk."""
     root = Path(vla_accel_ros.__file__).parent
     total = hashlib.sha256()
     for folder in ("engine", "kernels", "models", "control", "sensing", "contract"):
@@ -195,7 +194,7 @@ def build() -> str:
 def _version() -> str:
     try:
         return metadata.version("vla_accel_ros")
-    except metadata.PackageNotFoundError:  # run from its sources
+    except metadata.PackageNotFoundError:  # not installed
         return "of its sources"
 
 
@@ -209,6 +208,6 @@ def _processor() -> str:
 
 
 def _short(value: object) -> str:
-    """A checksum by its first digits; others as they are."""
+    """The first digits of a checksum; any other value unchanged."""
     text = "unknown" if value in (None, "") else str(value)
     return text[:12] if len(text) == 64 else text

@@ -1,10 +1,10 @@
 """A running stack over one engine: frames come in, chunks and texts go out, each at its own rate.
 
-Nothing is decided here: every frame, every wish for a chunk and every question is a request, and the
-scheduler's lane runs them. Vision submits the newest observation at its rate. One action request always waits
-for something new to act on: a frame, newer joints for a model with a state token, or where chunks are guided
-newly committed points (engine.readiness). Questions wait for room, and the model continues its own prompt
-at its rate when nobody asks. Results are handed over in a thread of their own (engine.ports).
+This module decides nothing: every frame, chunk and question is a request, which a lane of the scheduler runs.
+Vision submits the newest observation at its rate. One action request always waits for something new to act
+on: a frame, newer joints for a model with a state token, or newly committed points when chunks are guided
+(engine.readiness). Questions wait for room. When nobody asks, the model continues its own prompt at its rate.
+A separate thread delivers the results (engine.ports).
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.types import Chunk, Torn
 
 MOST_WAITING = 16
-"""Questions that wait for room."""
+"""Most questions that wait for room."""
 
 
 class Streaming:
-    """One robot's stream over an engine; start() and stop() may be called again and again.
+    """One robot's stream over an engine; start() and stop() may be called repeatedly.
 
-    action: how often at most chunks are made from one frame, for newer joints or newly committed points; of
-    a new frame one is made at once.
-    language: how often the model continues its own prompt; None: it answers only questions. Where that takes
-    longer than a period, several such texts are written at once, each about its own frame: they share their
-    forwards. max_tokens: of the longest answer. A prefix that was there before (a warm-up, or the last one
-    before a pause) is never acted on.
+    action: the highest rate of further chunks from one frame, for newer joints or newly committed points; a
+        new frame gets a chunk at once.
+    language: how often the model continues its own prompt; None: it answers only questions. If a text takes
+        longer than a period, several are written at once, each about its own frame, and share their forwards.
+    max_tokens: of the longest answer.
+
+    A prefix that existed before start() (a warm-up, or the last one before a pause) is never acted on.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class Streaming:
         self._records = {"action": LoopRecord("action", action.rate_hz)}
         if engine.policy.answers:
             self._records["language"] = LoopRecord("language", language.rate_hz if language else 0.0)
-        # The action requests that wait: one for frames and all else, or one for each.
+        # The waiting action requests by Request.first: one for everything, or one each for first and further
+        # chunks.
         self._next: dict[bool | None, Request] = {}
         self._firsts = (True, False) if engine.config.staggering == FRESH_FIRST else (None,)
         self._narrated, self._narrate_s = -1, -math.inf
@@ -68,7 +70,8 @@ class Streaming:
         self._results = Results(lambda name: self._records[name].note_miss(), self._undeliverable)
 
     def start(self) -> None:
-        """Start, forgetting every frame there is. Raises ValueError if a stream of the robot runs already."""
+        """Start, and ignore every frame that exists. Raises ValueError if a stream of the robot runs
+        already."""
         scheduler = self._scheduler
         scheduler.join(self._robot, Stream(self._due_s, self._ran))
         scheduler.skip(self._robot)
@@ -79,7 +82,7 @@ class Streaming:
         self._vision.start()
 
     def stop(self) -> None:
-        """Stop and wait for the threads; requests are broken off after their present micro-batch."""
+        """Stop and wait for the threads; requests end after their present micro-batch."""
         self._running = False
         self._results.end()
         self._vision.stop()
@@ -88,17 +91,17 @@ class Streaming:
         self._results.stop()
 
     def forget(self) -> None:
-        """Finish no chunk that has begun: the robot was moved otherwise meanwhile."""
+        """Abandon chunks that have begun, because the robot was moved in another way meanwhile."""
         self._scheduler.forget(self._robot)
 
     def joints_came(self) -> None:
-        """There are newer joints: what waits for them begins now, and not when it is looked for them."""
+        """Newer joints arrived: a request that waits for them begins now instead of at the next poll."""
         if self._running and self._engine.policy.takes_state:
             self._scheduler.wake()
 
     def stats(self) -> list[LoopStats]:
-        """How often each is done, and how long it takes; of language, forwards. What was given up is counted
-        since the engine was made."""
+        """Rate and duration of vision, actions and language (of language: of its forwards). Counts of runs
+        given up start with the engine."""
         now = self.degradation
         given_up = {"vision": now.frames.get(self._robot, 0), "action": now.chunks.get(self._robot, 0)}
         stats = [self._vision.stats(), *(record.stats() for record in self._records.values())]
@@ -106,13 +109,13 @@ class Streaming:
 
     @property
     def degradation(self) -> Degradation:
-        """What the engine gives up for overload, and what it gave up so far."""
+        """What the engine gives up for overload now, and what it has given up so far."""
         return self._scheduler.degradation
 
     def ask(self, question: str) -> None:
-        """Have a question answered, about the frame that is the newest when there is room for it.
+        """Submit a question about the frame that is newest when there is room to answer it.
 
-        Raises ValueError for an empty one, if too many wait already, or if the model answers nothing.
+        Raises ValueError if it is empty, if too many questions wait, or if the model has no language head.
         """
         if not self._engine.policy.answers:
             kind = self._engine.policy.config.kind
@@ -125,15 +128,17 @@ class Streaming:
         self._scheduler.submit(self._ask(question))
 
     def cancel(self) -> int:
-        """Break off all answers, and forget the questions that wait; returns how many there were."""
+        """Cancel all answers and waiting questions; returns how many there were."""
         asks = self._asks()
         self._scheduler.cancel(*asks)
         return len(asks)
 
     def see(self) -> bool:
-        """One run of vision: the observation that is the newest when the lane comes to it becomes a prefix.
+        """One run of vision: computes a prefix of the observation that is newest when the lane takes the
+        request.
 
-        One whose images were overwritten meanwhile comes to nothing; who lends the images counts it.
+        Returns False if there was no new observation, or if its images were overwritten meanwhile; the owner
+        of the images counts the latter.
         """
         scheduler = self._scheduler
         request = Request(OBSERVE, self._robot, observe=self._ports.observe)
@@ -157,7 +162,8 @@ class Streaming:
             self._want_chunk(first)
 
     def _want_chunk(self, first: bool | None = None, not_before_s: float = -math.inf) -> None:
-        """Have the next chunk made when there is something new to act on; see Request.first."""
+        """Submit the request for the next chunk, which waits for something new to act on; see
+        Request.first."""
         self._next[first] = request = Request(
             ACT,
             self._robot,
@@ -194,14 +200,14 @@ class Streaming:
         self._results.give(self._ports.on_chunk, request.result, took_s)
 
     def _due_after_s(self, request: Request) -> float:
-        """When a further chunk is due: a period after this one was, so that those which a lane comes to a
-        little late do not lower their rate; after it began, if that was later than a period, or earlier, as
-        the first of a frame does."""
+        """When a further chunk is due [s]: one period after this one was due, so that small delays of the
+        lane do not lower the rate. One period after it began, if it began more than a period late, or early,
+        as the first chunk of a frame does."""
         due_s, period_s = min(request.not_before_s, request.begun_s), self._action.period_s
         return period_s + (due_s if request.begun_s - due_s < period_s else request.begun_s)
 
     def _narrate(self, prefix: Prefix) -> None:
-        """Have the model continue its own prompt, if it is time and there is room for that."""
+        """Submit a text in which the model continues its own prompt, if it is due and there is room."""
         if self._language is None or not self._running or prefix.version == self._narrated:
             return
         now_s, period_s = self._scheduler.now_s(), self._language.period_s
@@ -212,8 +218,8 @@ class Streaming:
         self._scheduler.submit(self._ask(None))
 
     def _may_narrate(self) -> bool:
-        """Whether another text may begin that nobody asked for: none of this robot waits, and they leave a
-        place for an answer, and a slot for its frame."""
+        """Whether another unasked text may begin: none of this robot waits, and they leave a place for an
+        answer and a slot for its frame."""
         config = self._engine.config
         unasked = [r for r in self._scheduler.requests if r.want == ASK and not r.priority]
         own = [request for request in unasked if request.robot == self._robot]
