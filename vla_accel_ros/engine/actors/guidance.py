@@ -1,7 +1,7 @@
-"""Guidance by a chunk that is being executed, for whoever calls `Engine.act` by hand.
+"""Makes guidance from the chunk that is being executed, for direct callers of `Engine.act`.
 
-Chunks are in the robot's units and on its clock, guidance (models.flow.rtc) in raw actions and steps. What is
-left of the previous chunk after the frame's stamp is what the new one has to continue. A loop gives a request
+Chunks are in the robot's units and on its clock; guidance (models.flow.rtc) is in raw actions and steps. The
+new chunk continues what is left of the previous one after the frame's stamp. A control loop gives a request
 an `Agreement` instead (control.chunking.rtc).
 """
 
@@ -27,14 +27,15 @@ def guidance_to(
     state: np.ndarray | None = None,
     max_weight: float | None = None,
 ) -> Guidance:
-    """What makes `engine.act(prefix, state, guidance=...)` agree with a chunk that is being executed.
+    """Returns the guidance with which `engine.act(prefix, state, guidance=...)` agrees with the chunk
+    `previous`.
 
-    delay: actions of the new chunk that will be past when it comes (inference time in steps, rounded up).
-    execution: actions after which it is free, by default all that the previous chunk covers. max_weight: by
-    default the engine's steps.
+    delay: actions of the new chunk that will be past when it arrives (inference time in steps, rounded up).
+    execution: actions after which the new chunk is free, by default all that the previous chunk covers.
+    max_weight: by default the engine's number of steps.
 
-    Raises ValueError if the previous chunk ends before the new one begins, or begins after it, or is of
-    another robot, or the policy acts by tokens, which nothing guides.
+    Raises ValueError if the previous chunk ends before the new one begins, begins after it, or has another
+    step time than the robot; and if the policy acts by tokens, which cannot be guided.
     """
     policy, strength = prefix.embodiment.policy, max_weight or float(engine.config.steps)
     if policy.acts != FLOW:

@@ -1,8 +1,7 @@
-"""Joints for the steps of a chunk that is in progress, where `EngineConfig.joints_each_step` asks for it.
+"""Joints for the steps of a staggered chunk in progress, if `EngineConfig.joints_each_step` is set.
 
-A chunk in a seat takes several steps, and the robot moves meanwhile. A network with a state token can be
-given the newest joints with each of them. What each step was given is recorded in the chunk, so that it can
-be computed again.
+A staggered chunk takes several steps, and the robot moves meanwhile. A network with a state token can take
+the newest joints in each step. The chunk records the joints of each step, so that it can be computed again.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from vla_accel_ros.engine.request import Request
 
 
 def check_states(request: Request, joints: int, steps: int) -> None:
-    """Raise ValueError for given joints that are not those of each step. steps: of a chunk in a seat, 0 for
-    one that has none."""
+    """Raise ValueError if the request's step_states do not have shape [steps, joints]. steps: of a staggered
+    chunk, 0 if the request is not one."""
     given = request.step_states
     if given is None:
         return
@@ -29,11 +28,12 @@ def check_states(request: Request, joints: int, steps: int) -> None:
 
 
 def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]:
-    """The states float32 [1, S], normalised, by seat, that chunks have otherwise in their next step; notes
-    the joints of each chunk whose steps may differ.
+    """Returns, by seat, the normalised states float32 [1, S] that change in the next step; appends the joints
+    of that step to each chunk whose steps may differ.
 
-    newest: whether steps take what is sensed. A recorded chunk takes what it was given then. Joints that are
-    missing, or of which the reading fails, stay what they were: the next chunk begins with them, and fails.
+    newest: whether steps take the newest joints. A replayed chunk takes the joints that were recorded. If
+    joints are missing or cannot be read, the last ones stay: the next chunk begins with that reading, and
+    fails.
     """
     sensed: dict[str, np.ndarray | None] = {}
     changed: dict[int, Tensor] = {}
@@ -53,7 +53,7 @@ def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]
 
 
 def _sensed(request: Request) -> np.ndarray | None:
-    """The newest joints of a request's robot, None while there are none."""
+    """The newest joints of a request's robot, None while there are none or the reading fails."""
     assert request.sense is not None
     with suppress(Exception):
         newest = request.sense()

@@ -1,8 +1,8 @@
-"""How a policy that acts by tokens acts: K greedy tokens that continue a prefix are one action.
+"""Computes actions of policies that act by tokens: K greedy tokens that continue a prefix are one action.
 
 TokenActor continues a whole prefix, one frame at a time. PackedTokenActor computes a frame's prefill and the
-tokens of frames before it in one forward (ActionFlow, section 3): which frames share it is the scheduling
-policy's choice (policies.tokens). Either way a frame's tokens are its greedy ones.
+tokens of earlier frames in one forward (ActionFlow, section 3); the scheduling policy chooses the frames
+(policies.tokens). Both give a frame's greedy tokens.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Chunk
 
 BESIDE = 3
-"""Slots for frames that are not on their way to an action: the newest, one being encoded, one to begin."""
+"""Slots for frames without an action in progress: the newest, one being encoded, one that begins next."""
 MEASURED_WORDS = 24
-"""Of the prompt whose forwards are timed for token_mode auto."""
+"""Words of the prompt in the forwards that are timed for token_mode "auto"."""
 _REPEATS = 5
 
 
 def check(request: Request) -> None:
-    """Raise ValueError for what is for chunks that are denoised."""
+    """Raise ValueError for arguments that only denoised chunks take."""
     given = {name: getattr(request, name) for name in ("noise", "steps", "guidance", "committed")}
     for name, value in given.items():
         if value is not None and not (name == "noise" and isinstance(value, int)):
@@ -48,12 +48,12 @@ def check(request: Request) -> None:
 
 
 def _count(request: Request) -> int:
-    """K, the tokens of an action of the request's robot."""
+    """K, the number of tokens in an action of the request's robot."""
     return request.frame.embodiment.policy.joints
 
 
 def _finish(request: Request) -> None:
-    """All tokens are there: make them an action of the request's robot."""
+    """Make the request's tokens, which are complete, into an action of its robot."""
     prefix = request.frame
     del request.tokens[_count(request) :]
     request.finished = True
@@ -69,8 +69,8 @@ def _finish(request: Request) -> None:
 
 
 class TokenActor:
-    """All tokens of a frame in one micro-batch. last_hidden: of a prefix's last token, by slot and length.
-    tokens: most of an action, of any robot; 0 = the policy's."""
+    """Computes all tokens of a frame in one micro-batch. last_hidden: hidden state of a prefix's last token,
+    by slot and length. tokens: most tokens in an action of any robot; 0 = the policy's."""
 
     horizon = 1
 
@@ -92,19 +92,19 @@ class TokenActor:
         return DECODE
 
     def prepare(self) -> None:
-        """Nothing is captured."""
+        """Does nothing: no stage is captured."""
 
     def room(self, request: Request) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def begin(self, request: Request) -> None:
-        """Nothing is to be done ahead."""
+        """Clears the request's state, which is in the prefix."""
         request.state = None
 
     @torch.inference_mode()
     def run(self, batch: MicroBatch) -> None:
-        """Every request to its end."""
+        """Compute every request to its end."""
         for request in batch.requests:
             prefix = request.frame
             kv = self._pool.view(prefix.slot, prefix.n_tokens)
@@ -115,17 +115,17 @@ class TokenActor:
             _finish(request)
 
     def drop(self, request: Request) -> None:
-        """Nothing is held."""
+        """Does nothing: the actor holds nothing for a request."""
 
 
 class PackedTokenActor:
-    """Prefills and decodes of several frames in one forward. The keys and values of a frame's prompt and
-    tokens are written to its prefix's own slot, which therefore has room for both; while that is written for
-    one action, another from the same frame has a slot of its own.
+    """Computes prefills and decodes of several frames in one forward. Keys and values of a frame's prompt and
+    tokens are written to the prefix's own slot, which has room for both. While an action writes to it,
+    another action from the same frame takes a slot of its own.
 
-    forward: how segments are computed, None = in plain torch. together: False computes every frame's rows by
-    itself, to the bit what they are alone (models.layers.packed). counts: tokens of an action, of each robot;
-    () = the policy's.
+    forward: computes segments, None = in plain torch. together: False computes every frame's rows by
+    themselves, bit for bit as if they were alone (models.layers.packed). counts: tokens in an action, of each
+    robot; () = the policy's.
     """
 
     horizon = 1
@@ -145,7 +145,7 @@ class PackedTokenActor:
         self._captured, self._forward = forward, forward or plain
         self._counts = counts or (policy.joints,)
         self.tokens = max(self._counts)
-        self._slots: dict[Request, int] = {}  # of those on their way
+        self._slots: dict[Request, int] = {}  # of actions in progress
 
     def first_stage(self, request: Request) -> str:
         """PREFILL: the frame was only encoded."""
@@ -153,19 +153,20 @@ class PackedTokenActor:
         return PREFILL
 
     def room(self, request: Request) -> bool:
-        """Whether a slot is free, if it needs one besides its prefix's."""
+        """Whether a slot is free, if the request needs one besides its prefix's."""
         prefix = request.prefix
         return prefix is None or prefix.slot not in self._slots.values() or self._pool.free > 0
 
     def begin(self, request: Request) -> None:
-        """Raises PoolExhausted if the frame is being acted on already and no other slot is free."""
+        """Give the request a slot. Raises PoolExhausted if another action writes to the frame's slot and no
+        other is free."""
         slot = request.frame.slot
         self._slots[request] = self._pool.acquire() if slot in self._slots.values() else slot
         request.state = None
 
     @torch.inference_mode()
     def run(self, batch: MicroBatch) -> None:
-        """One forward: the prompts of requests whose stage is PREFILL, and a token of all others."""
+        """One forward: the prompts of requests whose stage is PREFILL, and one token of all others."""
         new = [request for request in batch.requests if request.stage == PREFILL]
         riding = [request for request in batch.requests if request.stage == DECODE]
         segments = [*self._decodes(riding), *(self._prefill(request, batch.draft) for request in new)]
@@ -180,7 +181,7 @@ class PackedTokenActor:
                 _finish(request)
 
     def drop(self, request: Request) -> None:
-        """Its slot may be used for another action."""
+        """Free the request's slot for another action."""
         slot = self._slots.pop(request, None)
         if slot is not None and request.prefix is not None and slot != request.prefix.slot:
             self._pool.release(slot)
@@ -188,9 +189,9 @@ class PackedTokenActor:
     def prepare(
         self, prompts: Iterable[int] = (), progress: Progress = lambda name, done, total: None
     ) -> None:
-        """Have the captured forwards made that frames with so many words may come to.
+        """Build the captured forwards that frames with these numbers of words may need.
 
-        progress: told of every number of rows. Raises PoolExhausted while frames are held.
+        progress: called for every number of rows. Raises PoolExhausted while frames are held.
         """
         forward, mode = self._captured, self._config.token_mode
         if not isinstance(forward, PackedForward):
@@ -208,7 +209,7 @@ class PackedTokenActor:
                     forward(self._nothing(count, slots[: riding + bool(count)]))
 
     def measure(self) -> Times:
-        """The medians of the forwards that token_mode auto chooses by, when they are warm."""
+        """Returns the median times of the forwards that token_mode "auto" chooses by, after warm-up."""
         config, rest = self._policy.config, self.tokens - 1
         words = min(config.max_tokens - config.max_prompt + MEASURED_WORDS, config.max_tokens)
         with torch.inference_mode(), self._pool.holding(self.tokens) as slots:
@@ -233,7 +234,7 @@ class PackedTokenActor:
         return time.perf_counter()
 
     def _nothing(self, rows: int, slots: list[int]) -> list[Segment]:
-        """Of zeros: a new frame of so many rows, or none for 0, and riders in the other slots."""
+        """Segments of zeros: a new frame of so many rows, or none for 0, and riders in the other slots."""
 
         def zeros(count: int) -> Tensor:
             return self._pool.k.new_zeros(1, count, self._policy.config.prefix.width)
@@ -266,13 +267,13 @@ class PackedTokenActor:
         return made
 
     def _said(self, hidden: list[Tensor]) -> list[list[int]]:
-        """The likeliest id after each row, read from the device once."""
+        """The likeliest id after each row, read from the device in one copy."""
         ids = iter(self._policy.model.logits(torch.cat(hidden, dim=1))[0].argmax(dim=-1).tolist())
         return [list(itertools.islice(ids, rows.shape[1])) for rows in hidden]
 
 
 def _verified(said: list[int], draft: tuple[int, ...]) -> list[int]:
-    """The tokens up to the first that the draft has otherwise, and that one too."""
+    """The tokens up to the first that differs from the draft, including that one."""
     right = 0
     while right < len(draft) and said[right] == draft[right]:
         right += 1
@@ -280,5 +281,5 @@ def _verified(said: list[int], draft: tuple[int, ...]) -> list[int]:
 
 
 def slots_for(config: EngineConfig, tokens: int) -> int:
-    """Slots that frames of K tokens need: those on their way, and BESIDE."""
+    """Number of slots that frames of K tokens need: those with an action in progress, and BESIDE."""
     return max(config.slots, most_riders(config.token_mode, config.token_prefer, tokens) + 1 + BESIDE)

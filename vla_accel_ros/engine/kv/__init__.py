@@ -1,4 +1,5 @@
-"""Keys and values: where they are, and whose.
+"""Memory for keys and values (KV cache).
 
-pool: slots of prefixes, counted, and which frames are in them; pages: of what continues a prefix.
+pool: reference-counted slots of prefixes, and the frames in them. pages: paged memory of what continues a
+prefix.
 """

@@ -1,9 +1,9 @@
-"""Pages of what continues prefixes, allocated once.
+"""Pages for the keys and values that continue prefixes, allocated once.
 
-What continues a prefix (a tail) has a length that is not known when it begins, and a long one must not take
-its space from short ones: so it is a list of pages. Pages that it may come to need are promised to it when it
-begins, so that an answer that was admitted can always be finished; the promise is a number, the page itself
-is taken when it is written. A page belongs to one tail, and a tail is read where it lies.
+A continuation (a tail) begins with an unknown length, and a long one must not take the space of short ones,
+so it is a list of pages. When it begins, all pages that it may need are promised to it, so that an admitted
+answer can always be finished. The promise is only a number; a page is taken when it is written. A page
+belongs to one tail, and is read in place.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from vla_accel_ros.models.layers.packed import Span
 
 
 class PagePool:
-    """`pages` pages of `page_tokens` tokens each. Safe to use as a KVPool is.
+    """`pages` pages of `page_tokens` tokens each. As safe for several threads as a KVPool.
 
     k, v: [pages, layers, kv_heads, page_tokens, head_dim].
-    Raises ValueError if the pool does not fit into the device's free memory.
+    Raises ValueError if pages or page_tokens is below 1, or if the pool does not fit into the device's free
+    memory.
     """
 
     def __init__(
@@ -44,21 +45,22 @@ class PagePool:
 
     @property
     def pages(self) -> int:
-        """How many there are."""
+        """Number of pages."""
         return self.k.shape[0]
 
     @property
     def unpromised(self) -> int:
-        """Pages that are neither written nor promised."""
+        """Number of pages that are neither written nor promised."""
         with self._lock:
             return len(self._free) - self._promised
 
     def needed(self, tokens: int) -> int:
-        """Pages for a tail of that many tokens."""
+        """Number of pages for a tail of that many tokens."""
         return math.ceil(tokens / self.page_tokens)
 
     def begin(self, max_tokens: int) -> Tail:
-        """An empty tail that may grow to max_tokens. Raises PoolExhausted if that many pages are not left."""
+        """Returns an empty tail that may grow to max_tokens. Raises PoolExhausted if too few pages are
+        left."""
         promised = self.needed(max_tokens)
         with self._lock:
             left = len(self._free) - self._promised
@@ -87,7 +89,8 @@ class PagePool:
 
 @dataclass
 class Tail:
-    """A request's own tokens. length: written so far; at most max_tokens. Made by PagePool.begin."""
+    """The tokens that continue a request's prefix. length: tokens written so far, at most max_tokens.
+    PagePool.begin makes it."""
 
     pool: PagePool = field(repr=False)
     max_tokens: int
@@ -98,15 +101,15 @@ class Tail:
 
     @property
     def parts(self) -> tuple[Span, ...]:
-        """What is written, in order."""
+        """The written tokens, in order."""
         size = self.pool.page_tokens
         ends = [min(size, self.length - first) for first in range(0, self.length, size)]
         return tuple(self.pool.span(page, 0, end) for page, end in zip(self.pages, ends, strict=False))
 
     def grow(self) -> Span:
-        """The place of the next token, which is part of it from now on.
+        """Append one token; returns its place, to write it.
 
-        Raises ValueError for a tail that is full or closed.
+        Raises ValueError if the tail is full or closed.
         """
         if self.closed or self.length == self.max_tokens:
             why = "is closed" if self.closed else f"is full with {self.max_tokens} tokens"
@@ -119,11 +122,11 @@ class Tail:
         return self.pool.span(self.pages[page], place, place + 1)
 
     def cut(self, length: int) -> None:
-        """Keep the first tokens alone; the places of the others are for those that come next."""
+        """Keep only the first `length` tokens; later tokens reuse the places of the others."""
         self.length = min(self.length, length)
 
     def close(self) -> None:
-        """Give everything back. Doing so twice is harmless."""
+        """Free all pages and promises. Closing twice is harmless."""
         if not self.closed:
             self.closed = True
             self.pool._give(self.pages, self._promised)

@@ -1,14 +1,14 @@
-"""Slots of keys and values, allocated once, and the frames that are in them.
+"""Slots of keys and values, allocated once, and the frames in them.
 
-A prefix lives in one slot. Whoever reads it holds a reference, so that a newer frame can never overwrite what
-an action or an answer is still reading. A slot is reused when its count is zero; on a GPU its next writer
-waits, in its stream, for the work that was submitted before each release. What is in one stream is in order
-by itself: there are events only once slots are used in several. Running out is an error and not a wait:
-vision that waited for a slow reader would make every camera frame old.
+A prefix lives in one slot. Every reader holds a reference, so a newer frame can never overwrite what an
+action or an answer still reads. A slot is reused when its count is zero; on a GPU its next writer's stream
+waits for the work that was submitted before each release. Work in one stream is ordered by itself, so events
+are recorded only once several streams use slots. An exhausted pool is an error instead of a wait: if vision
+waited for a slow reader, every camera frame would get old.
 
-A slot's keys and values are numbers; a Prefix says of what, and is a held reference to it. Everyone who reads
-one has a handle of their own, so that nobody can give back what another still reads; a handle can be given
-back twice without harm. The newest frame of each robot is held here, until the next.
+A Prefix is a counted reference to a slot, with the frame that its numbers belong to. Every reader has its own
+handle, so nobody can release what another still reads; releasing a handle twice is harmless. `Prefixes` holds
+the newest frame of each robot until the next one.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ GIB = 1 << 30
 
 
 class PoolExhausted(RuntimeError):
-    """Every slot is held by somebody, or every page promised."""
+    """Every slot is held, or every page is promised."""
 
 
 class KVPool:
     """`slots` sequences of up to `max_tokens` tokens each.
 
-    k, v: [slots, layers, kv_heads, max_tokens, head_dim]. Safe to use from several threads, and from what
-    the garbage collector calls: it may release a slot in the middle of any method.
-    Raises ValueError if the pool does not fit into the device's free memory.
+    k, v: [slots, layers, kv_heads, max_tokens, head_dim]. Safe to use from several threads, and from the
+    garbage collector, which may release a slot in the middle of any method.
+    Raises ValueError if slots or max_tokens is below 1, or if the pool does not fit into the device's free
+    memory.
     """
 
     def __init__(
@@ -59,26 +60,26 @@ class KVPool:
         self.k = torch.zeros(shape, device=device, dtype=dtype)
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self._counts = [0] * slots
-        # By stream, which it is and what was recorded at its last release there; None: nothing yet.
+        # By stream handle: the stream, and the event of its last release there; None if none was recorded.
         self._read: list[dict[int, tuple[torch.cuda.Stream, torch.cuda.Event | None]]] = [
             {} for _ in range(slots)
         ]
-        self._streams = set[int]()  # in which slots were used
+        self._streams = set[int]()  # streams that used slots
         self._lock = threading.RLock()
 
     @property
     def slots(self) -> int:
-        """How many sequences fit."""
+        """Number of slots."""
         return len(self._counts)
 
     @property
     def free(self) -> int:
-        """Slots nobody holds."""
+        """Number of slots that nobody holds."""
         with self._lock:
             return self._counts.count(0)
 
     def acquire(self) -> int:
-        """A free slot, held once. Raises PoolExhausted if there is none."""
+        """Returns a free slot, held once. Raises PoolExhausted if there is none."""
         with self._lock:
             if 0 not in self._counts:
                 raise PoolExhausted(
@@ -97,14 +98,15 @@ class KVPool:
 
     @contextmanager
     def filling(self) -> Iterator[int]:
-        """A free slot for a block that fills it, and keeps it unless it fails. Raises as acquire does."""
+        """Acquire a free slot and run a block that fills it; the slot stays held unless the block raises.
+        Raises as acquire does."""
         slot = self.acquire()
         with self.keeping(slot):
             yield slot
 
     @contextmanager
     def keeping(self, slot: int) -> Iterator[None]:
-        """A slot that is held for a block, which keeps it unless it fails."""
+        """Run a block on a held slot; the slot stays held unless the block raises."""
         try:
             yield
         except BaseException:
@@ -113,7 +115,7 @@ class KVPool:
 
     @contextmanager
     def holding(self, count: int) -> Iterator[list[int]]:
-        """Free slots for a block, given back after it. Raises as acquire does."""
+        """Acquire `count` free slots for a block and release them after it. Raises as acquire does."""
         slots: list[int] = []
         try:
             for _ in range(count):
@@ -124,19 +126,19 @@ class KVPool:
                 self.release(slot)
 
     def retain(self, slot: int) -> None:
-        """Hold a slot that is already held once more."""
+        """Hold a slot once more that is held already. Raises ValueError if nobody holds it."""
         with self._lock:
             self._held(slot)
             self._counts[slot] += 1
 
     def release(self, slot: int) -> None:
-        """Give one reference back; the last one frees the slot. Raises ValueError if nobody holds it."""
+        """Release one reference; the last one frees the slot. Raises ValueError if nobody holds it."""
         with self._lock:
             self._held(slot)
             self._counts[slot] -= 1
             if self._cuda:
-                # While there is no other stream nobody waits for this one. Who writes from another one after
-                # all waits for what this one has been given by then.
+                # With a single stream nobody waits for an event. If another stream writes later, it waits for
+                # an event that is recorded at that time.
                 stream = current_stream(self.k.device)
                 number = stream.cuda_stream
                 self._streams.add(number)
@@ -159,10 +161,11 @@ class KVPool:
 class Prefix:
     """One frame's keys and values, held until released (or to the end of a `with` block).
 
-    slot: where they are; version: of the frame, grows with every one; stamp_ns: capture time of the
-    observation; n_tokens: image and prompt tokens; n_images: image tokens alone; state: float32 [D], the
-    observation's; instruction: the words of the prompt, the observation's or a question; robot: whose it is;
-    embodiment: that it was computed for; ready: after which a stream of a GPU may read it, None on a CPU.
+    slot: place in the pool; version: number of the frame, which grows with every frame; stamp_ns: capture
+    time of the observation; n_tokens: image and prompt tokens; n_images: image tokens alone; state: float32
+    [D], the observation's; instruction: the words of the prompt, of the observation or a question; robot: its
+    name; embodiment: of the robot when the frame was computed; ready: event after which a GPU stream may read
+    it, None on a CPU.
     """
 
     slot: int
@@ -179,12 +182,12 @@ class Prefix:
     _released: list[bool] = field(default_factory=lambda: [False], repr=False, compare=False)
 
     def release(self) -> None:
-        """Give the slot back. Doing so twice is harmless; reading afterwards is an error."""
+        """Release the slot. Releasing twice is harmless; reading afterwards is an error."""
         self._of.release(self)
 
     def _handle(self) -> Prefix:
-        """Another of the same, for which the slot is held once more. Each chunk has one, so it is a copy of
-        the fields and not dataclasses.replace, which takes four times as long."""
+        """Another handle of the same slot, which the caller has retained once more. Every chunk needs one, so
+        it copies the fields directly: dataclasses.replace takes four times as long."""
         handle = object.__new__(Prefix)
         vars(handle).update(vars(self), _released=[False])
         return handle
@@ -210,8 +213,8 @@ class Prefixes:
     def publish(
         self, slot: int, observation: Observation, embodiment: Embodiment, n_tokens: int, n_images: int
     ) -> Prefix:
-        """An acquired slot, to which the current stream writes, is its robot's newest frame from now on; it
-        stays the caller's, as the Prefix."""
+        """Make an acquired slot, to which the current stream writes, its robot's newest frame. The returned
+        Prefix takes over the caller's reference."""
         prefix = Prefix(
             slot,
             next(self._versions),
@@ -237,7 +240,8 @@ class Prefixes:
         return prefix
 
     def beside(self, other: Prefix, slot: int, n_tokens: int, instruction: str) -> Prefix:
-        """An acquired slot is another's frame with other words; it is not published."""
+        """Returns a Prefix of an acquired slot that holds another prefix's frame with other words; it is not
+        published."""
         return replace(
             other,
             slot=slot,
@@ -248,35 +252,35 @@ class Prefixes:
         )
 
     def remove(self, robot: str) -> None:
-        """Give a robot's newest back: nobody acts on it any longer."""
+        """Release a robot's newest frame: nobody acts on it any longer."""
         with self._lock:
             newest = self._newest.pop(robot, None)
         if newest is None:
             return
-        if newest.ready is not None:  # who writes to the slot next comes after the lane that wrote it
+        if newest.ready is not None:  # the slot's next writer must wait for the lane that wrote it
             current_stream(self._pool.k.device).wait_event(newest.ready)
         newest.release()
 
     def newest(self, robot: str = "") -> Prefix | None:
-        """The newest of a robot, held for the caller; None before the first."""
+        """A robot's newest frame, held for the caller; None before the first."""
         with self._lock:
             newest = self._newest.get(robot)
             return None if newest is None else self.hold(newest)
 
     def newest_version(self, robot: str = "") -> int:
-        """Its version; -1 before the first."""
+        """Version of a robot's newest frame; -1 before the first."""
         newest = self._newest.get(robot)
         return -1 if newest is None else newest.version
 
     def newest_words(self, robot: str = "") -> str:
-        """Its instruction; empty before the first."""
+        """Instruction of a robot's newest frame; empty before the first."""
         newest = self._newest.get(robot)
         return "" if newest is None else newest.instruction
 
     def hold(self, prefix: Prefix) -> Prefix:
-        """Another handle of it, for a request that reads it whatever the caller does meanwhile.
+        """Returns another handle of a prefix, for a request that reads it whatever the caller does meanwhile.
 
-        Raises ValueError if it was released, or is not one of these.
+        Raises ValueError if it was released, or belongs to another engine.
         """
         if prefix._of is not self:
             raise ValueError(f"prefix {prefix.version} is another engine's; observe the frame with this one.")
@@ -286,7 +290,7 @@ class Prefixes:
         return prefix._handle()
 
     def release(self, prefix: Prefix) -> None:
-        """Give a handle back; doing so twice is harmless."""
+        """Release a handle; releasing twice is harmless."""
         if not prefix._released[0]:
             prefix._released[0] = True
             self._pool.release(prefix.slot)

@@ -1,6 +1,6 @@
-"""Where micro-batches run.
+"""Runs micro-batches in lanes.
 
-lane: a thread, what it has launched, and the robots' streams while which it has one; streams, partitions: on
-which CUDA streams and multiprocessors; partitioned: what is made of the option for them, from split_times;
-times: when micro-batches ran.
+lane: a thread with its launched work, and the robots' streams. streams, partitions: the CUDA streams and
+multiprocessors of lanes. partitioned: makes them from the option `partition`, with measurements of
+split_times. times: when micro-batches ran.
 """

@@ -1,9 +1,9 @@
-"""What an engine makes of `partition`: streams of its lanes, launch tables, and the choice of "auto".
+"""Applies the option `partition`: makes streams of the lanes, chooses launch tables, and decides "auto".
 
-A split that is given by numbers is made with the engine, and its kernels are launched as `vla tune --sms`
-found best for so many multiprocessors, if it was run. "auto" can choose only when the stages are there, so it
-measures in `Engine.prepare`: each candidate and none, frames and actions alone and beside each other. Its
-kernels are launched as without a split whatever it takes, so chunks have the same bits in all of them.
+A split given by numbers is made with the engine, and its kernels use the launch table that `vla tune --sms`
+found for so many multiprocessors, if there is one. "auto" needs the stages, so it measures in
+`Engine.prepare`: each candidate and no split, frames and actions alone and beside each other. Its kernels use
+the same launch table whatever it takes, so chunks have the same bits with every split.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Partitioned:
-    """Of one engine. captured: whether actions are denoised by captured stages of kernels. driver: libcuda,
-    None = the installed one.
+    """The partition of one engine. captured: whether captured stages of kernels denoise actions. driver:
+    libcuda, None = the installed one.
 
-    streams: of the lanes, None where there is one lane or no GPU. chooses: whether "auto" has yet to choose.
-    measured: what it chose from. why: one sentence about what is in use, "" where nothing was asked for.
+    Attributes: streams, of the lanes, None with one lane or without a GPU; chooses, whether "auto" has yet to
+    choose; measured, what it chose from; why, one sentence about the split in use, "" if none was requested.
     Raises ValueError for a split that the policy or the device cannot have.
     """
 
@@ -76,26 +76,26 @@ class Partitioned:
 
     @property
     def split(self) -> Split | None:
-        """That is in use; equation 5 may take others of `sets` for a while."""
+        """The split in use; equation 5 may use others of `sets` for a while."""
         return None if self.streams is None else self.streams.split
 
     @property
     def missing(self) -> bool:
-        """Whether one was asked for by numbers and there is none."""
+        """Whether a split was requested by numbers and there is none."""
         return self._config.split is not None and self.split is None
 
     @property
     def sets(self) -> tuple[Split, ...]:
-        """Splits between which the policy chooses, () = it has no choice."""
+        """Splits between which the policy chooses; () = it has no choice."""
         return () if self._policy is None else self._policy.sets
 
     @property
     def switched(self) -> int:
-        """How often the policy took another of them."""
+        """How often the policy switched to another of them."""
         return 0 if self._policy is None else self._policy.switched
 
     def ops(self) -> dict[str, Any]:
-        """Arguments of Stages: kernels as they are launched best on the multiprocessors of either side."""
+        """Arguments of Stages: kernels with the best launch table for the multiprocessors of either side."""
         if self.split is None:
             return {}
         make = partial(ops_for, self._device)
@@ -110,20 +110,20 @@ class Partitioned:
             forward.partition = partial(_current, stages)
 
     def policy(self, first: Policy) -> Policy:
-        """The policy whose micro-batches name their split, where there may be several."""
+        """Wraps the policy so that its micro-batches name their split, if there may be several."""
         if not self.chooses:
             return first
         self._policy = InPartitions(first, self._lanes)
         return self._policy
 
     def computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
-        """Around what computes a micro-batch in its lane: in the split that it names."""
+        """Context in which a lane computes a micro-batch: the split that it names."""
         if self.streams is None or batch.split is None:
             return nullcontext()
         return self.streams.elsewhere(batch.requests[-1].lane, batch.split)
 
     def each(self) -> Iterator[None]:
-        """In turn, with each split in use that the policy may take, that of the lanes last."""
+        """Yields once with each split in use that the policy may take, the lanes' own last."""
         streams = self.streams
         if streams is None or len(self.sets) < 2:
             yield
@@ -134,7 +134,7 @@ class Partitioned:
                 yield
 
     def choose(self, stages: Stages, actor: FlowActor, views: int, prompt: int) -> None:
-        """Measure splits on frames of so many images and words, and take one or none."""
+        """Measure splits on frames with so many images and words, and take one or none."""
         streams = self.streams
         assert streams is not None and self._policy is not None
         self.chooses = False
@@ -190,14 +190,15 @@ class Partitioned:
             return measure(streams.split, frame, action)
 
     def _ignore(self, why: str) -> None:
-        """Go without. A split by numbers was meant for this machine; "auto" was not."""
+        """Use no split. Logs a warning if the split was given by numbers, which were meant for this
+        machine."""
         self.why = f"partition is '{self._config.partition}', but {why}: there is none"
         _LOG.log(logging.INFO if self._config.split is None else logging.WARNING, "%s", self.why)
 
 
 @contextmanager
 def _kept(streams: LaneStreams) -> Iterator[None]:
-    """The split that is in use is so again after the block."""
+    """Restore the split in use after the block."""
     split = streams.split
     try:
         yield

@@ -1,10 +1,10 @@
-"""Sets of a GPU's multiprocessors, with streams whose work runs on those alone (CUDA green contexts).
+"""Sets of a GPU's multiprocessors, with streams whose work runs only on them (CUDA green contexts).
 
-A graph that is captured on such a stream keeps its multiprocessors, wherever it is replayed from. The driver
-divides the device once: the first set gets at least as many as wanted, in steps that it decides (8 on
-Hopper), the second what is left, so the two never share one. torch.cuda.green_contexts makes one context of a
-number of multiprocessors, always the first ones, so two of those would share; hence the driver's own
-functions (CUDA Driver API, Green Contexts, from CUDA 12.4 on).
+A graph that is captured on such a stream keeps its multiprocessors wherever it is replayed. The driver
+divides the device once: the first set gets at least as many as wanted, in steps that the driver chooses (8 on
+Hopper), and the second gets the rest, so the two never overlap. torch.cuda.green_contexts always takes the
+first multiprocessors, so two of its contexts would overlap; therefore this module calls the driver directly
+(CUDA Driver API, Green Contexts, from CUDA 12.4 on).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _SM = 1
 _OWN_STREAM = 1
 """CU_GREEN_CTX_DEFAULT_STREAM, and CU_STREAM_NON_BLOCKING."""
 _RESOURCE_BYTES = 256
-"""More than a CUdevResource has in any version: it grows at its end."""
+"""More than the size of a CUdevResource in any version: it grows at its end."""
 _COUNT_AT = 96
-"""Where its number of multiprocessors is."""
+"""Byte offset of its number of multiprocessors."""
 
 
 class CannotDivide(RuntimeError):
-    """This driver or device has no sets of multiprocessors."""
+    """This driver or device cannot divide the multiprocessors."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """sms: multiprocessors in it. streams: on which work is put that runs there."""
+    """sms: number of multiprocessors. streams: their work runs on these multiprocessors only."""
 
     sms: int
     streams: tuple[torch.cuda.Stream, ...]
@@ -45,11 +45,12 @@ def divide(
     priorities: tuple[Sequence[int], Sequence[int]] = ((0,), (0,)),
     driver: Any = None,
 ) -> tuple[Partition, Partition]:
-    """A device in two: at least `first` multiprocessors, and the rest. They stay for the life of the process.
+    """Divide a device in two sets: at least `first` multiprocessors, and the rest. They last as long as the
+    process.
 
-    priorities: of the streams in each; a lower number is more urgent. driver: libcuda, None = the installed
-    one. Raises ValueError for a number that leaves one of them nothing, CannotDivide, one sentence, where the
-    driver cannot do it.
+    priorities: of the streams in each; lower is more urgent. driver: libcuda, None = the installed one.
+    Raises ValueError if one set would be empty; CannotDivide, in one sentence, if the driver cannot divide
+    the device.
     """
     driver = driver or _driver()
     number, mine, rest = _split(device, first, driver)
@@ -60,17 +61,18 @@ def divide(
 
 
 def sizes(device: torch.device, first: int, driver: Any = None) -> tuple[int, int]:
-    """Multiprocessors of each set that `divide` would make; the same errors."""
+    """Number of multiprocessors in each set that `divide` would make; raises the same errors."""
     _, mine, rest = _split(device, first, driver or _driver())
     return _count(mine), _count(rest)
 
 
 def of_size(device: torch.device, count: int, driver: Any = None) -> Partition:
-    """One of so many multiprocessors, on either side of a split, or of the next larger number there is."""
+    """A partition of so many multiprocessors, from either side of a split, or of the next larger number there
+    is."""
     driver = driver or _driver()
     mine, rest = sizes(device, count, driver)
     other = mine + rest - count
-    with suppress(ValueError):  # the other side may be too large to leave anything
+    with suppress(ValueError):  # the other side may leave nothing
         if mine != count and sizes(device, other, driver)[1] == count:
             return divide(device, other, driver=driver)[1]
     return divide(device, count, driver=driver)[0]

@@ -1,7 +1,9 @@
-"""How long frames and actions take in a split of the GPU: each alone, and both at once without a break.
+"""Measures how long frames and actions take in a split of the GPU: each alone, and both at once without a
+break.
 
-Alone tells what a side's multiprocessors come to. Beside each other tells what a robot gets, and is the only
-fair comparison with no split, where the two share all: there an action waits for blocks of a frame.
+The times alone show what a side's multiprocessors are worth. The times beside each other show what a robot
+gets, and are the only fair comparison with no split, where both share the GPU and an action waits for blocks
+of a frame.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from vla_accel_ros.engine.policies.partition import Measured
 
 WARM_UPS, RUNS = 2, 8
 FRAMES = 24
-"""Computed beside actions."""
+"""Number of frames computed beside actions."""
 LATE = 0.99
-"""Share of the actions that are as fast as is told, or faster."""
+"""Quantile of the actions' times that is reported."""
 
 
 def measure(
@@ -28,8 +30,8 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     frames: int = FRAMES,
 ) -> Measured:
-    """Times of a split. frame, action: compute one, and return when it is finished; frame is called in this
-    thread, action also in another, at the same time. What either raises is raised here."""
+    """Returns the times of a split. frame, action: compute one, and return when it is finished. frame is
+    called in this thread, action also in another, at the same time. Errors of either are raised here."""
     alone = [statistics.median(_times(run, clock, RUNS)) for run in (frame, action)]
     acted, failed, over = [], [], threading.Event()
 
@@ -53,7 +55,7 @@ def measure(
 
 
 def late(seconds: list[float]) -> float:
-    """What LATE of them take at most."""
+    """The LATE quantile of the times."""
     ranked = sorted(seconds)
     return ranked[min(len(ranked) - 1, int(LATE * len(ranked)))]
 

@@ -1,12 +1,12 @@
-"""The CUDA streams of an engine's lanes: urgent by their order, and in sets of multiprocessors if wanted.
+"""The CUDA streams of an engine's lanes: by priority, and if wanted in sets of multiprocessors.
 
-Without a split the lanes' streams share all multiprocessors, those of actions first. With one, streams of
-actions are in the first set and the others in the second, so that neither waits for the other's blocks. A
-device whose driver cannot divide it has priorities alone, and says so once; where it has no priorities
-either, it says that.
+Without a split the lanes' streams share all multiprocessors, and those of actions have the highest priority.
+With a split, streams of actions are in the first set and the others in the second, so that neither waits for
+the other's blocks. If the driver cannot divide the device, there are only priorities, which is logged once;
+if it has no priorities either, the log says so.
 
-Streams of several splits may be there at once, each with the graphs that were captured on it. A lane computes
-in the one that is in use; `elsewhere` computes a micro-batch in another, in the order of the lane.
+Streams of several splits may exist at once, each with the graphs that were captured on it. A lane computes in
+the split in use; `elsewhere` computes a micro-batch in another, in the lane's order.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class LaneStreams:
-    """lanes: which kinds run in which, the most urgent first. driver: libcuda, None = the installed one.
+    """lanes: lane -> kinds that run in it, highest priority first. driver: libcuda, None = the installed one.
 
-    split: in use, None = none. why: one sentence about it, "" where nobody asked for any.
+    Attributes: split, the one in use, None = none; why, one sentence about it, "" if none was requested.
     """
 
     def __init__(self, lanes: Mapping[str, Sequence[str]], device: torch.device, driver: Any = None) -> None:
         self._device, self._driver = device, driver
-        # A lower number is more urgent, and 0 is what streams have otherwise.
+        # Lower is more urgent; 0 is the default of CUDA streams.
         self._priorities = {name: at - len(lanes) for at, name in enumerate(lanes)}
         self._acting = [name for name, kinds in lanes.items() if set(kinds) <= {ACT, WHOLE}]
         self._streams: dict[Split | None, dict[str, torch.cuda.Stream]] = {
@@ -44,16 +44,16 @@ class LaneStreams:
 
     @property
     def apart(self) -> bool:
-        """Whether actions have lanes to themselves, which alone can have a set to themselves."""
+        """Whether actions have lanes of their own, without which they cannot have a set of their own."""
         return bool(self._acting)
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """All that there are streams of."""
+        """All splits that have streams."""
         return tuple(split for split in self._streams if split is not None)
 
     def named(self) -> dict[Hashable, torch.cuda.Stream]:
-        """Every stream, by a name of its own: the lane's without a split, else (lane, split)."""
+        """Every stream by a unique name: the lane's name without a split, else (lane, split)."""
         return {
             (lane if split is None else (lane, split)): stream
             for split, streams in self._streams.items()
@@ -61,16 +61,17 @@ class LaneStreams:
         }
 
     def add(self, wanted: Split) -> Split:
-        """Streams of a split with at least as many of both; returns what the driver made of it.
+        """Make streams of a split with at least as many multiprocessors on both sides; returns the split that
+        the driver made.
 
-        Raises ValueError for one that the device cannot have, CannotDivide where it can have none.
+        Raises ValueError if the device cannot have this split, CannotDivide if it cannot be divided at all.
         """
         mine = [self._priorities[lane] for lane in self._acting]
         other = {lane: at for lane, at in self._priorities.items() if lane not in self._acting}
         made = sizes(self._device, wanted.actions, self._driver)
         if made[1] >= wanted.rest:
             one, two = divide(self._device, wanted.actions, (mine, [*other.values()]), self._driver)
-        else:  # the other way round less may be lost by rounding
+        else:  # dividing in the other order may lose less by rounding
             turned = sizes(self._device, wanted.rest, self._driver)
             if turned[1] < wanted.actions:
                 raise ValueError(
@@ -88,9 +89,9 @@ class LaneStreams:
         return found
 
     def take(self, wanted: Split) -> None:
-        """Use a split from now on; where the device cannot be divided, none, with one warning.
+        """Use a split from now on; none, with one warning, if the device cannot be divided.
 
-        Raises ValueError for one that the device cannot have.
+        Raises ValueError if the device cannot have this split.
         """
         try:
             self.use(self.add(wanted))
@@ -100,31 +101,32 @@ class LaneStreams:
             self.go_without(str(wanted), error)
 
     def go_without(self, wanted: str, error: CannotDivide) -> None:
-        """Use none, and warn of it."""
+        """Use no split, and log a warning."""
         self.use(None)
         self.why = f"partition is '{wanted}', but {error}: {self._otherwise()}"
         _LOG.warning("%s", self.why)
 
     def use(self, split: Split | None) -> None:
-        """Of those that there are. While nothing is computed."""
+        """Switch to a split that has streams. Call it while nothing is computed. Raises KeyError if there are
+        no streams of it."""
         if split not in self._streams:
             raise KeyError(f"there are no streams of {split}")
         self.split = split
 
     def of(self, lane: str) -> torch.cuda.Stream:
-        """The lane's stream, of the split in use."""
+        """The lane's stream in the split in use."""
         return self._streams[self.split][lane]
 
     @contextmanager
     def on(self, lane: str) -> Iterator[None]:
-        """Work in the block goes to the lane's stream."""
+        """Put the block's work on the lane's stream."""
         with torch.cuda.stream(self.of(lane)):
             yield
 
     @contextmanager
     def elsewhere(self, lane: str, split: Split | None) -> Iterator[None]:
-        """Work in the block, which is in `on`, goes to the lane's stream of another split, after what was in
-        the lane's stream before and before what is put there after it. None: to its own."""
+        """Inside `on`: put the block's work on the lane's stream of another split, ordered after the earlier
+        and before the later work of the lane's stream. None: on its own stream."""
         if split is None or split == self.split:
             yield
             return

@@ -1,10 +1,11 @@
-"""Requests of agents: a screen is encoded and prefilled (OBSERVE), then its answer is decoded (ASK).
+"""Schedules requests of agents: a screen is encoded and prefilled (OBSERVE), then its answer is decoded
+(ASK).
 
-Encode and prefill are bound by arithmetic and gain nothing by batches, so they go first in, first out, one at
-a time; a decode step is bound by reading weights and takes all open answers at once. In one lane,
-`PrefillFirst` and `ChunkedPrefill` decide who waits for whom. In two, `SideBySide` decodes beside encode or
-prefill, and may divide the multiprocessors between the two: by how many screens wait (`Share`; Nova, arXiv
-2509.21301), or by how many wait and how many answers are open (`Table`).
+Encode and prefill are compute-bound and gain nothing from batches, so they run first in, first out, one at a
+time. A decode step is bound by reading weights and takes all open answers at once. With one lane,
+`PrefillFirst` and `ChunkedPrefill` decide which of them waits. With two lanes, `SideBySide` decodes beside
+encode or prefill, and may divide the multiprocessors between them: by the number of waiting screens (`Share`;
+Nova, arXiv 2509.21301), or by the numbers of waiting screens and open answers (`Table`).
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from vla_accel_ros.engine.request import (
 )
 
 VISION, LANGUAGE = "vision", "language"
-"""Lanes of `SideBySide`: encode and prefill, and decode."""
+"""Lanes of `SideBySide`: one for encode and prefill, one for decode."""
 SHARED, SCREENS_FIRST, PAUSED = 0, -1, -2
-"""In place of multiprocessors of decoding: two streams of a GPU that is not divided; the same, where work of
-the screen is more urgent; and no decoding until the stage ends."""
+"""Special values of the number of multiprocessors for decoding. SHARED: two streams share the whole GPU.
+SCREENS_FIRST: the same, but the screen's stream has priority. PAUSED: no decoding until the stage ends."""
 ASK_AGAIN_S = 0.0005
-"""Between two stages of a screen, when answers that paused ask whether they may go on."""
+"""While answers are paused between two stages of a screen, the policy is asked again after this."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Multiprocessors that decoding has beside encode, or beside prefill (Nova, equation 5).
+    """Number of multiprocessors for decoding beside encode, or beside prefill (Nova, equation 5).
 
-    most: while one screen is in work. fewer: for each further one that waits. least: never less, which bounds
-    the time between two tokens; 0: at none left the GPU is not divided, and decoding has what it can get. A
-    most of 0 never divides it.
-    Raises ValueError for numbers that cannot be.
+    most: while one screen is in work. fewer: reduction for each further screen that waits. least: lower
+    bound, which limits the time between two tokens. A result of 0 does not divide the GPU; decoding then uses
+    what is free.
+    Raises ValueError unless 0 <= least <= most and fewer is 0 or more and finite.
     """
 
     most: int
@@ -58,23 +59,24 @@ class Share:
             )
 
     def sms(self, pending: int, answers: int = 0) -> int:
-        """pending: screens in encode or prefill and those that wait for it, at least 1. answers: that are
-        open, which do not matter."""
+        """The number for decoding. pending: screens in encode or prefill or waiting for it, at least 1.
+        answers: ignored."""
         return math.floor(sms_of_actions(pending, self.most, self.least, self.fewer))
 
     @property
     def largest(self) -> int:
-        """That there can be."""
+        """The largest number that `sms` returns."""
         return self.most
 
 
 @dataclass(frozen=True)
 class Table:
-    """The same by the screens that wait and the answers that are open: what a step is worth grows with the
-    answers that it advances, what it costs with the screens that it delays.
+    """Like Share, by the numbers of waiting screens and open answers: a step gains with each answer that it
+    advances, and costs with each screen that it delays.
 
-    rows: of 1, 2, ... screens, in each of 0, 1, ... answers: multiprocessors of decoding, SHARED,
-    SCREENS_FIRST or PAUSED. More than there are rows or columns are as the last. Raises ValueError for none.
+    rows: one row for 1, 2, ... screens, with one column for 0, 1, ... answers: multiprocessors for decoding,
+    SHARED, SCREENS_FIRST or PAUSED. The last row and column also stand for all larger numbers. Raises
+    ValueError if there is no row, a row is empty, or a value is below PAUSED.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -86,19 +88,20 @@ class Table:
             )
 
     def sms(self, pending: int, answers: int = 0) -> int:
-        """pending: as of a share. answers: that are open."""
+        """The number for decoding. pending: as in Share.sms. answers: number of open answers."""
         row = self.rows[min(pending, len(self.rows)) - 1]
         return row[min(answers, len(row) - 1)]
 
     @property
     def largest(self) -> int:
-        """That there can be."""
+        """The largest number that `sms` returns."""
         return max(map(max, self.rows))
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Seconds of encode and of prefill beside decoding, and of a decode step beside each of them."""
+    """Seconds of encode and of prefill beside decoding, and of a decode step beside each of them. Raises
+    ValueError if one is not positive and finite."""
 
     encode_s: float
     decode_in_encode_s: float
@@ -112,9 +115,9 @@ class Beside:
 
 
 def expected_s(encode: Beside, prefill: Beside, tokens: float) -> float:
-    """Time from a screen to the end of its answer where nobody waits (Nova, equations 1 and 2).
+    """Time from a screen to the end of its answer without queueing (Nova, equations 1 and 2).
 
-    encode, prefill: measured with the split that decoding has beside each. tokens: of an answer.
+    encode, prefill: measured with the split beside each. tokens: of an answer.
     """
     front_s = encode.encode_s + prefill.prefill_s
     steps_s = encode.encode_s * encode.decode_in_encode_s + prefill.prefill_s * prefill.decode_in_prefill_s
@@ -122,9 +125,9 @@ def expected_s(encode: Beside, prefill: Beside, tokens: float) -> float:
 
 
 def best_splits(measured: Mapping[int, Beside], tokens: float) -> tuple[int, int]:
-    """The splits beside encode and beside prefill for which `expected_s` is least (Nova, equation 3).
+    """The splits beside encode and beside prefill with the least `expected_s` (Nova, equation 3).
 
-    measured: by the multiprocessors that decoding has. Raises ValueError if there are none.
+    measured: by the number of multiprocessors for decoding. Raises ValueError if it is empty.
     """
     if not measured:
         raise ValueError("no split was measured, so none is the best; measure one or more.")
@@ -133,9 +136,10 @@ def best_splits(measured: Mapping[int, Beside], tokens: float) -> tuple[int, int
 
 
 class PrefillFirst(Policy):
-    """One lane: screens go first, and answers are decoded when none waits or more than `limit` are open.
+    """One lane: screens go first; answers are decoded when no screen waits or more than `limit` answers are
+    open.
 
-    limit 0 finishes each request before the next begins.
+    With limit 0 each request is finished before the next begins. Raises ValueError if limit is negative.
     """
 
     def __init__(self, limit: int) -> None:
@@ -151,8 +155,9 @@ class PrefillFirst(Policy):
 
 
 class ChunkedPrefill(Policy):
-    """One lane: a prompt is prefilled `chunk` tokens at a time, and each forward decodes a token of every
-    open answer as well (Sarathi-Serve). Nothing is decoded while a screen is encoded."""
+    """One lane: prefills a prompt `chunk` tokens at a time, and each forward also decodes a token of every
+    open answer (Sarathi-Serve). Decodes nothing while a screen is encoded. Raises ValueError if chunk is
+    below 1."""
 
     def __init__(self, chunk: int) -> None:
         if chunk < 1:
@@ -173,12 +178,13 @@ class ChunkedPrefill(Policy):
 class SideBySide(Policy):
     """Two lanes, VISION and LANGUAGE: answers are decoded beside encode and prefill.
 
-    shares: of decoding beside ENCODE and beside PREFILL; empty: two streams of one GPU that is not divided.
-    A share that does not change with the number of screens is a static split. A split is chosen when encode
-    or prefill begins and holds until it ends, so that the two sets never overlap then; decoding alone has the
-    whole GPU, and a step that began so runs to its end beside a screen that begins meanwhile. Of a Split,
-    `actions` is decoding's; where it is 0 the GPU is not divided, and the screen is more urgent.
-    sms: multiprocessors of the GPU. Raises ValueError if only one of the two has a share, or one of all.
+    shares: of decoding beside ENCODE and beside PREFILL; empty: two streams share the whole GPU. A share that
+    ignores the number of screens is a static split. The split is chosen when encode or prefill begins and
+    holds until that ends, so the two sets never overlap then. Decoding alone has the whole GPU; a step that
+    began so runs to its end beside a screen that begins meanwhile. In a Split, `actions` is the number for
+    decoding; with 0 the GPU is not divided and the screen has priority.
+    sms: multiprocessors of the GPU. Raises ValueError if only one of the two stages has a share, or if a
+    share takes all multiprocessors.
     """
 
     def __init__(self, shares: Mapping[str, Share | Table] | None = None, sms: int = 0) -> None:
@@ -205,7 +211,7 @@ class SideBySide(Policy):
         self._running = screen is not None
         if screen is None:
             return None
-        # No answer is ready in the eyes of this lane while the other runs them.
+        # Answers that the other lane runs now are not in `ready`.
         mode = self._shares[screen.stage].sms(screens, max(self._open, len(asks))) if self._shares else SHARED
         self._paused, self._split = mode == PAUSED, self._split_of(mode)
         return replace(screen, split=self._split)
@@ -221,8 +227,8 @@ class SideBySide(Policy):
         return now_s + ASK_AGAIN_S if self._holds else math.inf
 
     def _answers(self, asks: tuple[Request, ...], screens: int) -> MicroBatch | None:
-        """Not while they pause, nor before it is known whether they do beside the stage that is about to
-        begin."""
+        """A decode step; None while answers are paused, or until it is known whether the next stage pauses
+        them."""
         self._holds = self._paused and screens > 0 and not self._running
         if self._holds or (self._paused and self._running):
             return None
@@ -239,7 +245,7 @@ class SideBySide(Policy):
 
 
 def _screen(ready: Sequence[Request]) -> MicroBatch | None:
-    """Prefill what is encoded, else encode the oldest of the highest priority."""
+    """Prefill an encoded screen, else encode the oldest of the highest priority."""
     screens = [request for request in ready if request.want == OBSERVE]
     encoded = [request for request in screens if request.stage == PREFILL]
     for request in encoded or by_priority(screens):

@@ -1,17 +1,17 @@
 """Chunks of many robots in small batches, each finished before the next frames: short waits.
 
-Steps of all chunks that have begun between frames (`staggered`, `throughput`) share the GPU among all robots,
-so each chunk waits for the frames of as many others as it has steps. Here a few frames go first, then all
-steps of their chunks, and only then the next frames: as many chunks a second, and most of them come earlier.
+With steps between frames (`staggered`, `throughput`) all robots share the GPU, so each chunk waits for as
+many other frames as it has steps. Here a few frames go first, then all steps of their chunks, and only then
+the next frames: as many chunks a second, and most of them come earlier.
 
-A batch is small (`few`), as who comes first waits for the frames of the rest: two chunks take as long in one
-batch as one after the other, from four on a batch pays. Twice as many are in it where twice as many requests
-are there, and as many as there are seats where not all of them have a seat: short waits cannot be had then,
-and full seats make the most chunks a second.
+A batch is small (`few`), because the first request waits for the frames of the rest: two chunks take as long
+in one batch as one after the other; a batch pays from four on. A batch doubles if twice as many requests
+wait, and takes all seats if there are more requests than seats: short waits are then impossible, and full
+seats make the most chunks a second.
 
-A frame that comes soon after the steps have begun goes before the next step, and its chunk joins: the others
-have little to lose then. Lanes launch ahead, so the first step is chosen while the last frame is computed. Up
-to `together` frames of the same number of images are one micro-batch.
+A frame that comes soon after the steps have begun goes before the next step, and its chunk joins, because the
+others lose little then. Lanes launch ahead, so the first step is chosen while the last frame is computed. Up
+to `together` frames with the same number of images are one micro-batch.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from vla_accel_ros.engine.policies.throughput import chunks_of, frames_of
 from vla_accel_ros.engine.request import DENOISE, OBSERVE, REWORD, MicroBatch, Request
 
 FEW = 4
-"""Chunks of a batch while few robots wait."""
+"""Chunks in a batch while few robots wait."""
 SOON = 3
-"""Steps after which no frame goes before the rest of a batch."""
+"""Number of steps after which no frame goes before the rest of a batch."""
 
 
 class Batches(Policy):
-    """seats: chunks at once; few: of them in a batch while few requests are there; together: most frames of a
+    """seats: chunks at once; few: chunks in a batch while there are few requests; together: most frames in a
     micro-batch."""
 
     def __init__(self, seats: int, few: int = FEW, together: int = 1) -> None:
         self._seats, self._few, self._together = seats, min(few, seats), together
-        self._steps = 0  # since a chunk joined
+        self._steps = 0  # steps since a chunk joined
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -56,14 +56,14 @@ class Batches(Policy):
         return MicroBatch(DENOISE, (*begun, *joins))
 
     def _size(self, there: int) -> int:
-        """Of a batch, of so many requests."""
+        """Number of chunks in a batch when so many requests wait."""
         if there > self._seats:
             return self._seats
         return self._few if there < 2 * self._few else min(2 * self._few, self._seats)
 
 
 def batches(setup: Setup) -> Policy:
-    """Of `staggered` seats and `frames_together`."""
+    """The policy for `staggered` seats and `frames_together`; whole chunks if `staggered` is 0."""
     config = setup.config
     if not config.staggered:
         return WholeChunks()

@@ -1,11 +1,11 @@
-"""Frames, actions and text at once: each in the lane that is its own.
+"""Runs frames, actions and text at once, each in its own lane.
 
-A lane's policy sees the requests of its kinds alone. So an action never waits for a frame that is being
-encoded, nor either for text; what they share of the GPU, the GPU divides (streams, their priorities, sets of
-processors).
+A lane's policy sees only the requests of its kinds. So an action never waits for a frame that is being
+encoded, and neither waits for text; the GPU shares its resources between them (streams, priorities,
+partitions of multiprocessors).
 
-While a frame or its first chunk is there to be computed, lanes without frames are told that the next frame is
-due now: text that looks at that (`TextInSlack`) then leaves the GPU to them.
+While a frame or its first chunk waits or runs, lanes without frames are told that the next frame is due now:
+text that uses that time (`TextInSlack`) then leaves the GPU to them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LANES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     ACTIONS_APART: {"action": (WHOLE, ACT), "vision": (OBSERVE, ASK)},
     ALL_APART: {"action": (WHOLE, ACT), "vision": (OBSERVE,), "language": (ASK,)},
 }
-"""By the word of EngineConfig.lanes: which kinds run in which lane, the most urgent first."""
+"""For each value of EngineConfig.lanes: lane -> kinds that run in it, highest priority first."""
 
 FIRST_APART: Mapping[str, tuple[str, ...]] = {"first": (WHOLE,), **LANES[ALL_APART], "action": (ACT,)}
-"""The same of three lanes, where the first chunk of a frame is denoised beside the seats."""
+"""The same for three lanes and one more for the first chunk of a frame, beside the seats."""
 
 
 def lanes_of(config: EngineConfig) -> Mapping[str, tuple[str, ...]]:
-    """Which kinds run in which lane, the most urgent first."""
+    """Lane -> kinds that run in it, highest priority first."""
     apart = config.lanes == ALL_APART and config.staggering == FRESH_FIRST
     return FIRST_APART if apart else LANES[config.lanes]
 
@@ -41,7 +41,7 @@ class InLanes(Policy):
 
     def __init__(self, lanes: Mapping[str, tuple[tuple[str, ...], Policy]]) -> None:
         self._lanes = dict(lanes)
-        self._urgent: list[Request] = []  # frames and their first chunks that were begun
+        self._urgent: list[Request] = []  # frames and first chunks that have begun
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -65,9 +65,8 @@ class InLanes(Policy):
 
 
 def in_lanes(lanes: Mapping[str, tuple[str, ...]], frames_and_actions: Policy, with_text: Policy) -> Policy:
-    """The policy of these lanes, by their kinds. frames_and_actions: chooses among both, or one of them;
-    with_text: the same, and text in the slack of either. Beside frames in a lane of their own text waits for
-    nobody."""
+    """The policy of these lanes. frames_and_actions: chooses among both, or one of them; with_text: the same,
+    with text in the slack of either. A lane of text alone beside a lane "vision" waits for nobody."""
     if len(lanes) == 1:
         return with_text
     chosen: dict[str, tuple[tuple[str, ...], Policy]] = {}

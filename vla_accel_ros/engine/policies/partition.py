@@ -1,13 +1,13 @@
-"""How many of a GPU's multiprocessors actions have to themselves: chosen from measured times, and by load.
+"""Decides how many of a GPU's multiprocessors actions have to themselves: from measured times, and by load.
 
-A split gives actions some multiprocessors and the other lanes the rest. What each split comes to was
-measured (`Measured`), and so was what it comes to without one, where streams share all. `choose` takes the
-one in which both rates that are asked for are met and frames take least; without a split frames are nearly
-always faster, so it takes one only where actions would be late without it.
+A split gives actions some multiprocessors and the other lanes the rest. The times with each split are
+measured (`Measured`), and so are those without a split, when all streams share the GPU. `choose` takes the
+split that meets both requested rates with the shortest time of a frame. Without a split frames are nearly
+always faster, so it takes one only if actions would be late without it.
 
-A split that is right while one frame is computed is wrong while several wait (Nova, section III-C, equation
-5): actions then give up alpha multiprocessors for each further frame, down to the split in which they take
-PATIENCE times what was asked for. All the splits were captured before; a micro-batch names its own.
+A split that is right for one frame is wrong when several wait (Nova, section III-C, equation 5): actions then
+give up alpha multiprocessors for each further frame, down to the split with which they take PATIENCE times
+the requested period. All splits are captured beforehand; a micro-batch names its own.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ASK, OBSERVE, PREFILL, REWORD, MicroBatch, Request
 
 GAIN = 0.95
-"""Of the time without a split: what a split must come to, to be taken for its time alone."""
+"""A split is taken for its time alone if that is at most this share of the time without a split."""
 PATIENCE = 2.0
-"""How many times as long as asked for an action may take while several frames wait."""
+"""Longest time of an action while several frames wait, in requested periods."""
 SHARES = (1 / 4, 1 / 2, 2 / 3, 3 / 4)
-"""Of the multiprocessors, for actions: the splits that are tried."""
+"""The splits that are tried: shares of the multiprocessors for actions."""
 STEP = 8
-"""Multiprocessors by which those are rounded; the driver may round on."""
+"""The numbers are rounded to a multiple of this; the driver may round further."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a split comes to, in seconds; None: without one.
+    """Times of a split in seconds; split None: without one.
 
-    frame_s: of a frame's encode and prefill; action_s: from one chunk to the next, a step of staggered chunks
-    or a whole one; each alone on its side. frame_beside_s, median, and action_beside_s, which 99 of 100 take
-    at most: while the other side runs without a break.
+    frame_s: encode and prefill of a frame; action_s: from one chunk to the next, a staggered step or a whole
+    chunk; each alone on its side. frame_beside_s (median) and action_beside_s (99th percentile): while the
+    other side runs without a break. Raises ValueError if one is not positive and finite.
     """
 
     split: Split | None
@@ -52,14 +52,14 @@ class Measured:
                 raise ValueError(f"{name} of {self.split} is {getattr(self, name)}; it takes some seconds.")
 
     def load(self, frame_hz: float, action_hz: float) -> float:
-        """The share of its time that the busier side needs for these rates; more than 1 is too much."""
+        """The share of its time that the busier side needs for these rates [Hz]; more than 1 is too much."""
         return max(self.frame_beside_s * frame_hz, self.action_beside_s * action_hz)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """split: what is taken, None = none. sets: splits between which equation 5 chooses while the engine runs,
-    the taken one included, by growing numbers of actions. why: one sentence for the log."""
+    """split: the split to use, None = none. sets: the splits between which equation 5 chooses at run time,
+    including `split`, by growing numbers for actions. why: one sentence for the log."""
 
     split: Split | None
     sets: tuple[Split, ...]
@@ -67,14 +67,13 @@ class Choice:
 
 
 def candidates(multiprocessors: int) -> list[int]:
-    """Numbers for actions that are worth a try on a GPU of so many; none on a very small one."""
+    """Numbers of multiprocessors for actions to try on a GPU with so many; none on a very small one."""
     found = {round(share * multiprocessors / STEP) * STEP for share in SHARES}
     return sorted(number for number in found if 0 < number < multiprocessors)
 
 
 def front(measured: Sequence[Measured]) -> list[Measured]:
-    """The Pareto front: those that none beats in the time of a frame or of an action without losing in the
-    other; by growing time of a frame."""
+    """The Pareto front of frame and action times, by growing time of a frame."""
     found: list[Measured] = []
     for one in sorted(measured, key=lambda m: (m.frame_beside_s, m.action_beside_s)):
         if not found or one.action_beside_s < found[-1].action_beside_s:
@@ -83,9 +82,9 @@ def front(measured: Sequence[Measured]) -> list[Measured]:
 
 
 def choose(measured: Sequence[Measured], frame_hz: float, action_hz: float) -> Choice:
-    """The split for these rates [Hz], 0 = none is asked for. One of the measured must be without a split.
+    """The split for these rates [Hz]; 0 = no rate is requested.
 
-    Raises ValueError if none is.
+    Raises ValueError if no measurement is without a split.
     """
     plain = next((one for one in measured if one.split is None), None)
     if plain is None:
@@ -118,14 +117,14 @@ def choose(measured: Sequence[Measured], frame_hz: float, action_hz: float) -> C
 
 
 def sms_of_actions(pending: int, most: int, least: int, alpha: float) -> float:
-    """Nova, equation 5: SMdec = max(SMmin, SMop - alpha (Npend - 1)); without any that waits, SMop."""
+    """Nova, equation 5: SMdec = max(SMmin, SMop - alpha (Npend - 1)); SMop if no frame waits."""
     return max(least, most - alpha * (max(pending, 1) - 1))
 
 
 def split_for(pending: int, sets: Sequence[Split]) -> Split:
-    """Which of the captured splits equation 5 asks for, the next larger one where it is between two.
+    """The captured split that equation 5 asks for, rounded up to the next larger one.
 
-    alpha is the smallest difference between two of them, so that each further frame counts.
+    alpha is the smallest difference between two captured splits, so that each further frame counts.
     """
     sizes = sorted(sets)
     if len(sizes) == 1:
@@ -136,11 +135,12 @@ def split_for(pending: int, sets: Sequence[Split]) -> Split:
 
 
 class InPartitions(Policy):
-    """A policy whose micro-batches name their split, by how many frames wait.
+    """Wraps a policy so that its micro-batches name their split, by the number of waiting frames.
 
-    lanes: which kinds run in which. sets: the captured splits, () or one = micro-batches name none. How many
-    wait counts when the lane of frames chooses, that frame included, so that both sides keep one split until
-    it has been computed; what another lane runs at that moment ends in the split that it began in.
+    lanes: lane -> kinds that run in it. sets: the captured splits; with fewer than two, micro-batches name
+    none. Waiting frames are counted when the lane of frames chooses, including the chosen one, so both sides
+    keep one split until that frame is computed. What another lane runs at that moment ends in the split in
+    which it began.
     """
 
     def __init__(self, first: Policy, lanes: Mapping[str, tuple[str, ...]]) -> None:
@@ -152,7 +152,7 @@ class InPartitions(Policy):
 
     @property
     def split(self) -> Split | None:
-        """That of the next micro-batch; None: its lane's own."""
+        """Split of the next micro-batch; None: its lane's own."""
         return split_for(self._pending, self.sets) if len(self.sets) > 1 else None
 
     def next(
@@ -176,7 +176,7 @@ def _computes_prefix(request: Request) -> bool:
 
 
 def _in_progress(request: Request) -> bool:
-    """Whether it is a frame between two of its groups of layers."""
+    """Whether the request is a frame between two of its groups of layers."""
     return request.want == OBSERVE and request.begun and not request.released
 
 

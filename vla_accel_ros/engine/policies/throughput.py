@@ -1,13 +1,12 @@
-"""As many chunks a second as a GPU makes, for the frames of many robots that wait in one queue.
+"""As many chunks a second as a GPU can make, for frames of many robots in one queue.
 
-A step of all seats takes about as long whoever is in them, and frames are bound by arithmetic. So steps are
-made to pay: while frames wait, a step is run only when as many chunks are ready to begin as keep all seats
-full, one for each `steps` seats; frames go before. What waits for such a step is delayed by a frame or two.
-Where no frame waits, steps follow each other at once, whoever is in the seats, so a few robots are served as
-without this policy.
+A step of all seats takes about as long however many chunks are in them, and frames are compute-bound. So
+while frames wait, a step runs only if enough chunks are ready to begin to keep all seats full, one for each
+`steps` seats; otherwise frames go first. That delays a chunk by a frame or two. When no frame waits, steps
+run one after another with the chunks there are, so a few robots are served as without this policy.
 
-In a lane of its own (`lanes: two`) a step waits likewise for the frame that is computed beside it. Up to
-`together` frames of the same number of images are one micro-batch.
+In its own lane (`lanes: two`) a step waits in the same way for the frame that is computed beside it. Up to
+`together` frames with the same number of images are one micro-batch.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
 
 HOLDS_S = 0.002
-"""How soon at most a step that waits for a frame in another lane is looked at again."""
+"""Time after which a step that waits for a frame in another lane is considered again."""
 
 
 class Throughput(Policy):
-    """seats: chunks at once; begins: of them, how many a step waits for while there are frames; together:
-    most frames of a micro-batch."""
+    """seats: chunks at once; begins: how many beginning chunks a step waits for while there are frames;
+    together: most frames in a micro-batch."""
 
     def __init__(self, seats: int, begins: int = 1, together: int = 1) -> None:
         self._seats, self._begins, self._together = seats, begins, together
-        self._lane, self._seen = "", tuple[Request, ...]()  # where frames are computed, and those it saw last
+        self._lane, self._seen = "", tuple[Request, ...]()  # the frames' lane, and the frames it saw last
         self._holds = False
 
     def next(
@@ -54,13 +53,13 @@ class Throughput(Policy):
         return MicroBatch(DENOISE, step) if step else frames
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        """A step that is held back for a frame is looked at again soon: the frame may not come."""
+        """A step that is held back for a frame is considered again soon, because the frame may not come."""
         return now_s + HOLDS_S if self._holds else math.inf
 
 
 def chunks_of(ready: Sequence[Request]) -> tuple[MicroBatch | None, list[Request], list[Request]]:
-    """A chunk that is denoised whole, which goes before all else; those that have begun in seats, and those
-    that wait for one."""
+    """Returns a chunk that is denoised whole, if any, which goes before everything else; chunks that have
+    begun in seats; and chunks that wait for a seat."""
     acts = by_priority([request for request in ready if request.want == ACT])
     whole = next((request for request in acts if request.whole), None)
     begun = [request for request in acts if request.begun]
@@ -69,8 +68,8 @@ def chunks_of(ready: Sequence[Request]) -> tuple[MicroBatch | None, list[Request
 
 
 def frames_of(ready: Sequence[Request], most: int) -> MicroBatch | None:
-    """The frames that are computed next, `most` of the same number of images; other words for one are
-    computed alone."""
+    """The next frames to compute, up to `most` with the same number of images, rounded down to a power of
+    two. A request for other words is computed alone."""
     waiting = by_priority([request for request in ready if request.want in (OBSERVE, REWORD)])
     if not waiting:
         return None
@@ -81,12 +80,12 @@ def frames_of(ready: Sequence[Request], most: int) -> MicroBatch | None:
 
 
 def _images(request: Request) -> int:
-    """Of an observation that is known already; 0 for anything else."""
+    """Number of images of an observation that is known already; 0 for anything else."""
     return 0 if request.observation is None else len(request.observation.images)
 
 
 def throughput(setup: Setup) -> Policy:
-    """`staggered` seats that are kept full, and `frames_together`."""
+    """The policy for `staggered` seats and `frames_together`; whole chunks if `staggered` is 0."""
     config = setup.config
     if not config.staggered:
         return WholeChunks()

@@ -1,9 +1,9 @@
-"""Frames of a policy that acts by tokens: how they share forwards (ActionFlow, section 3).
+"""Decides how frames of a policy that acts by tokens share forwards (ActionFlow, section 3).
 
 A frame needs K tokens: a prefill, which gives the first, and K - 1 more, each a forward if nothing is shared.
 Let p be the seconds of a prefill, p + s with a draft of K - 1 rows behind it, q with K - 1 riders, d those of
-a decode, and A how many tokens of a draft are right on the mean. From the start of a frame to its last token,
-and from one frame to the next, it takes
+a decode, and A the mean number of correct draft tokens. The age of a frame at its last token, and the time
+from one frame to the next, are
 
     sequential                 age  p + (K - 1) d           every  p + (K - 1) d
     pipelined                  age  (K - 1) max(q, T) + q   every  q
@@ -11,8 +11,8 @@ and from one frame to the next, it takes
     speculative, for freshness age  p + s + (K - 1 - A) d   every  the same, the rest decoded at once
 
 where T is the camera's period: no frame comes sooner, and riders wait for the next. So a rate above the
-camera's is worth nothing, and A = K - 1 makes speculation best in both respects. A is known in every mode,
-because a frame that was finished without a draft still tells whether the draft would have been right. In
+camera's is worth nothing, and with A = K - 1 speculation is best in both respects. A is known in every mode,
+because a frame that was finished without a draft still tells whether the draft would have been correct. In
 every mode a frame's tokens are its greedy ones.
 """
 
@@ -40,14 +40,14 @@ from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Reque
 SCHEDULES = (SEQUENTIAL, PIPELINED, SPECULATIVE)
 
 ALIKE = 0.05
-"""Two modes are alike in what is preferred if they differ by less; the other respect decides then."""
+"""Two modes whose preferred cost (age or rate) differs by less are equal; the other cost decides then."""
 
 MEMORY = 0.1
 """Weight of a newly finished frame in the mean of accepted tokens."""
 
 
 class Expected(NamedTuple):
-    """rate_hz: finished frames a second; age_s: of a frame when its last token is there."""
+    """rate_hz: finished frames a second; age_s: of a frame at its last token."""
 
     rate_hz: float
     age_s: float
@@ -56,7 +56,8 @@ class Expected(NamedTuple):
 def expected(
     schedule: str, times: Times, tokens: int, accepted: float, prefer: str, camera_hz: float = float("inf")
 ) -> Expected:
-    """What a schedule of SCHEDULES gives with K = tokens and a mean of accepted draft tokens, 0 to K - 1."""
+    """The rate and age of a schedule of SCHEDULES, for K = tokens and a mean of `accepted` draft tokens, 0 to
+    K - 1."""
     rest, draft_s = tokens - 1, max(0.0, times.drafted_s - times.prefill_s)
     if schedule == SEQUENTIAL:
         age = every = times.prefill_s + rest * times.decode_s
@@ -73,9 +74,9 @@ def expected(
 def best(
     times: Times, tokens: int, accepted: float, prefer: str, camera_hz: float = float("inf"), now: str = ""
 ) -> str:
-    """The schedule for what is preferred: of those alike in it, the best in the other respect.
+    """The best schedule by the preferred cost; among equals the best by the other cost.
 
-    now: the one in use, which is kept while it is alike in both.
+    now: the schedule in use, which is kept while it is equal in both.
     """
     found = {one: expected(one, times, tokens, accepted, prefer, camera_hz) for one in SCHEDULES}
     first, second = ("rate", "age") if prefer == RATE else ("age", "rate")
@@ -91,12 +92,13 @@ def _cheapest(names: list[str], cost: dict[str, float]) -> list[str]:
 
 
 class TokenFrames(Policy):
-    """The schedule of frames, fixed or chosen anew before each.
+    """Schedules frames, with a fixed schedule or one that is chosen before each frame.
 
     mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K, the most of any robot. times: measured; needed
-    for auto alone. camera_hz: how often frames come. The draft of a frame is the tokens of its robot's last
-    finished frame; until frames were finished no draft is expected to be right. Raises ValueError for values
-    that cannot be.
+    only for "auto". camera_hz: frame rate. The draft of a frame is the tokens of its robot's last finished
+    frame for the same instruction; until frames were finished, no draft token is expected to be correct.
+    Raises ValueError for an unknown mode or preference, tokens or camera_hz that is not positive, or "auto"
+    without times.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class TokenFrames(Policy):
         self._seen = 0
         self._schedule = "" if mode == AUTO else mode
         self._overlap = False
-        self._last: dict[str, tuple[str, tuple[int, ...]]] = {}  # words and tokens of a robot's last frame
+        self._last: dict[str, tuple[str, tuple[int, ...]]] = {}  # instruction and tokens of the last frame
         self._drafts: dict[Request, tuple[int, ...]] = {}
 
     def next(
@@ -132,7 +134,7 @@ class TokenFrames(Policy):
         waiting = [request for request in acts if not request.begun]
         fresh = [request for request in waiting if request.fresh or not request.stream]
         if begun and not all(self._overlap and request.stream for request in begun):
-            return MicroBatch(DECODE, begun)  # finished at once
+            return MicroBatch(DECODE, begun)  # decode them to the end
         if fresh:
             return self._prefill(begun, fresh[0])
         return see(ready)
@@ -149,7 +151,7 @@ class TokenFrames(Policy):
             self._drafts = {one: draft for one, draft in self._drafts.items() if not one.cancelled}
 
     def schedule(self) -> str:
-        """Of SCHEDULES, for the next frame."""
+        """The schedule, of SCHEDULES, for the next frame."""
         if self.mode == AUTO:
             assert self.times is not None
             self._schedule = best(
@@ -158,11 +160,11 @@ class TokenFrames(Policy):
         return self._schedule
 
     def overlaps(self, schedule: str) -> bool:
-        """Whether the rest of a frame's tokens ride with the frames after it."""
+        """Whether the rest of a frame's tokens ride in the forwards of later frames."""
         return schedule == PIPELINED or (schedule == SPECULATIVE and self.prefer == RATE)
 
     def note(self, tokens: Sequence[int], draft: Sequence[int]) -> None:
-        """A frame is finished, for which this was the draft, or would have been; () = there was none."""
+        """Note a finished frame. draft: the draft that it had, or would have had; () = none."""
         if not draft:
             return
         right = 0
@@ -175,7 +177,7 @@ class TokenFrames(Policy):
     def _prefill(self, begun: tuple[Request, ...], new: Request) -> MicroBatch:
         schedule = self.schedule()
         words, last = self._last.get(new.robot, ("", ()))
-        if words != new.instruction:  # of another task
+        if words != new.instruction:  # another task
             last = ()
         self._drafts[new] = last
         self._overlap = self.overlaps(schedule)
@@ -184,18 +186,18 @@ class TokenFrames(Policy):
 
 
 def most_riders(mode: str, prefer: str, tokens: int) -> int:
-    """How many frames may ride at most in a new one's prefill."""
+    """Most frames that may ride in a new frame's prefill."""
     overlaps = mode in (PIPELINED, AUTO) or (mode == SPECULATIVE and prefer == RATE)
     return tokens - 1 if overlaps else 0
 
 
 def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
-    """How many tokens of a draft may stand behind a new frame's prompt."""
+    """Possible numbers of draft tokens behind a new frame's prompt."""
     return (0, tokens - 1) if mode in (SPECULATIVE, AUTO) and tokens > 1 else (0,)
 
 
 def frames(setup: Setup) -> TokenFrames:
-    """In the mode `token_mode`."""
+    """The policy for `token_mode`."""
     config = setup.config
     hz = config.camera_hz or math.inf
     return TokenFrames(config.token_mode, config.token_prefer, setup.tokens, setup.times, hz)
