@@ -1,13 +1,12 @@
-"""Matrices that are on the device in fewer bits alone: the exact ones are given up, a layer at a time.
+"""Frees the exact matrices of layers whose stages compute in fewer bits, one layer at a time.
 
-The stages of some precisions have a copy of a matrix in fewer bits and need the exact one rarely. Whoever has
-no room for both sets `keep_exact` to false: a layer's matrices are quantised as soon as they are there, while
-a checkpoint is loaded (`dropping`) or when the engine is made (`drop`), and the exact are gone from then on.
-What needs them is refused in a sentence: staggered chunks, guidance by the exact Jacobian, engines of the
-same policy that keep them, and questions where the prefix stack is in fp8. With rows in 8 bits (w8a8 and the
-like) questions are answered by such rows, those of w8a8-int4 and the first token of an answer, too. What no
-stage has in fewer bits stays exact, such as the prefix stack of pi0 in int4, and products that a calibration
-found to lose too much.
+The stages of some precisions hold a copy of a matrix in fewer bits and rarely need the exact one. Setting
+`keep_exact` to false saves the memory of the exact one: a layer's matrices are quantised while a checkpoint
+is loaded (`dropping`) or when the engine is made (`drop`), and the exact ones are freed. What needs them is
+then refused with a message: staggered chunks, guidance by the exact Jacobian, engines of the same policy that
+keep them, and questions if the prefix stack is in fp8. With rows in 8 bits (w8a8, w8a8-int4, w8a8-fp8)
+answers, including their first token, are computed in 8 bits. What no stage has in fewer bits stays exact,
+such as the prefix stack of pi0 in int4, and products in which a calibration found too large an error.
 """
 
 from __future__ import annotations
@@ -28,11 +27,13 @@ from vla_accel_ros.models.pi.folding import fold_layer
 
 EXPERT = ".gemma_expert."
 IN_PREFIX = (FP8,)
-"""Precisions in which prefill has the prefix stack (engine.stages.precision.Small.prefix)."""
+"""Precisions in which prefill computes the prefix stack in fewer bits
+(engine.stages.precision.Small.prefix)."""
 
 
 def called(precision: str, calibration: str = "") -> str:
-    """How exact weights are given up for a precision and the file of a calibration (few_bits.given_as)."""
+    """The name under which exact weights are freed, from the precision and the calibration file
+    (few_bits.given_as)."""
     return f"{precision} by {calibration}" if calibration else precision
 
 
@@ -43,10 +44,11 @@ def dropping(
     int8: Int8 | None = None,
     calibration: str = "",
 ) -> LayerLoaded:
-    """What gives a layer its matrices in that precision alone, where the stages have them in it.
+    """Returns a function that replaces a layer's exact matrices by those of the precision, where the stages
+    use them.
 
-    prefill_only: whether fp8 is for prefill alone; None = as it is faster on the device. int8: makes the
-    weights of a precision with rows in 8 bits; None = not calibrated. calibration: the file that int8 is by.
+    prefill_only: whether fp8 is for prefill alone; None = the faster choice on the device. int8: makes the
+    weights of a precision with rows in 8 bits; None = not calibrated. calibration: the file behind int8.
     """
     few = (feeds_fast(device) if prefill_only is None else prefill_only) and precision == FP8
     name = called(precision, calibration)
@@ -72,7 +74,7 @@ def dropping(
 
 
 def _dropping_rows(precision: str, device: torch.device, int8: Int8, name: str) -> LayerLoaded:
-    """The same for stages of rows in 8 bits."""
+    """`dropping` for stages with rows in 8 bits."""
 
     def drop(path: str, layer: nn.Module) -> None:
         if given(layer) or not isinstance(layer, vision.Layer | gemma.Layer | llama.Layer):
@@ -100,15 +102,15 @@ def drop(
     int8: Int8 | None = None,
     calibration: str = "",
 ) -> None:
-    """Give up what a model that is loaded still has of exact matrices. Whoever else has the model has them
-    no longer, either. int8, calibration: see dropping."""
+    """Free the exact matrices of a loaded model; every other user of the model loses them, too. int8,
+    calibration: see dropping."""
     one = dropping(precision, device, None, int8, calibration)
     for path, module in model.named_modules():
         one(path, module)
 
 
 def few_bits_in_prefix(model: Any) -> bool:
-    """Whether the stack that prefixes are computed by has given up exact weights."""
+    """Whether exact weights of the prefix stack were freed."""
     stack = getattr(model, "stack", None)
     return stack is not None and bool(given(stack.layers[0]))
 
@@ -131,7 +133,8 @@ def _drop(layer: Any, kind: str, name: str, o: bool = True, scaled: bool = False
 
 
 def _keep(layer: Any, made: Int8Layer | Int8Vision, name: str) -> None:
-    """Of a layer what is in 8 bits, instead of the exact; what its calibration leaves exact stays."""
+    """Keep a layer's 8-bit matrices instead of the exact ones; matrices that its calibration leaves exact
+    stay."""
     attention, mlp = layer.self_attn, layer.mlp
     qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
     if isinstance(made, Int8Vision):

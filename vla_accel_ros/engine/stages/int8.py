@@ -1,9 +1,9 @@
-"""Weights of stages that multiply int8 rows by int8 weights (precision w8a8), and where such rows lie; or fp8
-rows by fp8 weights (w8a8-fp8), in the same launches.
+"""Weights of stages that multiply int8 rows by int8 weights (precision w8a8), and buffers for such rows; or
+fp8 rows by fp8 weights (w8a8-fp8), in the same launches.
 
-Copies are made from the folded weights layer by layer, when a stage first asks for them, or as soon as a
-layer is loaded if the exact ones are given up (engine.stages.dropping); prefill and text share those of the
-prefix stack. A product that its calibration found to lose too much keeps its exact matrix.
+Copies are made from the folded weights layer by layer, when a stage first needs them, or when a layer is
+loaded if its exact weights are freed (engine.stages.dropping). Prefill and text share the copies of the
+prefix stack. A product in which its calibration found too large an error keeps its exact matrix.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ L = TypeVar("L")
 
 @dataclass(frozen=True)
 class Int8Layer:
-    """As models.pi.folded.FoldedLayer."""
+    """The matrices of a decoder layer, as in models.pi.folded.FoldedLayer."""
 
     qkv: Weight
     o: Weight
@@ -52,11 +52,12 @@ class Int8Vision:
 
 
 class Int8:
-    """Copies for the stages of one model.
+    """Makes and holds the copies for the stages of one model.
 
-    calibration: None = columns are not smoothed, all products are in 8 bits. denoise: whether denoising has
-    int8 rows; None = unless the device has fast memory (engine.stages.precision), where launches bound it, of
-    which it would need nine a layer instead of five. kind: of rows and weights, W8A8 = int8, or FP8.
+    calibration: None = columns are not smoothed, all products are in 8 bits. denoise: whether denoising uses
+    int8 rows; None = only on devices without fast memory (engine.stages.precision). With fast memory launches
+    are the bottleneck, and 8 bits need nine a layer instead of five. kind: of rows and weights, W8A8 = int8,
+    or FP8.
     """
 
     def __init__(
@@ -67,16 +68,17 @@ class Int8:
 
     @classmethod
     def of(cls, precision: str, calibration: Calibration | None = None, denoise: bool | None = None) -> Int8:
-        """Of a precision of engine.stages.precision.ROWS. denoise: where that has such rows in denoising."""
+        """The copies for a precision of engine.stages.precision.ROWS. denoise: see Int8, for precisions that
+        allow it."""
         return cls(calibration, denoise if precision in ROWS_EVERYWHERE else False, ROWS[precision])
 
     def vision(self, model: Pi) -> tuple[Int8Vision, ...]:
-        """Of the image encoder."""
+        """The layers of the image encoder."""
         tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
         return self._once("vision", list(tower.encoder.layers), self.of_vision)
 
     def of_vision(self, index: int, layer: Any) -> Int8Vision:
-        """Of a layer of the image encoder."""
+        """One layer of the image encoder."""
         attention = layer.self_attn
         exact = {
             "qkv": fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
@@ -87,25 +89,25 @@ class Int8:
         return Int8Vision(**self._weights(f"vision.{index}", exact, given(layer)))
 
     def prefix(self, layers: Sequence[FoldedLayer], stack: Gemma | Llama) -> tuple[Int8Layer, ...]:
-        """Of the prefix stack, whose folded layers these are."""
+        """The layers of the prefix stack, from its folded layers."""
         own: list[Any] = list(stack.layers)
         return self._once("prefix", layers, lambda index, layer: self.of_prefix(index, layer, own[index]))
 
     def of_prefix(self, index: int, layer: FoldedLayer, own: nn.Module) -> Int8Layer:
-        """Of a layer of the prefix stack. own: of the model."""
+        """One layer of the prefix stack. own: the model's layer."""
         return Int8Layer(**self._weights(f"prefix.{index}", vars(layer), given(own)))
 
     def in_denoise(self, device: torch.device) -> bool:
-        """Whether denoising has rows in 8 bits there."""
+        """Whether denoising on the device uses rows in 8 bits."""
         return not feeds_fast(device) if self._denoise is None else self._denoise
 
     def expert(self, model: Pi, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
-        """Of the action expert, whose folded layers these are: pi0's have the factors of its norms."""
+        """The layers of the action expert, from its folded layers; pi0's contain the factors of the norms."""
         own: list[Any] = list(model.expert.layers)
         return self._once("expert", layers, lambda index, layer: self.of_expert(index, layer, own[index]))
 
     def of_expert(self, index: int, layer: FoldedLayer, own: Any) -> Int8Layer:
-        """Of a layer of the action expert. own: of the model."""
+        """One layer of the action expert. own: the model's layer."""
         norms = {"qkv": own.input_layernorm, "gate_up": own.post_attention_layernorm}
         scaled = {} if own.input_layernorm.modulated else norms
         factors = {name: 1.0 + norm.weight.float() for name, norm in scaled.items()}
@@ -113,13 +115,13 @@ class Int8:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the copies that were made."""
+        """Bytes of the copies made so far."""
         weights = [weight for layers in self._made.values() for layer in layers for weight in _all(layer)]
         return sum(weight.nbytes for weight in weights if isinstance(weight, Quantized))
 
     @property
     def said(self) -> str:
-        """What it is made by, for a log."""
+        """One phrase on how the weights are made, for a log."""
         if self.calibration is None:
             return (
                 "activations are rounded by rows, columns are not smoothed: a file of `vla calibrate` makes "
@@ -142,8 +144,7 @@ class Int8:
         made: Mapping[str, Quantized],
         scaled: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Weight]:
-        """Of a layer's matrices, by their names: what is made already, or a copy. scaled: see
-        Calibration.factors."""
+        """A layer's matrices by name: those of `made`, or new copies. scaled: see Calibration.factors."""
         factors = scaled or {}
         return {
             one: made[one]
@@ -163,27 +164,28 @@ def _all(layer: Int8Layer | Int8Vision) -> list[Weight]:
 
 
 class Places(NamedTuple):
-    """Where the rows before a product lie: exact ones, and others of the weight's dtype if that is in 8
-    bits."""
+    """Buffers for the input rows of a product: exact ones, and ones of the weight's dtype if the weight is in
+    8 bits."""
 
     exact: Tensor
     int8: Rows
 
     @classmethod
     def beside(cls, exact: Tensor) -> Places:
-        """Memory for as many rows in 8 bits as a tensor [..., K] has, whose memory is not used."""
+        """Buffers for as many rows in 8 bits as a tensor [..., K] has, beside that tensor's memory."""
         width = exact.shape[-1]
         return cls(exact.view(-1, width), place_rows(exact.numel() // width, width, exact.device))
 
     def of(self, weight: Weight) -> Activations:
-        """What a norm before a product with this weight leaves rows in."""
+        """The buffer in which a norm leaves the rows for a product with this weight."""
         return self._in(weight) if isinstance(weight, Quantized) else self.exact
 
     def _in(self, weight: Quantized) -> Rows:
         return Rows(self.int8.values.view(weight.dtype), self.int8.scale)
 
     def rounded(self, ops: Ops, weight: Weight, exact: Tensor | None = None) -> Activations:
-        """The exact rows, these or others of their shape, as a product with this weight takes them."""
+        """The exact rows, these or others of the same shape, in the form that a product with this weight
+        takes."""
         rows = self.exact if exact is None else exact
         if isinstance(weight, Quantized):
             ops.quantize(rows, weight.by, made := self._in(weight))
@@ -192,16 +194,16 @@ class Places(NamedTuple):
 
 
 def smoothed(factor: Tensor, weight: Weight) -> Tensor:
-    """float32 [K]: a norm's factor or shift, with what smooths the activations of a product with it."""
+    """float32 [K]: a norm's factor or shift, multiplied by the smoothing factors of the next product."""
     by = weight.by if isinstance(weight, Quantized) else None
     return factor.detach().float() if by is None else factor.detach().float() * by
 
 
 def columns(weight: Weight, start: int) -> Weight:
-    """Rows of a weight from `start` on: fewer columns of its product."""
+    """The weight's rows from `start` on, which give the product's columns from there."""
     return weight.rows(start) if isinstance(weight, Quantized) else weight[start:]
 
 
 def by_of(weight: Weight) -> Tensor | None:
-    """What columns of activations are multiplied by before they are rounded."""
+    """The factors by which columns of activations are multiplied before rounding; None without smoothing."""
     return weight.by if isinstance(weight, Quantized) else None

@@ -1,7 +1,7 @@
-"""Which kind of stage computes a micro-request: by the precision, and for denoising by the number of rows.
+"""Chooses the class of a stage: by the precision, and for denoising by the number of rows.
 
-small: copies of weights in fewer bits (engine.stages.precision); int8: those of rows in 8 bits, None where
-the precision is another. Everything else is what the stage itself takes.
+small: copies of weights in fewer bits (engine.stages.precision); int8: weights of rows in 8 bits, None for
+another precision. All other arguments are those of the stage.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def prefill_stage(small: Small, int8: Int8 | None, model: Pi, prefix: Prefix, *f
 
 
 def finish_stage(int8: Int8 | None, model: Pi, prefix: Prefix, *further: Any) -> Finish:
-    """See Finish. It stays exact where the last layer's exact weights are there."""
+    """See Finish. It computes exactly if the last layer's exact weights are kept."""
     own, stack = (model, prefix, *further), model.language_model
     if int8 is not None and given(stack.layers[-1]):
         return FinishInt8(*own, small=int8.prefix(prefix.layers, stack)[-1])

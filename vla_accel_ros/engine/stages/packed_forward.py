@@ -1,13 +1,14 @@
 """Packed forwards of a decoder stack as captured stages: one graph for every shape of segments.
 
-The same segments as models.layers.packed.forward takes, and the same results but for rounding. A shape is
-what a graph is made for: long segments (a prompt, a draft behind it) padded to a multiple of 16 rows, which a
-causal one does not notice, and single rows (riders, answers) padded to a power of two with rows that look at
-nothing and write nowhere. Which memory is read and written is a table that is renewed before each replay.
-Products are cuBLAS, near its limit from a few dozen rows on; all else is two passes over the rows and two
-launches of attention a layer. Forwards of few rows may have quantised weights (engine.stages.precision), and
-all forwards int8 rows. Tokens of text come as ids and go as the likeliest next ids, both on the device; such
-a forward may be in groups of layers, each a graph of its own, so that something else runs between two.
+They take the same segments as models.layers.packed.forward, with the same results but for rounding. A graph
+is made for a shape: long segments (a prompt, a draft behind it) are padded to a multiple of 16 rows, which
+changes nothing in a causal segment. Single rows (riders, answers) are padded to a power of two with rows that
+attend to nothing and write nowhere. A table of the memory to read and write is updated before each replay.
+Products use cuBLAS, which is near its limit from a few dozen rows on; the rest is two passes over the rows
+and two attention launches per layer. Forwards of few rows may have quantised weights
+(engine.stages.precision), and all forwards int8 rows. Tokens of text go in as ids and come out as the
+likeliest next ids, both on the device. Such a forward may be split into groups of layers, each with its own
+graph, so that other work runs between two.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ ROUND = 16
 """Rows of a causal segment are padded to a multiple of this."""
 
 FULL = 2
-"""Blocks per multiprocessor at which keys are not cut into pieces."""
+"""Blocks per multiprocessor from which keys are not split."""
 
 MOST_SPLITS = 16
 
 FEW_ROWS = 32
-"""Up to so many rows a forward reads weights rather than multiplies, and may have quantised ones."""
+"""Up to this many rows a forward is bound by reading weights, and may have quantised ones."""
 
 PARTS = 4
-"""Parts of a past for which there is room without asking: longer tails are another graph."""
+"""Parts of a segment's past that every graph has room for; longer tails need another graph."""
 
 
 class NextWords(NamedTuple):
-    """What a forward of tokens came to, valid until the next one: hidden [1, 1, W] of each after the final
-    norm, the likeliest next ids int64 [tokens], and the scores of all ids [tokens, vocab]."""
+    """Results of a forward of tokens, valid until the next one: hidden [1, 1, W] of each after the final
+    norm, the likeliest next ids int64 [tokens], and the logits [tokens, vocab]."""
 
     hidden: list[Tensor]
     likeliest: Tensor
@@ -63,16 +64,18 @@ class NextWords(NamedTuple):
 
 
 class PackedForward:
-    """A `models.layers.packed.Forward` of one stack. Not for several threads at once.
+    """A `models.layers.packed.Forward` of one stack. Not safe for several threads at once.
 
-    positions: most that a row may have. capture: False computes without graphs, launch by launch.
-    weights: a kind of models.layers.quantized that forwards of few rows have, None = all have exact ones; of
-    a stack that has no exact ones (models.layers.few_bits) all forwards have it.
-    int8: whose weights of the stack all forwards have, with int8 rows; None = see weights.
-    words: what is before and behind the stack for tokens of text; None = there is no text.
-    A stage is made and captured when a shape comes for the first time: call once with each before it counts.
-    last: the stage of the last call. partition: tells at each call for which partition and on which stream
-    its stage is captured, see Stage; any unless set.
+    positions: number of positions that rows may have. capture: False computes without graphs, launch by
+    launch.
+    weights: the kind of models.layers.quantized that forwards of few rows have, None = all are exact; if the
+    stack has no exact weights (models.layers.few_bits), all forwards use this kind.
+    int8: weights of the stack for all forwards, with int8 rows; None = see weights.
+    words: embedding and language head, for tokens of text; None = no text.
+    last: the stage of the last call. partition: returns at each call the partition and the stream on which
+    its stage is captured, see Stage; none unless set.
+
+    A stage is made and captured when its shape first occurs: call once with each shape before time counts.
     """
 
     def __init__(
@@ -95,14 +98,14 @@ class PackedForward:
                 SmallLayer.of(layer, weights, made=own) for layer, own in zip(exact, made, strict=True)
             )
             self.few = replace(self.stack, layers=small)
-            if all(made):  # there are no others, so forwards of any number of rows have them
+            if all(made):  # the exact ones were freed
                 self.stack = self.few
         self._kind = PackedStage if int8 is None else PackedInt8
         if int8 is not None:
             exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)
             self.stack = self.few = replace(self.stack, layers=int8.prefix(exact, stack))
         device = self.stack.factors.device
-        places = torch.arange(positions + ROUND, device=device)[None]  # rows that are padding have one, too
+        places = torch.arange(positions + ROUND, device=device)[None]  # padding rows need a position, too
         cos, sin = rotary_tables(places, sizes.head_dim, torch.float32)
         half = sizes.head_dim // 2
         self._tables = cos[0, 0, :, :half].contiguous(), sin[0, 0, :, :half].contiguous()
@@ -115,22 +118,22 @@ class PackedForward:
 
     @property
     def stages(self) -> tuple[PackedStage, ...]:
-        """One for each shape so far, in the order in which they came."""
+        """The stages so far, one for each shape, in order of creation."""
         return tuple(self._stages.values())
 
     @property
     def copied_bytes(self) -> int:
-        """Memory of quantised copies of weights, but for those of int8, which others may share."""
+        """Bytes of quantised copies of weights, without those of int8, which other stages may share."""
         return sum(layer.nbytes for layer in self.few.layers if isinstance(layer, SmallLayer))
 
     @staticmethod
     def distinct(rows: Iterable[int]) -> list[int]:
-        """Of numbers of rows that causal segments have, those that share no stage: the most rows of each."""
+        """The largest number of rows for each stage that causal segments with these numbers of rows need."""
         return sorted({-(-count // ROUND): count for count in sorted(rows)}.values())
 
     @torch.inference_mode()
     def __call__(self, segments: Sequence[Segment]) -> list[Tensor]:
-        """The hidden states of each segment, valid until the next call.
+        """Returns the hidden states of each segment, valid until the next call.
 
         Raises ValueError for conditions, rows beyond `positions`, and memory that a kernel cannot read.
         """
@@ -147,13 +150,12 @@ class PackedForward:
     def next_words(
         self, ids: Sequence[Tensor], segments: Sequence[Segment], layers: Sequence[int]
     ) -> Iterator[NextWords | None]:
-        """Of single rows that are tokens, in groups of so many layers each, all of them together: computes
-        one group for each value that is taken, None for all but the last. Nothing else of this forward's
-        shape may be computed in between.
+        """Compute a token of several answers, in groups of so many layers each. Each step of the iterator
+        computes one group and yields None, or the results after the last. Compute no other forward of the
+        same shape in between.
 
-        ids: int64 [] of the device, which nobody waits for; what the segments have as x is not read. The
-        embedding belongs to the first group, the language head to the last. Raises as a call, before the
-        first group.
+        ids: int64 [] each, on the device; the segments' x is ignored. The embedding belongs to the first
+        group, the language head to the last. Raises as a call does, before the first group.
         """
         assert self._words is not None, "this forward was made without words"
         stage, hidden = self._begin(segments, ids)
@@ -162,11 +164,11 @@ class PackedForward:
             yield NextWords(hidden, stage.likeliest[:count], stage.scores[:count]) if over else None
 
     def _by_group(self, stage: PackedStage, layers: Sequence[int]) -> Iterator[bool]:
-        """Compute one group for each value that is taken: whether it is the last."""
+        """Compute one group in each step; yields whether it was the last."""
         ends = list(accumulate(layers))
         groups = list(zip([0, *ends[:-1]], ends, strict=True))
         stream = self._stream(stage) if self._capture else None
-        for group in groups if self._capture else ():  # all before one is computed, see Layered
+        for group in groups if self._capture else ():  # capture all before computing one, see Layered
             with stage.only(group):
                 stage.capture(stream)
         partition = stage.partition
@@ -178,15 +180,15 @@ class PackedForward:
             yield group == groups[-1]
 
     def _stream(self, stage: PackedStage) -> torch.cuda.Stream | None:
-        """On which its graphs are recorded for the partition of now, which it is given."""
+        """Set the stage's partition to the present one; returns the stream on which to record its graphs."""
         stage.partition, stream = self.partition()
         return stream or self._recording
 
     def _begin(
         self, segments: Sequence[Segment], ids: Sequence[Tensor] | None = None
     ) -> tuple[PackedStage, list[Tensor]]:
-        """The stage of such segments, whose inputs are set, and where each one's results will be. ids: of
-        tokens, instead of what the segments have as x."""
+        """Returns the stage for these segments, with its inputs set, and the place of each segment's results.
+        ids: of tokens, instead of the segments' x."""
         order = sorted(range(len(segments)), key=lambda index: segments[index].x.shape[1] == 1)
         long = [segment for segment in segments if segment.x.shape[1] > 1]
         single = [segment for segment in segments if segment.x.shape[1] == 1]
@@ -250,7 +252,7 @@ class PackedForward:
 
 
 def _span(span: Span) -> Where:
-    """As kernels.work.where, without cutting anything out."""
+    """Same as kernels.work.where, without slicing tensors."""
     sequence, layer, head, token, _ = span.keys.stride()
     shift = (span.place * sequence + span.start * token) * span.keys.itemsize
     return Where(
@@ -264,7 +266,8 @@ def _span(span: Span) -> Where:
 
 
 def _padded(segment: Segment) -> int:
-    """Rows beyond those of a causal segment change nothing; in others they would be attended to."""
+    """Number of rows after padding. Only causal segments are padded: other segments would attend to the
+    padding."""
     count = segment.x.shape[1]
     return -(-count // ROUND) * ROUND if segment.causal else count
 

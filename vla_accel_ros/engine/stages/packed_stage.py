@@ -1,9 +1,9 @@
 """A decoder stack in few matrices, and its packed forward of one shape as a captured stage.
 
-What stands between products is one pass over the rows, and attention one launch. With quantised weights few
-rows are multiplied by weights that are widened as they are read; with int8 rows (precision w8a8) the passes
-before the products leave them. Where the rows are tokens of text, what comes before the first layer (the
-embedding of ids) and behind the last (the language head, and which id is the likeliest) belongs to the stage.
+Between two products there is one pass over the rows, and attention is one launch. With quantised weights,
+products of few rows widen the weights as they read them; with int8 rows (precision w8a8) the passes before
+the products write them. For tokens of text the stage includes the embedding before the first layer, and the
+language head and argmax after the last.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FusedStack:
 
 
 def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
-    """Join a stack's matrices in place; norms must not be modulated."""
+    """Fuse a stack's matrices in place; its norms must not be modulated."""
     layers: list[FoldedLayer] = []
     factors: list[Tensor] = []
     stacked: list[Any] = list(stack.layers)
@@ -66,7 +66,7 @@ def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
 
 
 class Kernels(NamedTuple):
-    """What a forward launches: a module each, with the functions of kernels.reference, and of rows in 8 bits
+    """The modules whose functions a forward launches: those of kernels.reference, and for rows in 8 bits
     those of kernels.ops.Ops."""
 
     attention: Any
@@ -76,7 +76,7 @@ class Kernels(NamedTuple):
 
 
 def kernels_for(device: torch.device) -> Kernels:
-    """Triton's on a GPU, the plain references elsewhere. Raises ImportError on a GPU without triton."""
+    """Triton kernels on a GPU, the plain references elsewhere. Raises ImportError on a GPU without triton."""
     if device.type != "cuda":
         return Kernels(packed_attention, rows)
     from vla_accel_ros.kernels.triton import packed_attention as gpu_attention
@@ -88,17 +88,18 @@ def kernels_for(device: torch.device) -> Kernels:
 
 
 class Words(NamedTuple):
-    """What is before and behind a stack whose rows are tokens of text. embed: ids int64 [rows] -> [rows, W];
-    logits: hidden [rows, W] -> scores of the next ids [rows, vocab]."""
+    """What precedes and follows a stack whose rows are tokens of text. embed: ids int64 [rows] -> [rows, W];
+    logits: hidden [rows, W] -> logits of the next ids [rows, vocab]."""
 
     embed: Callable[[Tensor], Tensor]
     logits: Callable[[Tensor], Tensor]
 
 
 class PackedStage(Layered):
-    """A packed forward of one shape. x [rows, W]: what goes in; hidden [rows, W]: after the final norm.
+    """A packed forward of one shape. x [rows, W]: the input; hidden [rows, W]: the output after the final
+    norm.
 
-    With words, ids int64 [rows] go in instead, and likeliest int64 [rows] and scores [rows, vocab] come out,
+    With words the input is ids int64 [rows], and likeliest int64 [rows] and scores [rows, vocab] are outputs,
     too.
     """
 
@@ -146,17 +147,17 @@ class PackedStage(Layered):
             torch.argmax(self.scores, dim=-1, out=self.likeliest)
 
     def _qkv_of(self, index: int) -> None:
-        """Queries, keys and values of the residual's rows, normed."""
+        """Queries, keys and values of the normalised residual."""
         stack, normed = self.stack, self.hidden
         self._kernels.rows.rms_norm(self._residual, stack.factors[2 * index], stack.eps, normed)
         self._multiply(normed, stack.layers[index].qkv, self._qkv)
 
     def _o_of(self, index: int) -> None:
-        """Attention's output, added to the residual."""
+        """Add the attention output to the residual."""
         self._multiply(self._attended, self.stack.layers[index].o, self._residual, add=True)
 
     def _mlp_of(self, index: int) -> None:
-        """What the layer feeds forward, added to the residual."""
+        """Add the layer's MLP output to the residual."""
         stack, rows, normed, layer = self.stack, self._kernels.rows, self.hidden, self.stack.layers[index]
         rows.rms_norm(self._residual, stack.factors[2 * index + 1], stack.eps, normed)
         self._multiply(normed, layer.gate_up, self._gate_up)
@@ -173,7 +174,7 @@ class PackedStage(Layered):
 
 
 class PackedInt8(PackedStage):
-    """As PackedStage, of a stack whose layers are Int8Layer."""
+    """PackedStage of a stack whose layers are Int8Layer."""
 
     def __init__(
         self,

@@ -1,18 +1,23 @@
-"""How exactly the captured stages compute: what may be done with fewer bits, and in which stages.
+"""Precision of the captured stages: which of them may compute in fewer bits.
 
-Exact unless somebody chose otherwise, as every other choice changes the actions. fp8 is for devices that
-multiply it (Hopper, Ada, Thor): weights and activations of encode and prefill, weights of denoise; where
-memory is fast, of prefill alone. int8 and int4 are for devices that read memory slowly (Orin): weights of
-what has few rows, denoise and text. Encode and prefill are bound by arithmetic there, and stay exact. So do
-staggered steps, attention, norms, embeddings, both ends of the flow, and the products of what attention has
-read in encode and prefill, whose rows are made by many blocks that do not know a row's largest value.
-w8a8 multiplies int8 by int8 in all products of layers of encode, prefill, denoise and text
-(engine.stages.int8), for devices that have more of such arithmetic; staggered steps, the last layer of the
-token that text begins with and, where memory is fast, denoising stay exact. w8a8-int4 has them in encode and
-prefill, and int4 weights as int4 has them: what the plan of an Orin has as its fastest. w8a8-fp8 is w8a8 with
-fp8 in place of int8, on GPUs that multiply it: unlike fp8 it takes a calibration, has activations of denoise
-and text and all products of a layer in fp8, and leaves those exact that lose too much.
-`python bench/precision.py` measures what each choice costs and gives.
+The default is exact, because every other choice changes the actions.
+fp8: for GPUs that multiply it (Hopper, Ada, Thor). Weights and activations of encode and prefill, weights of
+    denoise; on GPUs with fast memory prefill alone.
+int8, int4: for devices with slow memory (Orin). Weights of stages with few rows: denoise and text. Encode and
+    prefill are compute-bound there and stay exact.
+w8a8: for devices with faster int8 arithmetic. int8 by int8 in all products of layers of encode, prefill,
+    denoise and text (engine.stages.int8). Staggered steps, the last layer of the token that text begins with
+    and, with fast memory, denoising stay exact.
+w8a8-int4: w8a8 in encode and prefill, int4 weights where int4 has them; the fastest choice in the plan of an
+    Orin.
+w8a8-fp8: w8a8 with fp8 in place of int8, on GPUs that multiply it. Unlike fp8 it takes a calibration, has
+    activations of denoise and text and all products of a layer in fp8, and leaves products with too large an
+    error exact.
+
+With fp8, int8 and int4 these stay exact: staggered steps, attention, norms, embeddings, both ends of the
+flow, and attention's output products in encode and prefill, whose rows many blocks compute, none of which
+knows a row's largest value.
+`python bench/precision.py` measures the error and the speed of each choice.
 """
 
 from __future__ import annotations
@@ -45,15 +50,15 @@ EXACT = "exact"
 W8A8_INT4, W8A8_FP8 = "w8a8-int4", "w8a8-fp8"
 PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8, W8A8_INT4, W8A8_FP8)
 ROWS = {W8A8: W8A8, W8A8_INT4: W8A8, W8A8_FP8: FP8}
-"""Those with rows in 8 bits, and a calibration: the kind of weights and rows."""
+"""Precisions with rows in 8 bits and a calibration: the kind of their weights and rows."""
 ROWS_EVERYWHERE = (W8A8, W8A8_FP8)
-"""Those of them that have such rows in denoising and text, too."""
+"""Those of them that use such rows in denoising and text, too."""
 
 ADA = (8, 9)
-"""The first compute capability that multiplies fp8."""
+"""First compute capability that multiplies fp8."""
 
 UNIT = 16
-"""Rows and columns of matrices whose products are fp8 are multiples of this."""
+"""Rows and columns of matrices in fp8 products are multiples of this."""
 
 FAST_MEMORY = ((9, 0), (10, 0), (10, 3))
 """GPUs with stacked memory, where fp8 is for prefill alone. Measured on an H200: denoise takes 15.0 ms with
@@ -62,7 +67,7 @@ fp8 weights and 7.4 ms with exact ones, and encode 1.75 ms in fp8 and 1.66 ms in
 
 @dataclass(frozen=True)
 class SmallLayer:
-    """As models.pi.folded.FoldedLayer; o may be exact."""
+    """Quantised matrices, as in models.pi.folded.FoldedLayer; o may be exact."""
 
     qkv: Quantized
     o: Weight
@@ -73,8 +78,8 @@ class SmallLayer:
     def of(
         cls, layer: FoldedLayer, kind: str, o: bool = True, made: Mapping[str, Quantized] | None = None
     ) -> SmallLayer:
-        """A quantised copy; o: whether of that matrix, too. made: what is there already, instead of the exact
-        (models.layers.few_bits)."""
+        """A quantised copy; o: whether o is quantised, too. made: quantised matrices to use instead of the
+        exact ones (models.layers.few_bits)."""
         if made:
             return cls(made["qkv"], made.get("o", layer.o), made["gate_up"], made["down"])
         qkv, gate_up, down = (quantized(weight, kind) for weight in (layer.qkv, layer.gate_up, layer.down))
@@ -82,7 +87,7 @@ class SmallLayer:
 
     @property
     def nbytes(self) -> int:
-        """Of what is quantised."""
+        """Bytes of the quantised matrices."""
         small = (self.qkv, self.o, self.gate_up, self.down)
         return total_bytes([weight for weight in small if isinstance(weight, Quantized)])
 
@@ -97,16 +102,16 @@ class SmallVision:
 
     @property
     def nbytes(self) -> int:
-        """Of all."""
+        """Bytes of all matrices."""
         return total_bytes((self.qkv, self.fc1, self.fc2))
 
 
 class Small:
-    """The quantised weights of one model's stages, each made when it is first asked for; None where exact,
-    and of rows in 8 bits with a calibration, whose are in engine.stages.int8.
+    """The quantised weights of one model's stages, each made on first use. None for exact stages, and for
+    rows in 8 bits with a calibration, whose weights are in engine.stages.int8.
 
-    precision: one of PRECISIONS that `check` has let pass. prefill_only: whether fp8 is for prefill alone;
-    None = as it is faster on the model's device. Raises ValueError for sizes that have no fp8 products there.
+    precision: one of PRECISIONS that passed `check`. prefill_only: whether fp8 is for prefill alone; None =
+    the faster choice on the model's device. Raises ValueError for sizes without fp8 products.
     """
 
     def __init__(self, precision: str, model: Pi, prefix: Prefix, prefill_only: bool | None = None) -> None:
@@ -121,12 +126,12 @@ class Small:
 
     @property
     def in_vision(self) -> bool:
-        """Whether encode has some in fp8."""
+        """Whether encode computes in fp8."""
         return self.precision == FP8 and not self._prefill_only
 
     @cached_property
     def vision(self) -> tuple[SmallVision, ...] | None:
-        """For encode."""
+        """Weights for encode."""
         if not self.in_vision:
             return None
         tower = self._model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
@@ -134,7 +139,7 @@ class Small:
 
     @cached_property
     def prefix(self) -> tuple[SmallLayer, ...] | None:
-        """For prefill."""
+        """Weights for prefill."""
         if self.precision != FP8:
             return None
         made = map(given, self._model.language_model.layers)
@@ -144,7 +149,7 @@ class Small:
         )
 
     def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
-        """For denoise, of the folded layers, which are the same for any number of steps."""
+        """Weights for denoise, from the folded layers, which are the same for any number of steps."""
         if self.precision == EXACT or self.precision in ROWS_EVERYWHERE or self._prefill_only:
             return None
         if self._expert is None:
@@ -157,7 +162,7 @@ class Small:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the copies that were made."""
+        """Bytes of the copies made so far."""
         made = [vars(self).get("vision"), vars(self).get("prefix"), self._expert]
         return sum(layer.nbytes for layers in made if layers is not None for layer in layers)
 
@@ -193,7 +198,7 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
 
 
 def feeds_fast(device: torch.device) -> bool:
-    """Whether a GPU's memory feeds few rows faster than its processors widen weights."""
+    """Whether the GPU's memory feeds few rows faster than its processors widen quantised weights."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_MEMORY
 
 
@@ -209,7 +214,8 @@ def _check_sizes(model: Pi) -> None:
 
 
 def _failure(device: torch.device) -> str | None:
-    """Why a product of fp8 rows cannot be, by trying: it depends on torch, CUDA's libraries and the GPU."""
+    """Why fp8 products fail here, None if they work. It tries one: it depends on torch, CUDA's libraries and
+    the GPU."""
     rows, scale = torch.zeros(32, 32, device=device).to(torch.float8_e4m3fn), torch.ones(32, 1, device=device)
     try:
         torch._scaled_mm(rows, rows.t(), scale_a=scale, scale_b=scale.t(), out_dtype=torch.bfloat16)

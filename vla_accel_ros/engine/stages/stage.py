@@ -1,9 +1,9 @@
-"""A stage: a function of buffers that never move, captured once and replayed.
+"""A stage: a function of fixed buffers, captured once and replayed.
 
 On a GPU the body is recorded into a CUDA graph, so that a call is one launch without Python, allocation or
 host synchronisation in between; on a CPU a call runs the body. Inputs are copied into the buffers before a
-call and outputs out of them after it, in the current stream's order. Bodies may be run any number of times
-before they are captured: everything they write follows from their inputs.
+call and outputs out of them after it, in the current stream's order. A body may run any number of times
+before it is captured: everything it writes follows from its inputs.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Values by key: the `most` that were put or got last, None = all."""
+    """A cache of the `most` values that were put or got last, None = all."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most, self._held = most, OrderedDict[K, V]()
 
     def get(self, key: K) -> V | None:
-        """None if it is not there."""
+        """The value, None if there is none."""
         if key in self._held:
             self._held.move_to_end(key)
         return self._held.get(key)
 
     def put(self, key: K, value: V) -> V:
-        """The value; what was used longest ago goes where there would be too many."""
+        """Store and return a value; the least recently used one is dropped if there are too many."""
         self._held[key] = value
         self._held.move_to_end(key)
         if self._most is not None and len(self._held) > self._most:
@@ -48,7 +48,7 @@ class Recent(Generic[K, V]):
         return value
 
     def values(self) -> ValuesView[V]:
-        """From the one that was used longest ago on."""
+        """All values, least recently used first."""
         return self._held.values()
 
     def __contains__(self, key: K) -> bool:
@@ -59,9 +59,9 @@ class Recent(Generic[K, V]):
 
 
 class Memory:
-    """Buffers by name, each as large as its first taker says; all who take one share it.
+    """Buffers by name, each as large as its first user asks; all users of a name share it.
 
-    For stages of one chain, which never run at the same time: their buffers are as many as one stage's.
+    For stages of one chain, which never run at the same time, so that they need the buffers of one stage.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -86,17 +86,17 @@ def put(buffer: Tensor, values: Tensor) -> None:
 
 
 class InOrder:
-    """Blocks that share buffers of a device, one after another whatever streams they are in. What is in one
-    stream is in order by itself, so nothing is recorded before there is a second one."""
+    """Orders blocks that share buffers of a device, whatever streams they are in. Work in one stream is
+    ordered by itself, so events are recorded only once there is a second stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._over = device, torch.cuda.Event() if device.type == "cuda" else None
-        self._stream: torch.cuda.Stream | None = None  # of the last
-        self._several = False  # streams
+        self._stream: torch.cuda.Stream | None = None  # of the last block
+        self._several = False  # whether there were several streams
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """A block, whose work comes after that of the block before. For one thread at a time."""
+        """A block whose work is ordered after that of the block before. Use it from one thread at a time."""
         if self._over is None:
             yield
             return
@@ -115,14 +115,13 @@ class InOrder:
 
 
 class Stage(ABC):
-    """What is computed is `body`; `run` computes it.
+    """A function `body` of fixed buffers; `run` computes it, by replay once it is captured.
 
     variant: which of several bodies over the same buffers is computed; partition: on which processors. Each
-    pair has a graph of its own. Whoever calls it sets them and the inputs, and holds whatever lock the
-    stage's callers share.
-    most: graphs that are kept, of the pairs that were used last; None = all. memory: of
-    torch.cuda.graph_pool_handle, shared by the graphs of stages that never run at the same time; None = each
-    graph has its own.
+    pair has a graph of its own. The caller sets them and the inputs, and holds the lock that the stage's
+    callers share.
+    most: number of graphs kept, of the pairs used last; None = all. memory: a torch.cuda.graph_pool_handle
+    shared by the graphs of stages that never run at the same time; None = each graph has its own.
     """
 
     variant: Hashable = None
@@ -131,12 +130,12 @@ class Stage(ABC):
     def __init__(self, device: torch.device, most: int | None = None, memory: Any = None) -> None:
         self.device, self._shared = device, memory
         self._graphs = Recent[Hashable, torch.cuda.CUDAGraph](most)
-        self.recording: torch.cuda.Stream | None = None  # on which the last graph was recorded
+        self.recording: torch.cuda.Stream | None = None  # of the last recording
         self._calls = InOrder(device)
 
     @abstractmethod
     def body(self) -> None:
-        """Compute the outputs of the inputs, with nothing that depends on a value on the device."""
+        """Compute the outputs from the inputs, without control flow that depends on a value on the device."""
 
     @property
     def captured(self) -> bool:
@@ -144,31 +143,32 @@ class Stage(ABC):
         return (self.variant, self.partition) in self._graphs
 
     def call(self) -> AbstractContextManager[None]:
-        """One call, from its inputs to its outputs, ordered after the one before it, because they share the
-        stage's buffers."""
+        """Context of one call, from its inputs to its outputs. Calls share the stage's buffers, so each is
+        ordered after the one before."""
         return self._calls.one()
 
     @torch.inference_mode()
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
-        """Record the variant's graph; does nothing on a CPU or the second time. The inputs must be valid.
+        """Record the variant's graph; does nothing on a CPU or if it is captured. The inputs must be valid.
 
-        stream: to record on, whose partition of processors and priority the graph keeps; None = the one of
-            the graph before, or a new one. cuBLAS keeps a work space for each stream that it is recorded on,
-            32 MiB on an H200, which the graphs of that stream share: stages that never run at the same time
-            should be given the same.
+        stream: to record on; the graph keeps its partition of processors and its priority; None = the stream
+            of the graph before, or a new one. cuBLAS keeps a workspace for each stream that is recorded on
+            (32 MiB on an H200), which the graphs of that stream share: give stages that never run at the same
+            time the same stream.
         """
         if self.device.type != "cuda" or self.captured:
             return
         current = current_stream(self.device)
         self.recording = side = stream or self.recording or torch.cuda.Stream(self.device)
         side.wait_stream(current)
-        # Kernels are compiled and libraries make their work spaces, neither of which can be captured.
+        # Warm up: compiling kernels and allocating library workspaces cannot be captured.
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
                 self.body()
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile. What the garbage collector frees would end the capture.
+        # Other threads may use the device meanwhile. Memory that the garbage collector frees would end the
+        # capture.
         with (
             no_collection(),
             torch.cuda.graph(graph, self._shared, stream=side, capture_error_mode="thread_local"),
@@ -177,7 +177,7 @@ class Stage(ABC):
         self._graphs.put((self.variant, self.partition), graph)
 
     def run(self) -> None:
-        """Replay, or compute."""
+        """Replay the graph, or run the body if it is not captured."""
         graph = self._graphs.get((self.variant, self.partition))
         if graph is not None:
             graph.replay()
@@ -188,7 +188,7 @@ class Stage(ABC):
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect no garbage in the block: it may hold graphs and memory of the device."""
+    """Disable garbage collection in the block: it may free graphs and device memory."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,9 @@
-"""The stages of one engine: which there are, what they share, and a call for each micro-request.
+"""The kernel stages of one engine: makes them, holds what they share, and has a call for each micro-request.
 
-A stage is made for the number of images, a prompt's bucket and the batch, when it is first needed or ahead of
-time by `build`. All read the same folded weights and write the same pool. Calls of one stage share its
-buffers, so each holds the stage's lock from its inputs to its outputs; on a GPU that is only as long as it
-takes to put the work in the stream. The results are the plain model's, but for rounding.
+A stage is made for the number of images, a prompt's bucket and the batch, on first use or ahead of time by
+`build`. All stages read the same folded weights and write the same pool. Calls of one stage share its
+buffers, so each holds the stage's lock from its inputs to its outputs; on a GPU that is only the time to put
+the work in the stream. The results are the plain model's, but for rounding.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from vla_accel_ros.models.processing.conventions import OPENPI
 from vla_accel_ros.models.processing.pixels import PixelRule
 
 Progress = Callable[[str, int, int], None]
-"""Told what is made next, how many are made, and of how many."""
+"""Called with what is made next, how many are made, and of how many."""
 
 BUCKET = 16
 """Prompts are padded to a multiple of this."""
 
 Images = Sequence[np.ndarray] | np.ndarray
-"""uint8 [H, W, 3] each, of any sizes, or all of one: [V, H, W, 3]."""
+"""uint8 [H, W, 3] each, of any sizes, or [V, H, W, 3] for one size."""
 
 
 def powers_of_two(count: int) -> list[int]:
@@ -73,15 +73,15 @@ class Stages:
     time_rule, solver: of the flow, see models.flow.sampling. ops: makes the kernels of a stage; None = those
     of the pool's device. prefix_ops: the same for encode and prefill; None = ops. precision: see
     engine.stages.precision; int8: its weights if it is one of ROWS there, None = not calibrated. rule: how
-    pixels become the network's. joints: numbers of an action that the magnitudes of updates count where a
-    call does not say; None = all. offload: share of the image encoder's layers whose weights are streamed,
-    see engine.stages.memory.offload.
-    partitions: streams by a name for each, on which stages that are called for that partition are captured,
-    so that their graphs keep its processors and priority; None, which is there, is no partition. A call is
-    for that of the stream which it is in, if there is one. groups: of layers, in which a prefix can be
-    computed by `groups` (engine.stages.prefill.groups), beside whole ones; 1 = there are none.
-    Raises RuntimeError on a GPU without triton, ValueError for a precision that the device does not have, or
-    weights that the host does not have the memory for.
+    pixels become the network's input. joints: numbers of an action that update magnitudes count if a call
+    does not say; None = all. offload: share of the image encoder's layers whose weights are streamed, see
+    engine.stages.memory.offload.
+    partitions: streams by name, on which the stages for that partition are captured, so that their graphs
+    keep its processors and priority; the key None means no partition. A call is for the partition of the
+    current stream. groups: number of groups of layers in which `groups` can compute a prefix
+    (engine.stages.prefill.groups), besides whole prefixes; 1 = none.
+    Raises RuntimeError on a GPU without triton; ValueError if the device does not have the precision, if
+    offload does not fit it, or if the host has too little memory for the streamed weights.
     """
 
     def __init__(
@@ -142,10 +142,10 @@ class Stages:
         together: int = 1,
     ) -> None:
         """Make and capture stages ahead: for numbers of images, prompt lengths, steps and chunks at once, and
-        forms of chunks, in the partition of the current stream. together: most frames in one forward, for 1,
-        2, 4, ... of which there are stages.
+        forms of chunks, in the partition of the current stream. together: most frames in one forward; stages
+        are made for 1, 2, 4, ... of them.
 
-        A free slot of the pool is used meanwhile: raises PoolExhausted if there is none.
+        It uses a free slot of the pool meanwhile: raises PoolExhausted if there is none.
         """
         config = self.model.config
         buckets = sorted({self.bucket(length) for length in prompts})
@@ -175,12 +175,13 @@ class Stages:
                 torch.cuda.synchronize(device)
 
     def bucket(self, prompt: int) -> int:
-        """The prompt length that a stage is made for."""
+        """The prompt length of the stage for a prompt."""
         return min(-(-max(prompt, 1) // BUCKET) * BUCKET, max(self.model.config.max_prompt, prompt))
 
     @torch.inference_mode()
     def measure_offload(self, images: int) -> OffloadReport:
-        """What the streamed weights cost and save where so many images are encoded, as they were last."""
+        """What streaming weights costs and saves in encoding so many images, with the images that were
+        encoded last."""
         encode = self.encode(images)
         with self.prefixing():
             report = measure(encode, [self.tower])
@@ -197,9 +198,10 @@ class Stages:
     ) -> list[int]:
         """Write prefixes into pool slots; returns their lengths.
 
-        frames: V images each, the same V for all. prompts: int64 [t] each, or what gives them, called
-        while the images are encoded. slots: one for each. taken: called once the images are needed no longer;
-        what it raises ends the call. Only that is waited for; the rest is ordered by the current stream.
+        frames: V images each, the same V for all. prompts: int64 [t] each, or a function that returns them,
+        called while the images are encoded. slots: one for each. taken: called once the images are not needed
+        any longer; an exception ends the call. Only the reading of the images is waited for; the rest is
+        ordered by the current stream.
         """
         batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
@@ -209,7 +211,7 @@ class Stages:
             encode.upload.read()
             try:
                 prompts = prompts() if callable(prompts) else prompts
-            finally:  # whoever lends the images may overwrite them when this is over, whatever it came to
+            finally:  # the images may be overwritten after this, even after an error
                 encode.upload.end()
             taken()
             prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
@@ -222,9 +224,9 @@ class Stages:
 
     @torch.inference_mode()
     def reword(self, source: int, tokens: int, prompt: Tensor, slot: int) -> int:
-        """Write the prefix of a slot's images, so many tokens, and another prompt into another slot.
+        """Write the prefix of a slot's images (`tokens` tokens) and another prompt into another slot.
 
-        Returns its length. The images are not encoded again: they were kept when they were observed.
+        Returns its length. The images are not encoded again: their tokens are kept.
         """
         views = tokens // self.model.config.vision.tokens
         encode, prefill = self.encode(views), self.prefill(views, len(prompt))
@@ -246,11 +248,10 @@ class Stages:
         guides: Guides | None = None,
         joints: Sequence[int] | None = None,
     ) -> Flow:
-        """Sample a chunk from each of some prefixes; what it returns is on the device.
+        """Sample a chunk from each of some prefixes; the result is on the device.
 
         noise float32 [B, H, A]; state float32 [B, S], for pi0; slots, lengths: of the prefixes, B each;
-        guides: what each chunk must agree with, None = all are free. joints: of each chunk,
-        see Denoise.
+        guides: what each chunk must agree with, None = all are free. joints: of each chunk, see Denoise.
         """
         with self._denoised(noise, state, slots, lengths, steps, guides, joints) as stage:
             return Flow(stage.x.clone(), stage.update.clone())
@@ -266,8 +267,8 @@ class Stages:
         guides: Guides | None = None,
         joints: Sequence[int] | None = None,
     ) -> Pending:
-        """As `act`, but the chunks come to the host. Once the stage is captured nothing is waited for or
-        allocated on the device here; inputs may be of the host, whose memory need not be page-locked."""
+        """Like `act`, but the chunks are copied to the host. Once the stage is captured this blocks on
+        nothing and allocates nothing on the device; inputs may be on the host, in pageable memory."""
         with self._denoised(noise, state, slots, lengths, steps, guides, joints) as stage:
             return stage.pending()
 
@@ -282,7 +283,7 @@ class Stages:
         guides: Guides | None,
         joints: Sequence[int] | None,
     ) -> Iterator[Denoise]:
-        """The stage, with these chunks in it."""
+        """The denoising stage, run on these chunks."""
         stage = self.denoise(len(slots), steps)
         with self._locks["denoise", len(slots), steps], stage.call():
             stage.set(noise, state if stage.alone else None, slots, lengths, guides, joints)
@@ -291,7 +292,7 @@ class Stages:
 
     @torch.inference_mode()
     def last_hidden(self, slot: int, length: int) -> Tensor:
-        """The hidden state [W] after the final norm of a prefix's last token, which text begins with."""
+        """The hidden state [W] of a prefix's last token after the final norm, from which text begins."""
 
         def make() -> Finish:
             own = self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()
@@ -304,7 +305,7 @@ class Stages:
             return stage.hidden[0, 0].clone()
 
     def encode(self, images: int) -> Encode:
-        """The stage of so many images."""
+        """The stage for so many images."""
 
         def make() -> Encode:
             own = self.model, self._chain, images, self.rule, self.tower
@@ -313,7 +314,7 @@ class Stages:
         return self._stage(("encode", images), make)
 
     def prefill(self, views: int, prompt: int, batch: int = 1) -> Prefill:
-        """The stage of so many frames of so many images and the longest prompt."""
+        """The stage for `batch` frames with so many images each and the longest prompt."""
         encode, bucket = self.encode(batch * views), self.bucket(prompt)
 
         def make() -> Prefill:
@@ -323,7 +324,7 @@ class Stages:
         return self._stage(("prefill", views, bucket, batch), make)
 
     def denoise(self, batch: int, steps: int) -> Denoise:
-        """The stage of so many chunks and steps."""
+        """The stage for so many chunks and steps."""
 
         def make() -> Denoise:
             if steps not in self._experts:
@@ -337,9 +338,9 @@ class Stages:
 
     @contextmanager
     def prefixing(self, frame: Frame | None = None) -> Iterator[None]:
-        """One call with the buffers of encode and prefill, which all of their kind share.
+        """One call with the buffers of encode and prefill, which all their stages share.
 
-        Of a frame that is between two of its groups the rest is computed first, unless it is `frame`.
+        If a frame is between two of its groups, the rest of it is computed first, unless it is `frame`.
         """
         with self._observing, self._chained.one():
             if self.groups is not None:
@@ -347,18 +348,18 @@ class Stages:
             yield
 
     def record(self, stage: Stage, partition: Hashable) -> None:
-        """Its graph, if there is none."""
+        """Capture the stage for a partition, if it is not captured."""
         stage.partition = partition
         if not stage.captured:
             stage.capture(self.partitions[partition])
 
     def replay(self, stage: Stage, partition: Hashable) -> None:
-        """Compute it."""
+        """Run the stage in a partition, after capturing it if needed."""
         self.record(stage, partition)
         stage.run()
 
     def partition(self) -> Hashable:
-        """That of the current stream, which a call is for; None if it is none of theirs."""
+        """Name of the current stream's partition; None if it has none."""
         if len(self.partitions) == 1:
             return None
         current = current_stream(self.pool.k.device)
@@ -370,7 +371,7 @@ class Stages:
             self.groups.build(images, prompt, slot)
 
     def clean(self, steps: int) -> Expert:
-        """The expert of so many steps, which has been made, with a row for flow time 0."""
+        """The expert for so many steps, which exists already, with an added row for flow time 0."""
         with self._making:
             if steps not in self._clean:
                 self._clean[steps] = with_clean_step(self.model, self._experts[steps], self.time_rule)
@@ -385,7 +386,7 @@ class Stages:
 
 
 def _example(form: Form, actions: Tensor) -> Inpainting | None:
-    """What makes a chunk of actions [H, A] one of that form."""
+    """An inpainting that gives a chunk of actions [H, A] that form."""
     if form is Form.FREE:
         return None
     return Inpainting(actions, torch.zeros(len(actions)), committed=int(form is Form.COMMITTED))
