@@ -76,9 +76,10 @@ class Memory:
 
 
 def put(buffer: Tensor, values: Tensor) -> None:
-    """Copy values, of the host or the device, into a buffer in the current stream's order, without waiting.
+    """Copy values, from the host or the device, into a buffer in the current stream's order, without
+    blocking.
 
-    From ordinary memory a copy to a GPU would wait for all that is in the stream.
+    They are pinned first: a copy from pageable memory to a GPU would wait for all work in the stream.
     """
     if buffer.is_cuda and not values.is_cuda:
         values = values.pin_memory()

@@ -1,13 +1,13 @@
-"""All steps of the flow as one stage: five launches a layer, two more a step, nothing in between.
+"""All steps of the flow as one stage: five launches a layer and two more a step.
 
-Keys and values of the prefix are read in their pool slot, those of the suffix in a buffer that each layer
-uses again. Slots and lengths are on the device: one graph serves every frame. The state of the flow is
-float32; everything that only depends on the flow time was computed before (models/pi/folded.py).
+Keys and values of the prefix are read in their pool slot, those of the suffix in a buffer that all layers
+reuse. Slots and lengths are on the device, so one graph serves every frame. The state of the flow is float32;
+everything that depends on the flow time alone is computed beforehand (models/pi/folded.py).
 
-A chunk may have to agree with given actions (models/flow/rtc.py). Guidance is arithmetic at the end
-of a step's last launch. Committed actions have a flow time of their own: there, tables have a row for each
-action, and launches that read them get every token as a sequence of one. Each form has a graph, so that free
-chunks pay nothing.
+A chunk may have to agree with given actions (models/flow/rtc.py). Guidance is arithmetic at the end of a
+step's last launch. Committed actions have another flow time, so the tables have a row for each action, and
+the launches that read them treat every token as a sequence of one. Each form has its own graph, so free
+chunks do not pay for the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vla_accel_ros.models.pi.folded import Expert, FoldedLayer, LayerTables
 
 
 class Form(IntEnum):
-    """What a batch of chunks needs of the stage; each form can do what those before it can."""
+    """The form of a batch of chunks; each form can also compute those before it."""
 
     FREE = 0
     GUIDED = 1
@@ -43,7 +43,7 @@ class Form(IntEnum):
 
     @classmethod
     def of(cls, guide: Inpainting | None) -> Form:
-        """Of one chunk."""
+        """The form that one chunk needs."""
         if guide is None:
             return cls.FREE
         return cls.COMMITTED if guide.committed else cls.GUIDED
@@ -54,10 +54,10 @@ Guides = Sequence[Inpainting | None]
 
 
 class _Rows(NamedTuple):
-    """The buffers of a step as launches see them: sequences of all tokens, or every token as a sequence.
+    """The buffers of a step as launches see them: one sequence per chunk, or every token as a sequence.
 
-    positions, sequences, starts int32: of each sequence's first token, in the prefix's tables, which chunk it
-    is of, and where in the chunk it is.
+    positions, sequences, starts int32, for each sequence: position of its first token in the rotary tables,
+    the chunk it belongs to, and its place in the chunk.
     """
 
     hidden: Tensor
@@ -73,14 +73,13 @@ class _Rows(NamedTuple):
 class Denoise(Stage):
     """`batch` chunks in `expert.steps` steps.
 
-    noise float32 [B, H, A]; x float32 [B, H, A]: the actions it becomes; update float32 [B, H, A]: what the
-    last step added; magnitudes: how far every step moved each action; state float32 [B, S], for pi0; slots,
-    lengths int32 [B]: where each chunk's prefix is and how long; guide: see kernels.reference.flow.Guide.
-    small: quantised layers to compute with instead of the expert's own. clean: makes the expert with a row
-    for flow time 0 (models.pi.folding.with_clean_step), which committed actions need; None = they are
-    refused.
+    noise float32 [B, H, A]; x float32 [B, H, A]: becomes the actions; update float32 [B, H, A]: change in the
+    last step; magnitudes: how far every step moved each action; state float32 [B, S], for pi0; slots, lengths
+    int32 [B]: place and length of each chunk's prefix; guide: see kernels.reference.flow.Guide.
+    small: quantised layers to use instead of the expert's own. clean: makes the expert with a row for flow
+    time 0 (models.pi.folding.with_clean_step), which committed actions need; None = they are refused.
     time_rule, solver: of the flow, see models.flow.sampling. joints: numbers of an action that magnitudes
-    count where a chunk does not say; None = all.
+    count if a chunk does not say; None = all.
     """
 
     variant: Form = Form.FREE
@@ -180,9 +179,9 @@ class Denoise(Stage):
         guides: Guides | None = None,
         joints: Sequence[int] | None = None,
     ) -> None:
-        """noise float32 [B, H, A]; state float32 [B, S], for pi0; the prefixes' slots and lengths, B each;
-        guides: B, None = all chunks are free. joints: B, numbers of an action that magnitudes count. Nothing
-        is waited for."""
+        """noise float32 [B, H, A]; state float32 [B, S], for pi0; slots and lengths of the prefixes, B each;
+        guides: B, None = all chunks are free. joints: B, numbers of an action that magnitudes count. Does not
+        block. Raises ValueError for guides that do not fit the chunks."""
         counted = joints or [self.joints] * len(self.x)
         self._inputs.put(noise=noise, state=state, slots=slots, lengths=lengths, joints=counted)
         given = guides or ()
@@ -193,7 +192,7 @@ class Denoise(Stage):
             self._put_guides(given)
 
     def use(self, form: Form) -> None:
-        """Compute that form from now on. Raises ValueError for committed actions without what they need."""
+        """Compute this form from now on. Raises ValueError for committed actions without `clean`."""
         if form is Form.COMMITTED and self._timed is self.expert:
             if self._clean is None:
                 raise ValueError("committed actions need an expert with a row for flow time 0.")
@@ -220,7 +219,7 @@ class Denoise(Stage):
                 row.copy_(target)
 
     def pending(self) -> Pending:
-        """The chunks on their way to the host, as they are in the current stream's order."""
+        """The chunks as they are in the current stream's order, on their way to the host."""
         return self.readback.all()
 
     def body(self) -> None:
@@ -232,7 +231,7 @@ class Denoise(Stage):
             self._step(slice(step, step + 1), self._at[step], token)
 
     def _held(self) -> Tensor:
-        """bool [B, H]: the committed actions."""
+        """bool [B, H]: which actions are committed."""
         return self._actions < self.guide.committed[:, None]
 
     def _state_token(self) -> Tensor | None:
@@ -247,7 +246,8 @@ class Denoise(Stage):
         return at[:, None].expand_as(held).masked_fill(held, self.expert.steps).flatten()
 
     def _step(self, now: slice | Tensor, at: Tensor, token: Tensor | None) -> None:
-        """One step of x. now: its rows of the tables, one for all chunks or for each; at: those of each."""
+        """One step of x. now: rows of the tables, one for all chunks or one for each; at: step of each
+        chunk."""
         expert, ops, rows, own_now = self.expert, self.ops, self._sequences, now
         if self.variant is Form.COMMITTED:
             expert, own_now = self._timed, self._times_of_actions(at)
@@ -280,7 +280,7 @@ class Denoise(Stage):
         self._end(now, at)
 
     def _end(self, now: slice | Tensor, at: Tensor) -> None:
-        """The step's update of x; committed actions do not move, so their time is none of its business."""
+        """Update x. Committed actions do not move, so this uses the step's time for all actions."""
         expert, table = self.expert, self.expert.modulation
         self.ops.read_out(
             self._hidden, expert.out_weight, expert.out_bias[now], self.x, self.update,
@@ -290,7 +290,7 @@ class Denoise(Stage):
 
 
 def check_fits(guide: Inpainting | None, shape: Sequence[int]) -> None:
-    """Raise ValueError for a guide of another chunk than [H, A]."""
+    """Raise ValueError if the guide's target does not have the chunk's shape [H, A]."""
     if guide is not None and list(guide.target.shape) != list(shape):
         raise ValueError(
             f"inpainting.target has shape {list(guide.target.shape)}; the chunk is {list(shape)}."

@@ -1,6 +1,6 @@
-"""Denoising steps of int8 rows, of one chunk or several: as engine.stages.denoise.wide, in 8 bits.
+"""Denoising steps with int8 rows, of one chunk or several: engine.stages.denoise.wide in 8 bits.
 
-The norm before a product leaves its rows, and adds to them what the product before made.
+The norm before a product adds the product before it to the residual and writes the int8 rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vla_accel_ros.engine.stages.int8 import Int8Layer, Places, by_of
 
 
 class DenoiseInt8(Wide):
-    """small: of the expert, layer by layer; other arguments: see Denoise."""
+    """Wide with int8 rows. small: the expert's layers; other arguments: see Denoise."""
 
     def __init__(self, *given: Any, small: Sequence[Int8Layer]) -> None:
         super().__init__(*given)

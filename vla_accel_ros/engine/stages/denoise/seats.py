@@ -1,10 +1,10 @@
 """Chunks of several frames denoised in one batch, each at its own flow time.
 
 Denoising one chunk reads the action expert's weights once per step for a few dozen rows. Here up to S chunks
-are in progress, begun one step apart: each forward advances all of them by one step, and once there are as
-many as steps, each forward finishes one. A finished trajectory leaves at the rate of steps, not of chunks,
-for little more than one chunk's cost. Every chunk's own steps are the ordinary ones, on its own prefix and
-state. A chunk keeps one seat from its first step to its last; what seats are made of is a parameter.
+are in progress, begun one step apart: each forward advances all of them by one step, and with as many chunks
+as steps, each forward finishes one. So chunks finish at the rate of steps, for little more than the cost of
+one chunk. Each chunk's steps are the ordinary ones, on its own prefix and state. A chunk keeps one seat from
+its first step to its last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vla_accel_ros.models.pi.model import Pi
 
 
 class Seats(Protocol):
-    """Room for `count` chunks on their way through `steps` steps."""
+    """Room for `count` chunks in progress, of `steps` steps each."""
 
     count: int
     steps: int
@@ -43,41 +43,41 @@ class Seats(Protocol):
         guide: Inpainting | None = None,
         joints: int | None = None,
     ) -> None:
-        """A chunk takes a seat; its next step is its first.
+        """Put a chunk into a seat, before its first step.
 
         noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
         caller holds until the chunk is finished or dropped; guide: what it must agree with; joints: numbers
-        of an action that its magnitudes count, None = as many as those of the seats.
+        of an action that its magnitudes count, None = the seats' default.
         """
         ...
 
     def restate(self, states: Mapping[int, Tensor]) -> None:
-        """Give chunks in seats another state for their next steps: float [1, S] as in `take`, by seat."""
+        """Replace the states of chunks in seats for their next steps: float [1, S] as in `take`, by seat."""
         ...
 
     def leave(self, seat: int) -> None:
-        """A chunk leaves its seat, finished or not; a result that was asked for before stays."""
+        """Free a seat, whether its chunk is finished or not; a result that was requested before stays
+        valid."""
         ...
 
     def step(self, taken: Sequence[int]) -> None:
-        """The next step of the chunks in these seats."""
+        """Compute the next step of the chunks in these seats."""
         ...
 
     def flow(self, seat: int) -> Flow:
-        """What has become of a chunk."""
+        """The present actions and last update of a chunk."""
         ...
 
     def results(self, seats: Sequence[int]) -> list[Pending]:
-        """The same of some on their way to the host, and how far every step moved them; nothing is waited
-        for."""
+        """Chunks on their way to the host, with how far every step moved them; does not block."""
         ...
 
 
 class PlainSeats:
-    """In plain torch. together: False computes every chunk's step by itself, to the bit what it is alone
-    (models.layers.packed), and chunks with committed actions are always computed so. steps, time_rule,
-    solver: see models.flow.sampling. joints: numbers of an action that magnitudes count where a chunk does
-    not say, None = all."""
+    """Seats in plain torch. together: False computes every chunk's step by itself, bit for bit as if it were
+    alone (models.layers.packed); chunks with committed actions are always computed so. steps, time_rule,
+    solver: see models.flow.sampling. joints: numbers of an action that magnitudes count if a chunk does not
+    say, None = all."""
 
     def __init__(
         self,
@@ -133,7 +133,8 @@ class PlainSeats:
             held.pop(seat, None)
 
     def _time(self, step: int, device: torch.device, guide: Inpainting | None) -> Tensor:
-        """As models.flow.sampling.Velocity has it, and models.flow.committed where actions are committed."""
+        """The flow time as in models.flow.sampling.Velocity, or with committed actions as in
+        models.flow.committed."""
         if guide is None or not guide.committed:
             return self._on[device][step]
         times = torch.full((1, len(guide.target)), self._times[step])

@@ -1,7 +1,7 @@
 """Denoising steps of many rows: several chunks at once.
 
-A few dozen rows are bound by the reading of weights, and go through the launches of `Denoise`.
-Of many rows arithmetic counts: there, as in prefill, the products are cuBLAS with one pass between two.
+A step of a few dozen rows is bound by reading weights and uses the launches of `Denoise`. A step of many rows
+is compute-bound: as in prefill, the products use cuBLAS with one pass between two.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.pi.folded import Modulation
 
 PARTS = 2
-"""Parts of the inner dimension of products with few columns, whose tiles are too few for the processors; the
-pass that adds them to the residual adds them up."""
+"""Parts of a split-K product with few columns, which has too few tiles for the processors; the pass that adds
+it to the residual sums the parts."""
 MOST_NARROW = 128
-"""Rows that the launches for few rows are made for; with more, whole chunks are computed here."""
+"""Most rows for the launches for few rows; whole chunks with more rows are computed here."""
 
 NormTables = tuple[Tensor | None, Tensor | None]
 """Scale and shift [S, W] of every step, None where norms are not modulated."""
 
 
 class Wide(Denoise):
-    """As Denoise, with the expert's own weights: `small` is None."""
+    """Denoise with the expert's own weights: `small` is None."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -42,7 +42,7 @@ class Wide(Denoise):
         x, rows_in, made = self._hidden, self._rows_in, self._made
         if self.variant is Form.COMMITTED:
             expert, own_now = self._timed, self._times_of_actions(at)
-            if expert.modulation is not None:  # every token is a sequence, at its own time
+            if expert.modulation is not None:  # every token is a sequence with its own time
                 x, rows_in, made = single(x), single(rows_in), made.flatten(1, 2).unsqueeze(2)
                 own_at = own_now
         table = expert.modulation
@@ -73,23 +73,23 @@ class Wide(Denoise):
         self, index: int, before_mlp: bool, x: Tensor, made: Tensor | None, rows_in: Tensor, at: Tensor,
         gate: Tensor | None, tables: NormTables,
     ) -> None:  # fmt: skip
-        """Add what was made to the rows, and norm them for the next product, of this layer."""
+        """Add the last product to the rows, and norm them for the next product of this layer."""
         self.ops.add_norm(x, made, rows_in, at, gate, *tables)
 
     def _end_of_layers(self, x: Tensor, made: Tensor, at: Tensor, gate: Tensor | None) -> None:
-        """Add what was made to the rows."""
+        """Add the last product to the rows."""
         self.ops.add_norm(x, made, None, at, gate)
 
     def _qkv_of(self, index: int) -> None:
-        """Queries, keys and values of normed rows."""
+        """Queries, keys and values of the normed rows."""
         torch.mm(self._rows_in.flatten(0, 1), self.expert.layers[index].qkv.t(), out=self._qkv.flatten(0, 1))
 
     def _o_of(self, index: int) -> None:
-        """Attention's output, in parts."""
+        """Attention's output product, in split-K parts."""
         product_in_parts(self._attended.flatten(0, 1), self.expert.layers[index].o, self._made.flatten(1, 2))
 
     def _mlp_of(self, index: int) -> None:
-        """What the layer feeds forward of normed rows, in parts."""
+        """The layer's MLP on the normed rows, in split-K parts."""
         layer = self.expert.layers[index]
         torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
         self.ops.glu(self._gate_up, self._fed)

@@ -1,5 +1,5 @@
-"""A policy's plain functions as stages, for families without kernels of their own.
+"""A policy's plain functions as captured stages, for model families without kernels.
 
-prefix: from images to keys and values; step: one Euler step of a chunk; stages: those of one engine, and
-chunks in seats.
+prefix: from images to keys and values. step: one solver step of a chunk. stages: the stages of one engine,
+and staggered chunks.
 """

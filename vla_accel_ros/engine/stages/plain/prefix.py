@@ -1,8 +1,8 @@
-"""From images and words to keys and values, as a policy's plain functions compute them, captured.
+"""From images and words to keys and values: a policy's plain functions, captured.
 
-Launch by launch a small network is bound by the launching. Captured, it is the same kernels over the same
-shapes, so the results are those of the plain path to the bit. Therefore nothing is padded: images have a
-graph for each set of sizes, prefixes one for each number of images and of words.
+Without capture a small network is bound by kernel launches. Captured, it runs the same kernels over the same
+shapes, so the results are bit for bit those of the plain path. Therefore nothing is padded: there is a graph
+for each set of image sizes, and for each number of images and of words.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vla_accel_ros.models.policy import PolicyInputs
 
 
 class Resize(Stage):
-    """Images of certain sizes, from `upload` to pixels float32 [V, C, S, S]."""
+    """Resizes images of certain sizes, from `upload` to pixels float32 [V, C, S, S]."""
 
     def __init__(self, policy: CapturablePolicy, pixels: Tensor, memory: Any) -> None:
         super().__init__(policy.device, memory=memory)
@@ -35,11 +35,11 @@ class Resize(Stage):
 
 
 class PlainPrefix(Stage):
-    """An observation's prefix.
+    """Computes an observation's prefix.
 
-    variant: its numbers of images and of words. pixels float32 [most images, C, S, S]: what Resize writes.
-    kv [layers, 1, kv_heads, max_tokens, head_dim]: the result; of a policy that decodes also seen [n, W]:
-    image tokens, and hidden [W]: of the last token.
+    variant: its numbers of images and of words. pixels float32 [most images, C, S, S]: Resize writes them. kv
+    [layers, 1, kv_heads, max_tokens, head_dim]: the result; if the policy decodes, also seen [n, W]: image
+    tokens, and hidden [W]: of the last token.
     """
 
     variant: tuple[int, int]
@@ -60,12 +60,12 @@ class PlainPrefix(Stage):
 
     @property
     def length(self) -> int:
-        """Tokens of the variant's prefixes; known once it has run or was captured."""
+        """Number of tokens in the variant's prefixes; known once it has run or was captured."""
         return self._lengths[self.variant]
 
     def set(self, words: Sequence[int], state: Tensor) -> None:
-        """Ids of the prompt, as many as the variant has; state float32 [S], normalised. Nothing is waited
-        for."""
+        """words: ids of the prompt, as many as the variant has; state float32 [S], normalised. Does not
+        block."""
         padded = torch.zeros(self._inputs.fields["words"].shape, dtype=torch.int64)
         padded[: len(words)] = torch.tensor(words)
         self._inputs.put(words=padded, state=state)
@@ -87,10 +87,11 @@ class PlainPrefix(Stage):
 
 
 def like_slot(pool: KVPool) -> KV:
-    """Memory for keys and values as `KVPool.view` has them, of as many tokens as there can be."""
+    """Memory for the keys and values of one slot, shaped as `KVPool.view` returns them, for max_tokens
+    tokens."""
     return KV(*(torch.zeros_like(part[0]).unsqueeze(1) for part in (pool.k, pool.v)))
 
 
 def first_tokens(kv: KV, tokens: int) -> KV:
-    """The first tokens of it."""
+    """The keys and values of the first tokens."""
     return KV(kv.k[:, :, :, :tokens], kv.v[:, :, :, :tokens])

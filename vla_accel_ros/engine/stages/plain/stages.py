@@ -1,9 +1,9 @@
-"""The plain stages of one engine: which there are, a call for each micro-request, and chunks in seats.
+"""The plain stages of one engine: makes them, has a call for each micro-request, and staggered chunks.
 
-Graphs are made ahead by `build`, and when something first comes that was not foreseen: images of other sizes,
-more words than were prepared. Their number is bounded; those that were used longest ago go. Calls share
-buffers, so each holds a lock until its work is in the stream. Graphs of prefixes share one memory and those
-of steps another, as a prefix and a step may be computed at once.
+`build` makes graphs ahead; others are made when something new comes first: other image sizes, or more words
+than were prepared. Their number is bounded; the least recently used are dropped. Calls share buffers, so each
+holds a lock until its work is in the stream. Graphs of prefixes share one memory pool and those of steps
+another, because a prefix and a step may be computed at once.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from vla_accel_ros.models.policies import CapturablePolicy
 from vla_accel_ros.models.policy import HostInputs
 
 LENGTHS = 64
-"""Numbers of images and words that have graphs at once: prompts of SmolVLA have up to 48 words."""
+"""Most pairs of numbers of images and words with graphs: prompts of SmolVLA have up to 48 words."""
 
 SIZES = 4
-"""Sets of image sizes that have graphs at once."""
+"""Most sets of image sizes with graphs."""
 
 GROUP = 16
-"""Numbers of words that `build` tells of together."""
+"""Numbers of words that `build` reports together."""
 
 
 class PlainStages:
     """encode and prefill, and denoise, of a policy over a pool of prefixes.
 
-    time_rule, solver: of the flow, see models.flow.sampling. Raises, when something is captured, RuntimeError
-    in one sentence for a policy that cannot be.
+    time_rule, solver: of the flow, see models.flow.sampling. Raises RuntimeError in one sentence, at the
+    first capture, if the policy cannot be captured.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class PlainStages:
         progress: Callable[[str, int, int], None] = lambda name, done, total: None,
         forms: Iterable[Form] = (Form.FREE,),
     ) -> None:
-        """Make and capture ahead: for numbers of images and of words (at most LENGTHS pairs, those of few
-        words), numbers of steps, and forms of chunks. Sizes of images are not known before a frame comes.
+        """Make and capture ahead: for numbers of images and of words (at most LENGTHS pairs, those with few
+        words first), numbers of steps, and forms of chunks. Image sizes are unknown before a frame comes.
 
-        progress: told what is made next, how much is made, and of how much. A free slot of the pool is used
-        meanwhile: raises PoolExhausted if there is none.
+        progress: called with what is made next, how much is made, and of how much. It uses a free slot of the
+        pool meanwhile: raises PoolExhausted if there is none.
         """
         pairs = [(count, words) for words in sorted(set(prompts)) for count in sorted(set(views))]
         groups, forms = _groups(pairs[:LENGTHS]), tuple(forms)
@@ -88,7 +88,7 @@ class PlainStages:
                 self.submit(torch.zeros(shape), self._any_state(), [slot], [tokens], number).wait()
 
     def _build(self, pair: tuple[int, int], forms: Iterable[Form]) -> int:
-        """Returns the tokens of such a prefix."""
+        """Returns the number of tokens in such a prefix."""
         with self._observing, self.prefix.call():
             self.prefix.variant = pair
             self._run(self.prefix)
@@ -114,9 +114,9 @@ class PlainStages:
     ) -> int:
         """Write the prefix of an observation into a slot; returns its length.
 
-        state float32 [S], normalised. taken: called once the images are needed no longer; what it raises ends
-        the call. Only that is waited for. seen [n, W], hidden [W]: where image tokens and the hidden state of
-        the last token are written, of a policy that decodes.
+        state float32 [S], normalised. taken: called once the images are not needed any longer; an exception
+        ends the call. Only the reading of the images is waited for. seen [n, W], hidden [W]: outputs for
+        image tokens and the hidden state of the last token, if the policy decodes.
         """
         prefix = self.prefix
         with self._observing, prefix.call():
@@ -136,7 +136,7 @@ class PlainStages:
                 if seen is not None and hidden is not None:
                     seen.copy_(prefix.seen)
                     hidden.copy_(prefix.hidden)
-            finally:  # whoever lends the images may overwrite them when this is over, whatever it came to
+            finally:  # the images may be overwritten after this, even after an error
                 resize.upload.end()
         taken()
         return length
@@ -152,11 +152,12 @@ class PlainStages:
         guides: Guides | None = None,
         joints: Sequence[int] | None = None,
     ) -> Pending:
-        """Sample a chunk from a prefix. Once its graphs are made nothing is waited for or allocated here.
+        """Sample a chunk from a prefix. Once its graphs are made this blocks on nothing and allocates
+        nothing.
 
-        As of engine.stages.stages.Stages, but one chunk: noise float32 [1, H, A]; state float32 [1, S], for a
-        policy that takes a state; its prefix's slot and length; guides: what it must agree with, None =
-        nothing; joints: numbers of an action that magnitudes count, None = the policy's.
+        As in engine.stages.stages.Stages, but for one chunk: noise float32 [1, H, A]; state float32 [1, S],
+        for a policy that takes a state; the slot and length of the prefix; guides: what it must agree with,
+        None = nothing; joints: numbers of an action that magnitudes count, None = the policy's.
         """
         ((slot,), (length,)), (guide,) = (slots, lengths), guides or (None,)
         (counted,) = joints or (self.policy.joints,)
@@ -169,11 +170,11 @@ class PlainStages:
             return chunk.pending()
 
     def chunk(self, steps: int) -> PlainChunk:
-        """A new one."""
+        """Returns a new PlainChunk."""
         return PlainChunk(self.policy, steps, self._time_rule, self._solver)
 
     def advance(self, chunk: PlainChunk, steps: int) -> None:
-        """The next steps of a chunk. The caller holds `denoising`."""
+        """Compute the next steps of a chunk. The caller holds `denoising`."""
         step = self.step
         step.variant = chunk.tokens, chunk.form, chunk.joints
         self._capture(step, self._moving)
@@ -184,12 +185,12 @@ class PlainStages:
 
     @contextmanager
     def denoising(self) -> Iterator[None]:
-        """One call at a time, ordered after the one before it."""
+        """One call at a time, ordered after the one before."""
         with self._denoising, self.step.call():
             yield
 
     def resize(self, images: Sequence[np.ndarray]) -> Resize:
-        """The stage of images of such sizes, uint8 [H, W, 3] each."""
+        """The stage for these image sizes; images uint8 [H, W, 3] each."""
         sizes = tuple(image.shape for image in images)
         pixels = self.prefix.pixels[: len(sizes)]
         return self._resizes.get(sizes) or self._resizes.put(sizes, Resize(self.policy, pixels, self._memory))
@@ -209,15 +210,15 @@ class PlainStages:
 
 
 class CapturedPlainSeats:
-    """The `Seats` of plain stages: every chunk's step is a replay of its own, so that its bits do not depend
-    on the others, and weights are read once for each."""
+    """`Seats` of plain stages: every chunk's step is its own replay, so its bits do not depend on other
+    chunks, and weights are read once for each chunk."""
 
     def __init__(self, stages: PlainStages, count: int, steps: int) -> None:
         self.count, self.steps, self._stages = count, steps, stages
         self._chunks = [stages.chunk(steps) for _ in range(count)]
 
     def prepare(self) -> None:
-        """Steps of whole chunks are the same: `PlainStages.build` makes them."""
+        """Does nothing: `PlainStages.build` captures the steps."""
 
     @torch.inference_mode()
     def take(
@@ -229,7 +230,7 @@ class CapturedPlainSeats:
         guide: Inpainting | None = None,
         joints: int | None = None,
     ) -> None:
-        """See Seats. Raises ValueError for a guide of another chunk."""
+        """See Seats. Raises ValueError for a guide of another shape."""
         with self._stages.denoising():
             counted = joints or self._stages.policy.joints
             self._chunks[seat].begin(noise, state, kv, guide, counted)
@@ -240,7 +241,7 @@ class CapturedPlainSeats:
             self._chunks[seat].given["state"].copy_(state)
 
     def leave(self, seat: int) -> None:
-        """Nothing of a chunk is computed unless it is asked for."""
+        """Does nothing: a chunk is computed only when it is asked for."""
 
     @torch.inference_mode()
     def step(self, taken: Sequence[int]) -> None:
@@ -262,7 +263,7 @@ class CapturedPlainSeats:
 
 
 def _groups(pairs: Sequence[tuple[int, int]]) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Pairs of one number of images, some numbers of words at a time, and what to call them."""
+    """Pairs with one number of images, GROUP numbers of words at a time, and a name for each group."""
     groups = []
     for views in sorted({count for count, _ in pairs}):
         same = [pair for pair in pairs if pair[0] == views]

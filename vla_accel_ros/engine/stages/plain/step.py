@@ -1,9 +1,9 @@
-"""One step of a chunk, as a policy's plain functions compute it, captured.
+"""One step of a chunk: a policy's plain functions, captured.
 
-Launch by launch a chunk of SmolVLA is thousands of kernels of a few microseconds. There is a graph for each
-length of a prefix, as nothing is padded. It serves chunks of any number of steps, whole or staggered: flow
-time, step size, the strength of guidance and what the solver adds are numbers on the device. Keys and values
-go through a buffer of the stage, so that one graph serves every slot of the pool.
+Without capture a chunk of SmolVLA is thousands of kernels of a few microseconds. There is a graph for each
+prefix length, because nothing is padded. It serves chunks of any number of steps, whole or staggered: flow
+time, step size, the strength of guidance and the solver's coefficients are numbers on the device. Keys and
+values are copied to a buffer of the stage, so that one graph serves every slot of the pool.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from vla_accel_ros.models.policies import CapturablePolicy
 
 class PlainChunk:
     """One chunk between its steps, on the device. numbers float32 [steps, 5]: flow time, step size, strength
-    of the guidance and models.flow.solver.Rate in each step; before float32 [1, H, A]: the network's velocity
-    in the last one; at: the step that is next."""
+    of guidance and models.flow.solver.Rate of each step; before float32 [1, H, A]: the network's velocity in
+    the last step; at: the next step."""
 
     def __init__(self, policy: CapturablePolicy, steps: int, time_rule: str, solver: str = EULER) -> None:
         config = policy.config
@@ -54,9 +54,9 @@ class PlainChunk:
     def begin(
         self, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None, joints: int
     ) -> None:
-        """Noise float32 [1, H, A] and, for a policy that takes a state, state float32 [1, S], of host or
-        device; kv: of its prefix; joints: numbers of an action that magnitudes count. Nothing is waited for.
-        Raises ValueError for a guide of another chunk."""
+        """noise float32 [1, H, A] and, for a policy that takes a state, state float32 [1, S], on host or
+        device; kv: of the prefix; joints: numbers of an action that magnitudes count. Does not block. Raises
+        ValueError for a guide of another shape."""
         check_fits(guide, self._shape)
         steps = len(self._times)
         strengths = [0.0] * steps if guide is None else guide.strengths(self._times)
@@ -81,19 +81,19 @@ class PlainChunk:
         self.joints = joints
 
     def pending(self) -> Pending:
-        """The chunk on its way to the host, as it is in the current stream's order."""
+        """The chunk as it is in the current stream's order, on its way to the host."""
         return self.readback.all()
 
 
 NEEDED = {Form.FREE: (), Form.GUIDED: ("target", "weights"), Form.COMMITTED: ("committed",)}
-"""What a step reads of a chunk beside x and the state."""
+"""What a step reads of a chunk besides x and the state."""
 
 
 class PlainStep(Stage):
     """The next step of one chunk. solver: see models.flow.solver.
 
-    variant: tokens of its prefix, its form, and the robot's joints. It is captured before a chunk is loaded,
-    as its body moves x.
+    variant: number of tokens in the prefix, the form, and the robot's joints. Capture it before a chunk is
+    loaded, because its body changes x.
     """
 
     variant: tuple[int, Form, int]
@@ -120,7 +120,7 @@ class PlainStep(Stage):
         self._order = torch.arange(config.horizon, device=self.device)
 
     def load(self, chunk: PlainChunk) -> None:
-        """Take over a chunk of the variant."""
+        """Load a chunk of the variant into the buffers."""
         assert chunk.kv is not None
         self._x.copy_(chunk.readback.x)
         if self._before is not None:
@@ -133,14 +133,14 @@ class PlainStep(Stage):
             into.copy_(part)
 
     def advance(self, chunk: PlainChunk) -> None:
-        """The next step of the chunk that is loaded."""
+        """Compute the next step of the loaded chunk."""
         self._numbers.copy_(chunk.given["numbers"][chunk.at])
         self.run()
         chunk.readback.magnitudes[0, chunk.at].copy_(self._moved)
         chunk.at += 1
 
     def store(self, chunk: PlainChunk) -> None:
-        """Give it back."""
+        """Copy the loaded chunk back."""
         chunk.readback.x.copy_(self._x)
         if self._before is not None:
             chunk.before.copy_(self._before)
@@ -157,8 +157,8 @@ class PlainStep(Stage):
         self._x.add_(self._update)
 
     def _field(self) -> tuple[Tensor, Tensor]:
-        """The velocity with guidance and without, operation by operation as models.flow.rtc and
-        models.flow.committed have it."""
+        """The velocity with guidance and without it, with the same operations as models.flow.rtc and
+        models.flow.committed."""
         (tokens, form, _), x, (t, _, strength) = self.variant, self._x, self._numbers[:3]
         kv, time = first_tokens(self._kv, tokens), self._numbers[:1]
         if form is Form.COMMITTED:

@@ -1,12 +1,12 @@
 """From pixels to image tokens: large products with one pass over the rows between them.
 
-Encode begins with the cameras' own pixels, so that nothing is computed for an image before its graph. Its
-products are those of kernels/cuda where the device's table says so, else they are cuBLAS, which is near its
-limit at these sizes. Residuals are added by the product itself, or by the norm after it.
+Encode begins with the cameras' own pixels, so nothing is computed for an image before its graph. Products are
+those of kernels/cuda where the device's table says so, else cuBLAS, which is near its limit at these sizes.
+The product itself adds the residual, or the norm after it.
 
-In fp8 there are as many launches. What makes the rows of a product (a norm, a gelu) leaves them in fp8 with
-their scales. A product that a pass follows leaves its scales to that pass (`Product`): cuBLAS is faster so.
-Residuals are added by the norm after a product. Products of attention's results stay bfloat16.
+fp8 has as many launches. The pass before a product (a norm, a gelu) writes its rows in fp8 with their scales.
+If a pass follows a product, that pass applies the scales (`Product`), because cuBLAS is faster so. The norm
+after a product adds the residual. Products of attention's output stay bfloat16.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.pixels import PixelRule
 
 Left = tuple[Tensor | None, Tensor | None]
-"""What a layer of the image encoder leaves for the next to add, and its bias."""
+"""What a layer of the image encoder leaves for the next one to add, and its bias."""
 
 VISION_COST = 1.5
-"""Times as long as one of the prefix stack an operation of the image encoder takes, in its smaller products;
-as measured on an H200."""
+"""Time of an operation of the image encoder relative to one of the prefix stack, because its products are
+smaller; measured on an H200."""
 
 
 def tower_of(model: Pi, offload: float = 0.0, slots: int | None = None) -> LayerRing:
-    """The image encoder's layers, that share of them streamed: query, key and value, output, fc1, fc2."""
+    """The image encoder's layers, a share of them streamed: query, key and value, output, fc1, fc2."""
     layers = [
         (_qkv(layer), (layer.self_attn.out_proj,), (layer.mlp.fc1,), (layer.mlp.fc2,))
         for layer in _layers(model)
@@ -57,11 +57,11 @@ def _qkv(layer: Layer) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
 
 
 class Encode(Layered):
-    """`images` images of one forward, as they come from the cameras, made patches of by a rule.
+    """Encodes `images` images in one forward, from the cameras' pixels, which a rule turns into patches.
 
-    tower: gives the layers' matrices, see `tower_of`, which all stages of a model share; None = all resident.
-    upload: where they are put; patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first;
-    tokens [N * tokens, W]: what the prefix stack gets.
+    tower: gives the layers' matrices, see `tower_of`; all stages of a model share it; None = all resident.
+    upload: takes the images; patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first;
+    tokens [N * tokens, W]: the input of the prefix stack.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Encode(Layered):
         return ops.add_product(self._fed, fc2, mlp.fc2.bias, self._x, self._y)
 
     def _enter(self) -> None:
-        """The first layer's input x."""
+        """Compute the first layer's input x."""
         self.ops.patches(self.upload.views, self._patch, self.patches)
         embeddings, patch = self._vision.embeddings, self._vision.embeddings.patch_embedding
         embedded = F.linear(self.patches, patch.weight.flatten(1), patch.bias)
@@ -117,7 +117,7 @@ class Encode(Layered):
         torch.add(embedded, embeddings.position_embedding.weight, out=x)
 
     def _leave(self, left: Left) -> None:
-        """The tokens, of x and what the last layer adds to it."""
+        """Compute the tokens, from x and what the last layer left to add."""
         last, (y, bias) = self._vision.post_layernorm, left
         self.ops.add_layer_norm(self._x, y, bias, last.weight, last.bias, self._normed)
         self.ops.bias_product(self._normed, self._projector.weight, self._projector.bias, self.tokens)
@@ -127,7 +127,7 @@ class Encode(Layered):
 
 
 class EncodeFp8(Encode):
-    """small: of the model's image encoder, layer by layer; other arguments: see Encode."""
+    """Encode with fp8 products. small: the image encoder's layers; other arguments: see Encode."""
 
     def __init__(
         self,

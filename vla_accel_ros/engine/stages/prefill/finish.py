@@ -1,8 +1,8 @@
-"""The hidden state of a prefix's last token, which the first token of text is read from.
+"""The hidden state of a prefix's last token, from which the first token of text is computed.
 
-Few frames are asked about, so prefill leaves out the last layer but for its keys and values. Here it is
-computed for one row, by the five launches of a denoising step on the prefix stack's weights; or, where those
-are there in 8 bits alone, as prefill computes rows in 8 bits.
+Few frames are asked about, so prefill computes only keys and values of the last layer. This stage computes
+that layer for one row, with the five launches of a denoising step on the prefix stack's weights; or, if those
+exist only in 8 bits, with 8-bit rows as in prefill.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vla_accel_ros.models.pi.model import Pi
 class Finish(Stage):
     """The last layer for the last token of a prefix, whose input Prefill kept in carry.
 
-    slots, lengths int32 [1]: where the prefix is and how long; hidden [1, 1, W]: after the final norm.
+    slots, lengths int32 [1]: place and length of the prefix; hidden [1, 1, W]: after the final norm.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Finish(Stage):
         self._scaled = Norm.of(self._x, scaled=True)
 
     def set(self, slot: int, length: int) -> None:
-        """Where the prefix is and how long."""
+        """Set the slot and the length of the prefix."""
         self._inputs.put(slots=[slot], lengths=[length])
 
     def body(self) -> None:
@@ -60,7 +60,7 @@ class Finish(Stage):
         mlp_norm = self._scaled._replace(scale=self.prefix.mlp_norm[index][None])
         self._x.copy_(self.carry[self.slots.long()][:, None])
         norm.leave(self._x)
-        # Its own key is in the pool already: it is written beside and not read.
+        # The token's own key is in the pool already: the one computed here goes to a scratch buffer.
         ops.rotary_qkv(
             self._x, layer.qkv, self.cos, self.sin, self.lengths - 1, self._q, self._k, self._v, self._zeros,
             self._zeros, norm,
@@ -75,7 +75,7 @@ class Finish(Stage):
 
 
 class FinishInt8(Finish):
-    """small: the last layer of the prefix stack; other arguments: see Finish."""
+    """Finish with int8 rows. small: the last layer of the prefix stack; other arguments: see Finish."""
 
     def __init__(self, *arguments: Any, small: Int8Layer) -> None:
         super().__init__(*arguments)

@@ -1,8 +1,8 @@
-"""Prefixes in groups of layers, so that something else may be computed between two of them.
+"""Computes prefixes in groups of layers, so that other work may run between two of them.
 
-Encode and prefill have one set of buffers, so there is one frame in progress. Whatever else needs them has
-what is left of that frame computed first (`Groups.finish`): policies avoid it, because it takes as long as
-several groups, but no order of calls tears a prefix.
+Encode and prefill have one set of buffers, so only one frame is in progress. A call that needs the buffers
+first computes the rest of that frame (`Groups.finish`). Policies avoid this, because it takes as long as
+several groups, but no order of calls corrupts a prefix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vla_accel_ros.engine.stages.stage import Stage
 
 
 class Chain(Protocol):
-    """What is needed of engine.stages.stages.Stages; see there."""
+    """The part of engine.stages.stages.Stages that Groups uses."""
 
     pool: KVPool
     images: Tensor
@@ -41,9 +41,10 @@ class Chain(Protocol):
 
 @dataclass(eq=False)
 class Frame:
-    """A prefix in progress. slot: which it is written to; length, images: its tokens, and those of images.
+    """A prefix in progress. slot: where it is written; length, images: number of all tokens, and of image
+    tokens.
 
-    groups: that are not computed; partition: on which they will be. dropped: nobody wants it. error: that
+    groups: not computed yet; partition: where they will be. dropped: nobody wants the frame. error: what
     ended it.
     """
 
@@ -61,12 +62,12 @@ class Frame:
         return bool(self.groups) and isinstance(self.groups[0][0][0], Encode)
 
     def drop(self) -> None:
-        """Compute nothing more of it; from any thread, without waiting."""
+        """Compute nothing more of the frame. Call it from any thread; it never blocks."""
         self.dropped = True
 
 
 class Groups:
-    """count: groups of a frame."""
+    """Computes frames in `count` groups."""
 
     def __init__(self, stages: Chain, count: int) -> None:
         self.count, self._stages = count, stages
@@ -83,7 +84,7 @@ class Groups:
         slot: int,
         taken: Callable[[], None] = lambda: None,
     ) -> Frame:
-        """Compute the first group of a prefix; arguments as of Stages.observe, but for one frame."""
+        """Compute the first group of a prefix; arguments as in Stages.observe, but for one frame."""
         stages = self._stages
         with stages.prefixing():
             encode = stages.encode(len(images))
@@ -98,7 +99,7 @@ class Groups:
                     self._record(frame)
                     self._recorded.add((encode, prefill, frame.partition))
                 self._next(frame)
-            finally:  # whoever lends the images may overwrite them when this is over, whatever it came to
+            finally:  # the images may be overwritten after this, even after an error
                 encode.upload.read()
                 encode.upload.end()
             taken()
@@ -107,7 +108,8 @@ class Groups:
 
     @torch.inference_mode()
     def advance(self, frame: Frame) -> None:
-        """Compute its next group, if another call has not done so. Raises what ended it."""
+        """Compute the frame's next group, if another call has not done so. Raises the error that ended the
+        frame."""
         with self._stages.prefixing(frame):
             if frame.groups:
                 self._next(frame)
@@ -117,24 +119,24 @@ class Groups:
             raise RuntimeError(f"a frame was broken off between two of its groups: {frame.error!r}")
 
     def launched(self) -> Callable[[], None]:
-        """Waits for the last group that was launched, also once another one was launched behind it."""
+        """Returns a function that waits for the work launched so far, even if more is launched behind it."""
         if self._device.type != "cuda":
             return lambda: None
         return current_stream(self._device).record_event().synchronize
 
     def finish(self, wanted: Frame | None = None) -> None:
-        """Compute what is left of the frame in progress, unless it is the wanted one. The caller has the
+        """Compute the rest of the frame in progress, unless it is the wanted one. The caller holds the
         buffers."""
         frame = self._frame
         while frame is not None and frame is not wanted and frame is self._frame:
             if frame.dropped:
                 self._frame = None
                 break
-            with suppress(Exception):  # whose frame it is will be told, not who comes between
+            with suppress(Exception):  # the frame's owner gets the error, not this caller
                 self._next(frame)
 
     def build(self, images: np.ndarray, prompt: Tensor, slot: int) -> None:
-        """Record all groups of such a frame."""
+        """Record the graphs of all groups of such a frame."""
         frame = self.begin(images, lambda: prompt, slot)
         while frame.groups:
             self.advance(frame)
@@ -145,7 +147,7 @@ class Groups:
         return deque(self._made[encode, prefill])
 
     def _record(self, frame: Frame) -> None:
-        """The graphs of all groups, before the first is computed: see engine.stages.prefill.layered."""
+        """Record the graphs of all groups before the first is computed: see engine.stages.prefill.layered."""
         for group in frame.groups:
             for stage, layers in group:
                 with stage.only(layers):

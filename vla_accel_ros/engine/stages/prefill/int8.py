@@ -1,7 +1,7 @@
-"""Encode and prefill of int8 rows: four products a layer, and a pass before each that leaves its rows.
+"""Encode and prefill with int8 rows: four products a layer, each after a pass that writes its rows.
 
-The pass before a product of normed rows is the norm. Results of attention and of activations are rounded by a
-pass of their own. What follows a product (bias, residual, gelu, gate) is done within it.
+The norm writes the rows of the product after it. Separate passes round attention's output and the MLP's
+activations. A product's epilogue applies bias, residual, gelu or gate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vla_accel_ros.models.processing.pixels import PixelRule
 
 
 class EncodeInt8(Encode):
-    """small: of the model's image encoder, layer by layer; other arguments: see Encode."""
+    """Encode with int8 rows. small: the image encoder's layers; other arguments: see Encode."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class EncodeInt8(Encode):
 
 
 class PrefillInt8(Prefill):
-    """small: of the prefix stack, layer by layer; other arguments: see Prefill."""
+    """Prefill with int8 rows. small: the prefix stack's layers; other arguments: see Prefill."""
 
     def __init__(self, *arguments: Any, small: Sequence[Int8Layer]) -> None:
         super().__init__(*arguments)

@@ -1,8 +1,8 @@
-"""A stage of layers one after another, of which some may be computed by themselves, and how to group them.
+"""A stage of consecutive layers, some of which may be computed alone, and how to group them.
 
-The graph of some layers begins with what the layers before left in the stage's buffers, so it is the same
-kernels with the same numbers as in one graph of all. Recording a graph computes its layers more than once:
-record all parts first, and then compute them, from the first on.
+The graph of some layers begins with what the earlier layers left in the stage's buffers, so it has the same
+kernels and numbers as one graph of all layers. Recording a graph runs its layers, so record all parts first,
+and then compute them in order.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from vla_accel_ros.engine.stages.stage import Stage
 
 Part = tuple["Layered", tuple[int, int]]
-"""A stage, and which of its layers: the first, and the one after the last."""
+"""A stage and a range of its layers: the first, and the one after the last."""
 
 
 class Layered(Stage):
-    """costs: of each layer, to be compared with those of other stages. variant: the layers that are computed,
-    (first, end); None = all."""
+    """A stage of layers. costs: of each layer, comparable with those of other stages. variant: the layers to
+    compute, (first, end); None = all."""
 
     def __init__(self, device: torch.device, costs: Sequence[float]) -> None:
         super().__init__(device)
@@ -48,7 +48,7 @@ class Layered(Stage):
 
     @contextmanager
     def only(self, layers: tuple[int, int]) -> Iterator[None]:
-        """Of these layers alone are records and calls in the block."""
+        """Records and calls in the block are of these layers alone."""
         self.variant = layers
         try:
             yield
@@ -57,31 +57,31 @@ class Layered(Stage):
 
     @abstractmethod
     def _enter(self) -> None:
-        """Make the first layer's input of the stage's."""
+        """Compute the first layer's input from the stage's inputs."""
 
     @abstractmethod
     def _layer(self, index: int, left: Any) -> Any:
-        """Compute a layer. left: what the one before left in buffers to be added, None before the first;
-        returns what this one leaves."""
+        """Compute a layer. left: what the layer before left in buffers to be added, None before the first;
+        returns what this layer leaves."""
 
     @abstractmethod
     def _leave(self, left: Any) -> None:
-        """Make the stage's outputs of the last layer's."""
+        """Compute the stage's outputs from the last layer's."""
 
 
 def layer_cost(rows: int, keys: int, width: int, attended: int, qkv: int, mlp: int) -> float:
-    """Operations of a layer.
+    """Number of operations of a layer.
 
-    keys: that each row reads; attended, qkv, mlp: columns of attention's results, of the product before it,
-    and of the matrices of the MLP together.
+    keys: read by each row; attended, qkv, mlp: columns of attention's output, of the product before it, and
+    of all matrices of the MLP together.
     """
     return 2.0 * rows * (width * (qkv + attended + mlp) + 2 * keys * attended)
 
 
 def grouped(stages: Sequence[Layered], count: int) -> list[list[Part]]:
-    """The layers of some stages, one stage after the other, in `count` groups of about the same cost.
+    """The layers of some stages, one stage after another, in `count` groups of about the same cost.
 
-    Raises ValueError where there are fewer layers.
+    Raises ValueError if there are fewer layers.
     """
     layers = [(stage, index) for stage in stages for index in range(len(stage.costs))]
     groups: list[list[Part]] = []
@@ -93,9 +93,10 @@ def grouped(stages: Sequence[Layered], count: int) -> list[list[Part]]:
 
 
 def sizes(costs: Sequence[float], count: int) -> list[int]:
-    """How many of these, in order, are in each of `count` groups of about the same cost, at least one.
+    """How many of these layers, in order, are in each of `count` groups of about the same cost; at least one
+    each.
 
-    Raises ValueError where there are fewer.
+    Raises ValueError if there are fewer layers.
     """
     if not 1 <= count <= len(costs):
         raise ValueError(f"{len(costs)} layers cannot be in {count} groups; give 1 to {len(costs)}.")

@@ -1,9 +1,9 @@
 """From image tokens and a prompt to keys and values: large products with one pass over the rows between them.
 
-Products are cuBLAS. The prompt is padded to a bucket; lengths on the device keep what is beyond them from
-being read. Nobody reads the last layer but through its keys and values, so nothing else of it is computed;
-its input for the last token is kept, and engine.stages.prefill.finish makes the hidden state of it when
-somebody asks for text. Of fp8 products engine.stages.prefill.encode says how rows and scales come.
+Products use cuBLAS. The prompt is padded to a bucket; lengths on the device keep the padding from being read.
+The last layer is read only through its keys and values, so nothing else of it is computed; its input for the
+last token is kept, from which engine.stages.prefill.finish computes the hidden state if somebody asks for
+text. engine.stages.prefill.encode explains the rows and scales of fp8 products.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from vla_accel_ros.models.pi.model import Pi
 
 
 class Prefill(Layered):
-    """`batch` frames, of all images that `encode` takes together, and prompts of up to `bucket` tokens.
+    """Prefill of `batch` frames, with all images that `encode` takes and prompts of up to `bucket` tokens.
 
     image_tokens [images, W]: the encoder's; prompt int64 [B, bucket]; slots int32 [B]: where keys and values
     go; lengths int32 [B]: image and prompt tokens without padding. carry [slots of the pool, W], written at
-    slots: the input of the last layer for the last token. memory: what prefills share.
+    slots: the input of the last layer for the last token. memory: buffers shared by prefills. Raises
+    ValueError if a prefix does not fit into a slot.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Prefill(Layered):
         self._batch = torch.arange(batch, device=self.device)
 
     def set(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
-        """prompts int64 [t], each with t at most the bucket; slots: as many. Nothing is waited for."""
+        """prompts int64 [t], each with t at most the bucket; slots: as many. Does not block."""
         padded = np.zeros(self.prompt.shape, np.int64)
         there: list[tuple[int, Tensor]] = []
         for row, prompt in enumerate(prompts):
@@ -118,12 +119,13 @@ class Prefill(Layered):
         return self._down(layer.down)
 
     def _enter(self) -> None:
-        """The first layer's input x."""
+        """Compute the first layer's input x."""
         self._x[:, : self._images].copy_(self.image_tokens.view(self._x.shape[0], self._images, -1))
         torch.mul(self._table[self.prompt], self._scale, out=self._x[:, self._images :])
 
     def _down(self, weight: Tensor) -> Tensor | None:
-        """Add what a layer fed forward to x, or return it in parts for the next norm to add."""
+        """Add a layer's MLP output to x, or return the parts of a split-K product for the next norm to
+        add."""
         x, fed = self._x.flatten(0, 1), self._fed.flatten(0, 1)
         if self._made is None:
             x.addmm_(fed, weight.t())
@@ -132,21 +134,22 @@ class Prefill(Layered):
         return self._made
 
     def _norm(self, made: Tensor | None, weight: Tensor) -> None:
-        """Normed rows of x, to which parts are added before."""
+        """Norm the rows of x, after adding the parts if there are any."""
         if made is None:
             self.ops.rms_norm(self._x.flatten(0, 1), weight, self._normed.flatten(0, 1))
         else:
             self.ops.add_norm(self._x, made, self._normed, self._zeros, None, weight[None])
 
     def _attend(self, index: int) -> None:
-        """A layer's keys and values of qkv into the pool, and what its queries read of all."""
+        """Write a layer's keys and values from qkv into the pool, and attend to all."""
         self._place(self._qkv, self._q, index)
         self.ops.attend(
             self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended
         )
 
     def _leave(self, left: object) -> None:
-        """The last layer's keys and values into the pool, and its input for the last token."""
+        """Write the last layer's keys and values into the pool, and its input for the last token into
+        carry."""
         self._place(self._kv, self._q[:, :, :0], len(self.prefix.layers) - 1)
         self.carry[self.slots.long()] = self._x[self._batch, self.lengths.long() - 1]
 
@@ -156,13 +159,13 @@ class Prefill(Layered):
 
 
 class PrefillFp8(Prefill):
-    """small: of the prefix stack, layer by layer; other arguments: see Prefill."""
+    """Prefill with fp8 products. small: the prefix stack's layers; other arguments: see Prefill."""
 
     def __init__(self, *arguments: Any, small: Sequence[SmallLayer]) -> None:
         super().__init__(*arguments)
         self._small = small
         self._y = self._place_rows("y", self.prefix.attention_norm.shape[1]).flatten(0, 1)
-        # What Prefill has for these rows in bfloat16 is not needed.
+        # These fp8 rows reuse the bfloat16 buffers of Prefill, which are not needed here.
         self._normed_rows, self._fed_rows = Rows.within(self._normed), Rows.within(self._fed)
 
     def _layer(self, index: int, y: Product | None) -> Product | None:  # type: ignore[override]

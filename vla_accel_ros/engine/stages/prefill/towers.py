@@ -1,7 +1,8 @@
-"""The image encoder of a policy that acts by tokens as one captured stage: a camera's pixels to image tokens.
+"""The image encoder of a policy that acts by tokens as one captured stage: from a camera's pixels to image
+tokens.
 
-The towers are run as the plain model runs them, whose products are cuBLAS at their own size; what capturing
-takes away is launching their thousand small kernels one by one. Pixels are made in the same graph.
+The towers run the plain model's functions, whose products are cuBLAS at their own size. Capturing saves the
+launches of their thousand small kernels. The same graph prepares the pixels.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
 from vla_accel_ros.types import Observation
 
 MATRICES = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
-"""Of a block, those that can be streamed."""
+"""The matrices of a block that can be streamed."""
 
 
 class Towers(Stage):
-    """upload: where the image is put; tokens [n, W]: what becomes of it.
+    """Image encoders as a stage. upload: takes the image; tokens [n, W]: the result.
 
     offload: share of each tower's blocks whose weights are streamed, see engine.stages.memory.offload. Raises
-    ValueError where the host does not have the memory for them.
+    ValueError if the host has too little memory for them.
     """
 
     def __init__(self, policy: WordedPolicy, ops: Ops, offload: float = 0.0) -> None:
@@ -51,10 +52,11 @@ class Towers(Stage):
         self.tokens = torch.zeros(images, config.prefix.width, device=self.device, dtype=policy.kv_dtype)
 
     def embed(self, observation: Observation, policy: AnyPolicy, out: Tensor) -> tuple[int, int]:
-        """Write the prefix of an observation into out [max_tokens, W]; returns its tokens and its words.
+        """Write the embeddings of an observation into out [max_tokens, W]; returns the numbers of its tokens
+        and of its words.
 
-        policy: of a robot. Raises ValueError for what it cannot take, Torn if the image was overwritten. The
-        image is needed no longer then.
+        policy: the robot's. Raises ValueError for an observation that the policy cannot take, Torn if the
+        image was overwritten. The image is not needed after this.
         """
         given = policy.host_inputs(observation)
         words = torch.empty(len(given.tokens), dtype=torch.int64, device=self.device)
@@ -71,7 +73,7 @@ class Towers(Stage):
     def body(self) -> None:
         self._ops.patches(self.upload.views, self._size, self._square)
         pixels = self._square.view(1, -1, self._size, self._size)
-        # Both begin to copy before either is computed.
+        # Both towers begin to copy their weights before either is computed.
         dino, siglip = [
             _blocks(tower, iter(ring)) if ring.streamed else None for tower, ring in self._towers.items()
         ]
@@ -79,7 +81,7 @@ class Towers(Stage):
 
     @torch.inference_mode()
     def measure_offload(self) -> OffloadReport:
-        """What the streamed weights cost and save, with a black image in the buffers."""
+        """What streaming weights costs and saves, with a black image in the buffers."""
         with self._lock:
             self.upload.take([np.zeros((self._size, self._size, 3), np.uint8)])
             report = measure(self, list(self._towers.values()))
@@ -93,7 +95,7 @@ def _ring(tower: Tower, offload: float, device: torch.device) -> LayerRing:
 
 
 def _blocks(tower: Tower, ring: Iterator[tuple[Tensor, ...]]) -> Blocks:
-    """The tower's blocks, each with the matrices that the ring gives."""
+    """The tower's blocks, each with the matrices from the ring."""
     for block, matrices in zip(tower.blocks, ring, strict=True):
         weights = zip((f"{name}.weight" for name in MATRICES), matrices, strict=True)
         yield partial(functional_call, block, dict(weights))
