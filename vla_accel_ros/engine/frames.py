@@ -1,15 +1,15 @@
-"""How a frame's prefix comes into its slot, and how the same frame gets one with other words.
+"""Computes a frame's prefix into its slot, and prefixes of the same frame with other words.
 
-The rule of what such a second prefix uses again. Image tokens do not depend on the words, so the cameras of
-a frame are encoded once, whoever asks about it. Keys and values of a token depend, from the second layer on,
-on every token that it attends to. Where a prefix is causal (OpenVLA) those are the ones before: keys and
-values up to the first other word are copied and only the rest is computed. In PaliGemma's prefix (pi0, pi0.5)
-every token attends to every word, so with another word all keys and values are others, those of the images
-too: the whole prefill is computed again, as what continues anything else was never trained.
+What such a second prefix reuses: image tokens do not depend on the words, so a frame's images are encoded
+once, however many questions are asked. From the second layer on, keys and values of a token depend on every
+token that it attends to. In a causal prefix (OpenVLA) those are the earlier ones: keys and values up to the
+first different word are copied and only the rest is computed. In PaliGemma's prefix (pi0, pi0.5) every token
+attends to every word, so another word changes all keys and values, and the whole prefill is computed again;
+models were never trained to continue anything else.
 
-A frame is computed in one go or, by `EngineConfig.prefill_groups`, a group of layers at a time. Its request
-holds the slot from the first to the last group, which publishes the prefix: until then nobody can read it.
-One that is cancelled or fails between two groups gives the slot back.
+A frame is computed in one go or, with `EngineConfig.prefill_groups`, one group of layers at a time. Its
+request holds the slot from the first to the last group, which publishes the prefix; nobody can read it
+before. A request that is cancelled or fails between two groups frees the slot.
 """
 
 from __future__ import annotations
@@ -46,64 +46,66 @@ ENCODED_ONLY = (
 
 
 class Extent(NamedTuple):
-    """All tokens of a prefix, and those of images."""
+    """Number of all tokens of a prefix, and of its image tokens."""
 
     n_tokens: int
     n_images: int
 
 
 class Prefill(ABC):
-    """Computes prefixes into held slots of one pool. batches: whether it computes several in one forward, by
-    `observe_together`; groups: of layers, in which it computes a frame from `begin` on; None: in one go."""
+    """Computes prefixes into held slots of one pool. batches: whether `observe_together` computes several in
+    one forward; groups: the groups of layers in which it computes a frame from `begin` on, None: in one
+    go."""
 
     batches: bool = False
     groups: Groups | None = None
 
     @abstractmethod
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
-        """The prefix of an observation for a robot's policy, whose images are needed no longer then.
+        """Compute the prefix of an observation with a robot's policy; the images are not needed after this.
 
-        Raises ValueError for one that the policy cannot take, Torn if its images were overwritten.
+        Raises ValueError if the policy cannot take the observation, Torn if its images were overwritten.
         """
 
     def observe_together(
         self, observations: Sequence[Observation], policies: Sequence[AnyPolicy], slots: Sequence[int]
     ) -> list[Extent]:
-        """As `observe`, of several observations with the same number of images in one forward."""
+        """Like `observe`, for several observations with the same number of images in one forward."""
         raise NotImplementedError
 
     def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
-        """The first group of what `observe` computes, after which the images are needed no longer.
+        """Compute the first group of a frame; the images are not needed after this.
 
-        Raises as that.
+        Raises as `observe` does.
         """
         raise NotImplementedError
 
     @abstractmethod
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
-        """The prefix of a frame that is held, with other words; returns its tokens."""
+        """Compute the prefix of a held frame with other words; returns its number of tokens."""
 
     @abstractmethod
     def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
-        """The hidden state [W] of a prefix's last token after the final norm, which tokens begin with."""
+        """The hidden state [W] of a prefix's last token after the final norm, from which decoding begins."""
 
 
 def worded_policy(frame: Prefix) -> WordedPolicy:
-    """Of the robot that a frame was computed for."""
+    """The policy of the robot for which a frame was computed."""
     return cast(WordedPolicy, frame.embodiment.policy)
 
 
 class Preprocess:
-    """Turns observations into a policy's inputs, in any threads."""
+    """Turns observations into a policy's inputs. Safe to use from several threads."""
 
     def __init__(self, policy: AnyPolicy):
         self._policy = policy
         self._stream = torch.cuda.Stream(policy.device) if policy.device.type == "cuda" else None
 
     def __call__(self, observation: Observation, policy: AnyPolicy | None = None) -> PolicyInputs:
-        """The inputs; the observation's images are needed no longer. policy: of a robot, on the same device.
+        """Returns the inputs; the observation's images are not needed after this. policy: a robot's, on the
+        same device.
 
-        Raises ValueError for an observation the policy cannot take, Torn if its images were overwritten.
+        Raises ValueError if the policy cannot take the observation, Torn if its images were overwritten.
         """
         began_ns = TIMELINE.now_ns()
         inputs = self._inputs(observation, policy or self._policy)
@@ -124,12 +126,12 @@ class Preprocess:
         return inputs
 
     def upload(self, image: np.ndarray) -> Tensor:
-        """uint8 [H, W, 3] on the GPU, in the current stream's order: a copy, or the memory itself."""
+        """uint8 [H, W, 3] on the GPU, in the current stream's order: a copy, or mapped host memory itself."""
         return on_host(image, self._policy.device).to(self._policy.device, non_blocking=True)
 
 
 class PlainPrefill(Prefill):
-    """By the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
+    """Prefill by the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
 
     def __init__(self, policy: AnyPolicy, pool: KVPool, forward: Forward | None = None) -> None:
         self._policy, self._pool, self._preprocess = policy, pool, Preprocess(policy)
@@ -160,7 +162,7 @@ class PlainPrefill(Prefill):
         if not worded.causal:
             return self._whole(embeddings, slot)
         before = worded.words(frame.instruction, frame.state)
-        pairs = zip(words[:-1].tolist(), before.tolist())  # the last word is computed: it is continued
+        pairs = zip(words[:-1].tolist(), before.tolist())  # the last word's hidden state is needed
         alike = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
         return self._rest(embeddings, frame.slot, slot, frame.n_images + alike if alike else 0)
 
@@ -185,7 +187,7 @@ class PlainPrefill(Prefill):
 
 
 class EncodeOnly(Prefill):
-    """Encodes, for policies whose prefill is part of packed forwards, which take `embeddings` of a slot.
+    """Only encodes, for policies whose prefill is part of packed forwards; these read a slot's `embeddings`.
 
     towers: encode images instead of the plain network.
     """
@@ -215,14 +217,14 @@ class EncodeOnly(Prefill):
 
 
 class _InProgress(NamedTuple):
-    """frame: whose slot is held; robot: that it is computed for, as it was described when it began."""
+    """frame: holds its slot; robot: the embodiment at the frame's beginning."""
 
     frame: Frame
     robot: Embodiment
 
 
 class Frames:
-    """Requests to observe, of one engine. apart: actions are computed in another stream than frames."""
+    """Computes OBSERVE requests of one engine. apart: actions use another stream than frames."""
 
     def __init__(
         self, prefill: Prefill, pool: KVPool, prefixes: Prefixes, robots: Robots, apart: bool = False
@@ -231,13 +233,14 @@ class Frames:
         self._apart = apart
 
     def run(self, request: Request) -> Callable[[], None] | None:
-        """Compute and publish a frame, or its next group. Raises as Prefill.observe.
+        """Compute and publish a frame, or compute its next group. Raises as Prefill.observe does.
 
-        Returns what waits for the group, None for a whole frame: what is launched next waits for that on the
-        device. The last group publishes the frame at once, for the same reason.
+        With groups, returns a function that waits for the group. The last group publishes the frame at once,
+        because later work waits for it on the device.
 
-        Apart, a frame is published by what is returned, once it is computed: an action that began on it
-        earlier would hold up all actions in its stream until then.
+        A whole frame is published at once, and None is returned. But if actions have another stream
+        (`apart`), the returned function waits for the frame and publishes it: an action that began earlier on
+        it would hold up all actions in its stream.
         """
         if self._prefill.groups is not None:
             return self._advance(request, self._prefill.groups)
@@ -250,9 +253,9 @@ class Frames:
             return self._once_computed([request], [slot], publish)
 
     def run_together(self, requests: Sequence[Request]) -> Callable[[], None] | None:
-        """Compute several frames in one forward, and publish them as `run` does; where that fails or there is
-        none for several, each by itself, so that it fails alone. Those for which there is no slot wait again,
-        if they wait for room."""
+        """Compute several frames in one forward, and publish them as `run` does. If that fails or the prefill
+        cannot batch, each frame is computed alone, so that it fails alone. Frames without a free slot wait
+        again, if they wait for room."""
         free = self._pool.free
         for request in requests[free:]:
             request.begun = not request.waits
@@ -291,8 +294,8 @@ class Frames:
     def _once_computed(
         self, requests: Sequence[Request], slots: Sequence[int], publish: Callable[[], None]
     ) -> Callable[[], None] | None:
-        """Publish now or, apart, by what is returned, which waits for what the stream computes into the
-        slots and gives them back if that failed."""
+        """Publish now; or, apart, return a function that waits for the stream's work and publishes, and frees
+        the slots if that fails."""
         if not self._apart:
             publish()
             return None
@@ -316,7 +319,7 @@ class Frames:
         request.finished = True
 
     def drop(self, request: Request) -> None:
-        """Give back the slot of one that is not finished."""
+        """Free the slot of an unfinished request."""
         doing: _InProgress | None = request.progress
         request.progress = None
         if doing is not None:

@@ -1,7 +1,7 @@
-"""The requests of one engine that are not finished: who comes, who waits for a change, and who is taken out.
+"""The unfinished requests of one engine: submission, waiting for changes, and cancellation.
 
-A request that was cancelled is taken out when no lane computes its kind; a lane that does takes it out when
-its micro-batch is over. So whoever cancels never waits for the GPU, and what computes a kind needs no lock.
+A cancelled request leaves the queue at once if no lane computes its kind, else when that lane's micro-batch
+is over. So cancelling never waits for the GPU, and the code that computes a kind needs no lock.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from vla_accel_ros.engine.lanes.lane import Lane, sleep_s
 from vla_accel_ros.engine.request import OBSERVE, Request
 
 MOST_QUEUED = 256
-"""Requests that are not finished. Streams have a few each: more are somebody's who waits for none."""
+"""Most unfinished requests. Streams have a few each; more come from a caller that waits for none."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class QueueFull(RuntimeError):
-    """A request was not taken: too many wait."""
+    """A request was refused because too many are unfinished."""
 
 
 class Queue:
@@ -44,27 +44,27 @@ class Queue:
         self._requests: list[Request] = []
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._cancelled: deque[Request] = deque()  # to be taken out
-        self._left: deque[Request] = deque()  # taken out, and not yet told
-        self._callers: list[tuple[Callable[[], bool], threading.Event]] = []  # who wait, and for what
+        self._cancelled: deque[Request] = deque()  # cancelled, still in the queue
+        self._left: deque[Request] = deque()  # left the queue, on_progress not called yet
+        self._callers: list[tuple[Callable[[], bool], threading.Event]] = []  # callers' conditions
 
     @property
     def cancels(self) -> bool:
-        """Whether somebody was cancelled who is not taken out."""
+        """Whether a cancelled request is still in the queue."""
         return bool(self._cancelled)
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """All of them."""
+        """All requests in the queue."""
         with self._lock:
             return tuple(self._requests)
 
     def kinds_running(self) -> set[str]:
-        """What lanes run: nothing else of it may run, begin, or be taken out."""
+        """Kinds that lanes run now: no other request of them may run, begin, or leave the queue."""
         return {request.kind for lane in self._lanes for request in lane.batch}
 
     def add(self, request: Request) -> None:
-        """Raises QueueFull for one of no stream if MOST_QUEUED are there."""
+        """Add a request. Raises QueueFull if MOST_QUEUED are there and it belongs to no stream."""
         with self._lock:
             if len(self._requests) >= MOST_QUEUED and not request.stream:
                 raise QueueFull(
@@ -97,10 +97,10 @@ class Queue:
                 self._changed.wait(sleep_s(until_s, self._now_s()))
 
     def wait_for(self, there: Callable[[], bool]) -> None:
-        """Return after a change with which that is so, or after a while.
+        """Return after a change that makes there() true, or after a while.
 
-        Whoever changes something asks it, with the queue locked. Lanes change something several times a
-        chunk, and a thread that woke each time to look would take the interpreter from them.
+        The thread that makes a change calls there(), with the queue locked. Lanes change something several
+        times a chunk, and a thread that woke up each time to check would take the interpreter from them.
         """
         waits = there, threading.Event()
         with self._lock:
@@ -114,7 +114,7 @@ class Queue:
                 self._callers.remove(waits)
 
     def cancel(self, requests: Iterable[Request]) -> None:
-        """Have these taken out, if they are there, when `reap` or `settle` comes to them."""
+        """Mark these requests, if they are in the queue, for `reap` or `settle` to remove."""
         with self._lock:
             for request in requests:
                 if request in self._requests:
@@ -122,7 +122,7 @@ class Queue:
                     self._cancelled.append(request)
 
     def settle(self) -> None:
-        """Take out who was cancelled, now or when the micro-batch that runs is over."""
+        """Remove cancelled requests, now or when the running micro-batch is over."""
         while self._cancelled and self._may_reap() and self.choosing.acquire(blocking=False):
             try:
                 self.reap()
@@ -136,7 +136,7 @@ class Queue:
         return any(request.kind not in running for request in self._cancelled.copy())
 
     def reap(self) -> None:
-        """Take out who was cancelled, of the kinds that no lane runs. Of whoever chooses."""
+        """Remove cancelled requests of the kinds that no lane runs. The caller holds `choosing`."""
         if not self._cancelled:
             return
         running = self.kinds_running()
@@ -148,9 +148,10 @@ class Queue:
                 self._left.append(request)
 
     def leave(self, request: Request, cancelled: bool = False) -> bool:
-        """Give back what is held for a request and take it out; False if it is not there.
+        """Free what a request holds and remove it; False if it is not in the queue.
 
-        In the lane where it ran: what it has read may be used again after what that lane was given to do.
+        This happens in the context of the lane where it ran, so that memory it reads is reused only after
+        that lane's work.
         """
         with self._lock:
             if request not in self._requests:
@@ -174,14 +175,14 @@ class Queue:
         return True
 
     def tell_left(self) -> None:
-        """Tell those that `reap` took out."""
+        """Call on_progress of the requests that `reap` removed."""
         while self._left:
-            with suppress(IndexError):  # another thread tells it
+            with suppress(IndexError):  # another thread took it
                 tell(self._left.popleft())
 
 
 def tell(request: Request) -> None:
-    """Call on_progress. One that raises keeps no other from being called."""
+    """Call on_progress; log its exception, so that other callbacks are still called."""
     try:
         if request.on_progress is not None:
             request.on_progress(request)

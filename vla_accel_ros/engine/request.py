@@ -1,8 +1,8 @@
-"""What somebody wants of the engine, and what one launch computes of it.
+"""A request to the engine, and the micro-batch that one launch computes.
 
-A request is a chain of micro-requests: encode (vision and, where nothing else computes it, the prefix),
-prefill, denoise, decode. `stage` says which one is next, so a request can be left between any two of them and
-taken up again. A micro-batch is one stage of one or more requests.
+A request is a chain of micro-requests: encode (images and, if nothing else computes it, the prefix), prefill,
+denoise, decode. `stage` is the next one, so a request can pause between any two and go on later. A
+micro-batch is one stage of one or more requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
-if TYPE_CHECKING:  # policies plan with requests where there is no torch
+if TYPE_CHECKING:  # policies use requests without torch
     from vla_accel_ros.engine.config import Split
     from vla_accel_ros.engine.kv.pool import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # policies plan with requests where there is no torch
 
 OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
 WHOLE = "whole"
-"""Kind of action requests that are denoised whole where others are in seats; see `Request.kind`."""
+"""Kind of action requests that are denoised whole while others are in seats; see `Request.kind`."""
 ENCODE, PREFILL, DENOISE, DECODE = "encode", "prefill", "denoise", "decode"
 
 _FIRST_STAGE = {OBSERVE: ENCODE, REWORD: PREFILL, ASK: PREFILL, ACT: DENOISE}
@@ -38,46 +38,50 @@ class Cancelled(RuntimeError):
 
 @dataclass(eq=False)
 class Request:
-    """What one caller wants, from submission to result. The caller sets the fields up to on_progress; the
-    engine sets the others, in the lane that runs it.
+    """A caller's request, from submission to result. The caller sets the fields up to on_progress; the engine
+    sets the others, in the lane that runs it.
 
     want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about. task: of a fleet's robot, what is
         known of it (fleet.task.Task).
-    observation: of OBSERVE; observe: gives it when the request begins, so that it is the newest then, or None
-        if there is nothing new, which ends the request without a result.
-    prefix: what the others read; None: the robot's newest when they begin.
-    priority: higher goes first among equals. not_before_s: not acted on the same frame again earlier.
-    within_s: a frame that is finished later after its submission, or an action after its beginning, is late.
-    period_s: how often at most the like of it is wanted; 0 = not known.
+    observation: of OBSERVE; observe: returns it when the request begins, so that it is the newest then, or
+        None if there is none that is new, which ends the request without a result.
+    prefix: what the other requests read; None: the robot's newest when they begin.
+    priority: higher goes first. not_before_s: do not act on the same frame again before this time.
+    within_s: deadline: a frame is late if finished later than this after its submission, an action after its
+        beginning. period_s: shortest period of such requests; 0 = unknown.
     stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
         the forwards of later frames. False: it is finished as soon as possible.
-    waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it; a frame that
-        waits is older when it is observed, so those of robots do not.
+    waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it. A waiting
+        frame is observed later and its images are older, so robots' frames do not wait.
 
     first: of a stream of actions: True: only the first chunk of a frame, denoised whole; False: only further
-        ones; None: either.
+    chunks; None: either.
 
-    Of ACT. state float [D]: the newest joints, for a policy with a state token. sense: gives them when the
-    request begins, (state, stamp_ns) or None. noise float [H, A], steps, guidance, committed: see Engine.act.
-    step_states float [S, D]: the joints for each step of a chunk in a seat, as Chunk.step_states recorded
-    them; None: the newest where EngineConfig.joints_each_step says so.
-    commits: of a guided stream, given a frame's stamp_ns, how many leading actions of a chunk of it are
-    committed by now, None while nothing is; more of them are something new to act on.
-    agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request, whose
-    prefix and state are known then, before its first micro-batch.
-    Of ASK and REWORD. question: other words than the prefix's; None: its own. max_tokens, sampling, seed,
-    stop: see Engine.ask.
-    on_progress: called in the lane after each micro-batch that advanced it, the last one included, and once
-    when it is cancelled. It may submit and cancel, but not wait.
+    Of ACT:
+    state float [D]: the newest joints, for a policy with a state token. sense: returns them when the request
+        begins, (state, stamp_ns) or None. noise float [H, A], steps, guidance, committed: see Engine.act.
+    step_states float [S, D]: the joints for each step of a staggered chunk, as recorded in Chunk.step_states;
+        None: the newest if EngineConfig.joints_each_step is set.
+    commits: of a guided stream: for a frame's stamp_ns, the number of leading actions of its chunk that are
+        committed by now, None while chunks are not guided; more committed actions are something new to act
+        on.
+    agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request before
+        its first micro-batch, when its prefix and state are known.
 
-    stage: what is next. kind: what of the runner computes it, one of OBSERVE, ACT, WHOLE and ASK, to which
-    REWORD belongs; two micro-batches of a kind never run at once. number: in order of beginning.
-    instruction: that of the frame. fresh: the frame was not acted on before. awaited: all of it, or its next
-    token, was launched, and what that comes to is on its way. finished: nothing more is computed of it.
-    cancelled: before it was finished, its result is None. released: nothing is held for it any longer, but
-    its result. done: micro-batches so far. lane: where it ran last. partial: of its next token some groups of
-    layers are launched, and others are not. tokens: ids so far. pieces: text that nobody has read. result:
-    Prefix, Chunk, or the whole text."""
+    Of ASK and REWORD:
+    question: other words than the prefix's; None: its own. max_tokens, sampling, seed, stop: see Engine.ask.
+    on_progress: called in the lane after each micro-batch that advanced the request, including the last, and
+        once when it is cancelled. It may submit and cancel, but not wait.
+
+    Set by the engine:
+    stage: the next one. kind: which part of the runner computes it: OBSERVE, ACT, WHOLE or ASK (also for
+        REWORD); two micro-batches of one kind never run at once. number: in order of beginning. instruction:
+        the frame's. fresh: nobody acted on the frame before. awaited: all of it, or its next token, is
+        launched, and the result is pending. finished: nothing more is computed. cancelled: before it was
+        finished; its result is None. released: nothing but the result is held for it. done: micro-batches so
+        far. lane: where it ran last. partial: only some groups of layers of its next token are launched.
+        tokens: ids so far. pieces: unread text. result: a Prefix, a Chunk, or the whole text.
+    """
 
     want: str
     robot: str = ""
@@ -129,7 +133,7 @@ class Request:
     result: Prefix | Chunk | str | None = field(default=None, init=False)
     error: Exception | None = field(default=None, init=False)
     partial: bool = field(default=False, init=False)
-    progress: Any = field(default=None, init=False)  # of who computes it
+    progress: Any = field(default=None, init=False)  # state of the code that computes it
 
     def __post_init__(self) -> None:
         if self.want not in _FIRST_STAGE:
@@ -144,7 +148,7 @@ class Request:
 
     @property
     def writing(self) -> bool:
-        """Whether its next token was begun, and is not there."""
+        """Whether its next token has begun and is not there yet."""
         return self.partial or self.awaited
 
     @property
@@ -156,16 +160,16 @@ class Request:
 
 
 def by_priority(requests: Sequence[Request]) -> list[Request]:
-    """The highest priority first; among equals in order of submission."""
+    """The highest priority first; equal priorities in order of submission."""
     return sorted(requests, key=lambda request: -request.priority)
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one launch computes: a stage of some requests.
+    """The work of one launch: a stage of some requests.
 
-    steps: how many denoising steps or tokens; 0 = to the end. draft: ids that may be the next tokens of the
-    request whose stage is PREFILL. split: of the processors while it runs, None = as its lane has it.
+    steps: number of denoising steps or tokens; 0 = to the end. draft: ids that may be the next tokens of the
+    request whose stage is PREFILL. split: of the multiprocessors while it runs, None = the lane's.
     """
 
     stage: str
@@ -176,13 +180,13 @@ class MicroBatch:
 
     @property
     def kind(self) -> str:
-        """Under what its duration is known: "act.denoise"."""
+        """Name under which its duration is recorded: "act.denoise"."""
         return f"{self.requests[-1].want}.{self.stage}"
 
 
 @contextmanager
 def failing_alone(request: Request) -> Iterator[None]:
-    """What is raised within ends this request with that error; the others of its micro-batch go on."""
+    """An exception in the block ends this request with that error; the others of its micro-batch go on."""
     try:
         yield
     except Exception as error:

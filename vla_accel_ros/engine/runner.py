@@ -1,9 +1,9 @@
-"""Computes micro-batches: the prefill, the actor and the text decoder that fit a policy and what was chosen.
+"""Computes micro-batches: chooses the prefill, the actor and the text decoder for a policy and its options.
 
-Policies that act by flow prefill and denoise by the plain network or by captured stages: those of kernels,
-where the family has them, else the plain functions, if it says that they can be captured. Those that act by
-tokens prefill a whole prefix and continue it, or only encode, and compute prefills and tokens of several
-frames in one forward. Text needs a language head, and a prefix to continue.
+Policies that act by flow prefill and denoise with the plain network or with captured stages: stages of
+kernels if the model family has them, else the plain functions if the policy can be captured. Policies that
+act by tokens prefill a whole prefix and continue it, or only encode, and compute prefills and tokens of
+several frames in one forward. Text needs a language head and a prefix to continue.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, Wor
 class ModelRunner:
     """Everything of one engine that computes; see engine.scheduler.Runner.
 
-    robots: whom it serves; more may be added at any time. offload: what streamed weights cost and save, once
-    the stages are prepared; None without any. Raises ValueError for choices that the policy does
-    not have.
+    robots: the robots it serves; more may be added at any time. Attribute offload: what streaming weights
+    costs and saves, once the stages are prepared; None without it. Raises ValueError for options that the
+    policy does not support.
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class ModelRunner:
             if speaks:
                 self.text = TextDecoder(policy, config, self.pool, forward)
         apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)
-        # The stream of a GPU that read a prefix last, and what it has waited for.
+        # The stream that last waited for a prefix, and the event it waited for.
         self._reads: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
         self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots, apart)
         self.lanes = self._make_lanes()
 
     def _make_prefill(self, kernels: bool) -> Prefill:
-        """With its stages, if there are any."""
+        """The prefill; makes its stages, if there are any."""
         policy, config = self.policy, self.config
         if not config.fast:
             return PlainPrefill(policy, self.pool)
@@ -151,13 +151,13 @@ class ModelRunner:
 
     @property
     def copied_bytes(self) -> int:
-        """Memory of the quantised copies of weights so far; see engine.stages.precision."""
+        """Bytes of the quantised copies of weights so far; see engine.stages.precision."""
         stages = self.stages.small.nbytes if isinstance(self.stages, Stages) else 0
         stages += 0 if self.int8 is None else self.int8.nbytes
         return stages + (0 if self.packed_forward is None else self.packed_forward.copied_bytes)
 
     def scheduling(self, profile: Profile) -> SchedulingPolicy:
-        """The scheduling policy that fits."""
+        """The scheduling policy for these options."""
         config, tokens, times = self.config, 0, None
         if isinstance(self.actor, PackedTokenActor):
             tokens = self.actor.tokens
@@ -239,13 +239,13 @@ class ModelRunner:
             self.text.drop(request)
 
     def remove(self, robot: str) -> None:
-        """Serve a robot no longer, and give its newest frame back. For one whose stream has ended: requests
+        """Stop serving a robot, and release its newest frame. Call it after its stream has ended: requests
         that have begun are finished, unless they are cancelled."""
         self.robots.remove(robot)
         self.prefixes.remove(robot)
 
     def prepare(self, views: Iterable[int], prompts: Iterable[int], progress: Progress) -> None:
-        """See Engine.prepare. `offload` is measured afterwards."""
+        """See Engine.prepare. Measures `offload` at the end."""
         views, prompts = tuple(views), tuple(prompts)
         if isinstance(self.actor, PackedTokenActor):
             self.actor.prepare(prompts, progress)
@@ -285,7 +285,7 @@ class ModelRunner:
         progress: Progress,
         forms: Sequence[Form],
     ) -> None:
-        """What a lane needs that runs these, on its stream, whose urgency graphs keep."""
+        """Prepare what a lane with these kinds needs, on its stream, whose priority the graphs keep."""
         if len(self.lanes) > 1 and isinstance(self.stages, Stages):
             if WHOLE in kinds:
                 self.stages.build((), (), steps, progress=progress, forms=forms)
@@ -299,7 +299,8 @@ class ModelRunner:
                 self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 
     def _prefill(self, request: Request) -> Callable[[], None] | None:
-        """A frame's prefix or its next group, the same with other words, or what an answer begins with."""
+        """Compute a frame's prefix or its next group, the frame with other words, or the beginning of an
+        answer."""
         with torch.inference_mode():
             if request.want == OBSERVE:
                 return self.frames.run(request)
@@ -316,7 +317,7 @@ class ModelRunner:
             return None
 
     def _reworded(self, frame: Prefix, question: str) -> Prefix:
-        """The same frame with other words, instead of the handle that is given back."""
+        """The same frame with other words; releases the given handle."""
         with self.pool.filling() as slot:
             n_tokens = self.prefill.reword(frame, question, slot)
             prefix = self.prefixes.beside(frame, slot, n_tokens, question)
@@ -328,7 +329,7 @@ def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | 
     positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
     weights = {INT8: INT8, INT4: INT4, W8A8_INT4: INT4}.get(config.precision)
     rows = int8 if config.precision in ROWS_EVERYWHERE else None
-    if config.precision == W8A8_INT4 and not config.keep_exact:  # the stack is there for rows of int8 alone
+    if config.precision == W8A8_INT4 and not config.keep_exact:  # the stack has int8 weights only
         weights, rows = None, int8
     model = policy.model
     words = Words(model.embed_tokens, model.logits)
@@ -338,7 +339,7 @@ def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | 
 
 
 def _int8(policy: AnyPolicy, config: EngineConfig) -> Int8 | None:
-    """What stages of rows in 8 bits have. Raises ValueError for a calibration that does not fit."""
+    """Weights for stages with rows in 8 bits. Raises ValueError for a calibration that does not fit."""
     if config.precision not in ROWS:
         return None
     calibration = read(Path(config.calibration), policy.model) if config.calibration else None

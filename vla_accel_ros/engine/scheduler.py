@@ -1,12 +1,12 @@
-"""The one place that decides what runs next: schedule, run, postprocess.
+"""Decides what runs next: schedule, run, postprocess.
 
-All that anybody wants of an engine is a `Request` in one queue. A step asks the policy which micro-requests
-run now, together; the runner computes them; what is finished leaves the queue. Requests of a stream of frames
-wait until there is something new to act on, so frames never queue: the newest wins.
+Everything wanted of an engine is a `Request` in one queue. In each step the scheduling policy chooses the
+micro-requests that run now, together; the runner computes them; finished requests leave the queue. Requests
+of a stream of frames wait until there is something new to act on, so frames never queue up: the newest wins.
 
 Several lanes may run at once. They choose one after another, and never run requests of one kind (frames,
-actions in seats, whole actions, text) at the same time: what computes a kind is its own, and needs no lock.
-What the GPU still computes when a lane chooses again (`Lane.ahead`) is behind it in the lane's stream.
+staggered actions, whole actions, text) at the same time, so the code that computes a kind needs no lock. Work
+that the GPU still computes when a lane chooses again (`Lane.ahead`) comes earlier in the lane's stream.
 """
 
 from __future__ import annotations
@@ -32,52 +32,54 @@ from vla_accel_ros.engine.readiness import Readiness
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
 
 FAILED_AGAIN_S = 0.1
-"""How soon a lane's thread goes on after a step that failed."""
+"""Pause of a lane's thread after a step that failed."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
-    """Computes micro-batches. `run` may be called by several lanes at once, for requests of different kinds;
-    while it runs, the others may be called for requests of other kinds, but not at once."""
+    """Computes micro-batches. Several lanes may call `run` at once, for requests of different kinds. While it
+    runs, the other methods may be called for requests of other kinds, but by one caller at a time."""
 
     prefixes: Prefixes
 
     def first_stage(self, request: Request) -> str:
-        """The stage that a request begins with. Raises ValueError for one that this policy does not have."""
+        """The first stage of a request. Raises ValueError for a request that the policy cannot compute."""
         ...
 
     def kind(self, request: Request) -> str:
-        """What computes it, see `Request.kind`; does not change from submission on."""
+        """The request's kind, see `Request.kind`; fixed from its submission on."""
         ...
 
     def room(self, request: Request) -> bool:
-        """Whether there is room to begin it."""
+        """Whether there is room to begin the request."""
         ...
 
     def begin(self, request: Request) -> None:
-        """Take a request in, whose prefix is held and whose state is known."""
+        """Begin a request whose prefix is held and whose state is known."""
         ...
 
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
-        """Advance the requests: `finished` and `result` of those that are finished, `error` of those that
-        failed. What it raises is the error of all of them.
+        """Advance the requests: sets `finished` and `result` of those that are finished, `error` of those
+        that failed. An exception is the error of all of them.
 
-        Where that is not known before the device has computed it, it returns what waits for it and then sets
-        it, and has set `awaited` of the requests of which nothing more can be launched until then. The lane
-        may launch the next one before it calls that. What it raises is the error of all of them, too.
+        If the device has yet to compute that, it sets `awaited` of the requests that cannot advance further
+        until then, and returns a function that waits for the device and then sets the results. The lane may
+        launch its next micro-batch before it calls that function, whose exception is the error of all
+        requests, too.
         """
         ...
 
     def drop(self, request: Request) -> None:
-        """Give back what a request holds beside its prefix; it is finished, failed or cancelled."""
+        """Free what a finished, failed or cancelled request holds besides its prefix."""
         ...
 
 
 class Scheduler:
     """The requests of one engine. Safe to use from several threads.
 
-    clock: monotonic seconds. lanes: where micro-batches run; none: one. streams: of robots, that run.
+    clock: monotonic seconds. lanes: where micro-batches run, by default one. Attribute `streams`: of the
+    robots, while they run.
     """
 
     def __init__(
@@ -97,16 +99,16 @@ class Scheduler:
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """All that are not finished, in order of submission."""
+        """All unfinished requests, in order of submission."""
         return self._queue.requests
 
     @property
     def degradation(self) -> Degradation:
-        """What is given up for overload, and what was so far."""
+        """What is given up for overload now, and what has been given up so far."""
         return self.policy.degradation if isinstance(self.policy, Degrading) else Degradation()
 
     def now_s(self) -> float:
-        """By the clock."""
+        """Seconds on the scheduler's clock."""
         return self._clock()
 
     def newest(self, robot: str = "") -> Prefix | None:
@@ -114,28 +116,29 @@ class Scheduler:
         return self._runner.prefixes.newest(robot)
 
     def submit(self, request: Request) -> Request:
-        """Queue a request; returns it. Raises ValueError for one that this engine cannot compute, QueueFull
-        for one of no stream if too many are not finished."""
+        """Queue a request; returns it. Raises ValueError if this engine cannot compute it, QueueFull if too
+        many requests are unfinished and it belongs to no stream."""
         request.stage = self._runner.first_stage(request)
         request.kind = self._runner.kind(request)
         self._queue.add(request)
         return request
 
     def step(self, lane: Lane | None = None) -> tuple[Request, ...]:
-        """Schedule, run, postprocess: one micro-batch; returns the requests in it, () if none may run now.
+        """Schedule, run and postprocess one micro-batch; returns the requests that advanced, () if none did.
 
-        Not for what the lane calls (on_begin, on_progress, on_ran): those submit and cancel.
+        Do not call it from callbacks that the lane calls (on_begin, on_progress, on_ran): those may submit
+        and cancel.
         """
         lane = lane or self.lanes[0]
         lane.lock.acquire()
         return self._step(lane)
 
     def wait(self, request: Request, until: Callable[[Request], bool] = lambda r: r.released) -> Request:
-        """Return when nothing is held for a request any longer, or when `until` is true; steps the lanes
-        meanwhile where nobody else does. `until` is asked by any thread, with the queue locked: it takes no
+        """Return when nothing is held for the request any longer, or when `until` is true. Steps the lanes
+        that have no thread meanwhile. Any thread may call `until`, with the queue locked, so it must take no
         lock.
 
-        Raises what it failed with, Cancelled if it was cancelled.
+        Raises the request's error, or Cancelled if it was cancelled.
         """
 
         def there() -> bool:
@@ -158,21 +161,22 @@ class Scheduler:
         return request
 
     def wake(self) -> None:
-        """Have all who wait check again: something may have changed."""
+        """Have all waiting threads check again: something may have changed."""
         self._queue.wake()
 
     def cancel(self, *requests: Request) -> None:
-        """Finish none of these; a micro-batch that runs is computed to its end. From any thread, and from
-        what the garbage collector calls. Does nothing to what is finished already."""
+        """Cancel these requests; a running micro-batch is computed to its end. Call it from any thread, also
+        from the garbage collector. Ignores finished requests."""
         self._queue.cancel(requests)
         self._queue.settle()
 
     def forget(self, robot: str | None = None) -> None:
-        """Cancel the action requests that have begun, of one robot or all: it was moved otherwise."""
+        """Cancel the action requests that have begun, of one robot or of all: the robot was moved in another
+        way."""
         self.cancel(*(r for r in self.requests if r.want == ACT and r.begun and robot in (None, r.robot)))
 
     def skip(self, robot: str = "") -> None:
-        """Act on no frame that there is already."""
+        """Act on none of the robot's present frames."""
         self._readiness.skip(robot)
 
     def start(self) -> None:
@@ -181,40 +185,41 @@ class Scheduler:
             lane.start(partial(self._turn, lane))
 
     def stop(self) -> None:
-        """End the threads, and cancel what is not finished."""
+        """End the threads, and cancel all unfinished requests."""
         for lane in self.lanes:
             lane.stop(self.wake)
         self.cancel(*self.requests)
 
     def join(self, robot: str, stream: Stream) -> None:
-        """A robot's stream begins; with the first, the lanes get threads. Raises ValueError if it runs."""
+        """Begin a robot's stream; the first stream starts the lanes' threads. Raises ValueError if it runs
+        already."""
         self.streams.join(robot, stream)
 
     def leave(self, robot: str) -> None:
-        """A robot's stream ends, and what is not finished of it; with the last, the threads of the lanes.
-        Returns after the micro-batches that run, unless it is called in one."""
+        """End a robot's stream and cancel its requests; the last stream stops the lanes' threads. Returns
+        after the running micro-batches, unless a lane's thread calls it."""
         if not self.streams.leave(robot):
             return
         requests = [request for request in self.requests if request.robot == robot]
         self.cancel(*requests)
         if not any(lane.entered for lane in self.lanes):
             for request in requests:
-                with suppress(Exception):  # it was cancelled, or failed: nobody is told here
+                with suppress(Exception):  # cancelled or failed: nobody needs the error here
                     self.wait(request)
 
     def _turn(self, lane: Lane, given_up: Callable[[], bool]) -> None:
-        """Step, or wait until that may be of use."""
+        """Step the lane, or wait until a step may be useful."""
         seen = self._queue.changes
         try:
             if self.step(lane):
                 return
-        except Exception:  # a request's own error is in the request; this is a defect, and must be seen
+        except Exception:  # a request keeps its own error; this is a bug, so log it
             _LOG.exception("lane '%s': a step failed; it goes on", lane.name)
             seen, lane.again_s = self._queue.changes, self._clock() + FAILED_AGAIN_S
         self._queue.wait(seen, lane.again_s, given_up)
 
     def _step(self, lane: Lane) -> tuple[Request, ...]:
-        """With the lane's lock, which is given back."""
+        """One step by a caller that holds the lane's lock; releases the lock."""
         idle = False
         try:
             with lane.computing():
@@ -235,14 +240,14 @@ class Scheduler:
                 self._end(lane)
             finally:
                 lane.lock.release()
-            # Who found the lane taken meanwhile waits for a change; what it brought may not have been seen.
+            # Threads that could not lock the lane wait for a change, and the last one may not have been seen.
             if not idle or self._queue.changes != lane.looked:
                 self.wake()
             self._queue.settle()
 
     def _chooses(self, lane: Lane) -> bool:
-        """Whether the lane chooses what to run next. Where it chose nothing and nothing has changed since, it
-        comes for what runs ahead."""
+        """Whether the lane chooses its next micro-batch. It does not while a first chunk holds it off, nor if
+        it last chose nothing, nothing has changed since and there is work ahead to wait for."""
         now_s = self._clock()
         if lane.holds_off(now_s):
             self._queue.look(lane)
@@ -263,8 +268,9 @@ class Scheduler:
         return batch
 
     def _run(self, lane: Lane, batch: MicroBatch | None) -> Launched | None:
-        """Launch it behind what runs ahead, of which the older is postprocessed; None if it may run ahead
-        itself. Where there is none, the oldest of what runs ahead is."""
+        """Launch a micro-batch behind the work that runs ahead, and postprocess what is due of that work.
+        Returns the launch to postprocess, None if it runs ahead itself. Without a batch, postprocesses the
+        oldest work ahead."""
         if batch is None:
             self._postprocess(lane, lane.ahead.popleft() if lane.ahead else None)
             return None
@@ -285,7 +291,8 @@ class Scheduler:
         return None
 
     def _postprocess(self, lane: Lane, launched: Launched | None) -> None:
-        """Wait for its results; the finished leave, give back what they hold, and are told."""
+        """Wait for the results; finished requests leave the queue, free what they hold, and have on_progress
+        called."""
         if launched is None:
             return
         batch = launched.batch
@@ -299,7 +306,7 @@ class Scheduler:
         note(lane.name, batch, began_s, lane.ended_s)
         try:
             with self._queue.choosing:
-                # Of what ran ahead some may have been taken out meanwhile.
+                # Requests of a batch that ran ahead may have left the queue meanwhile.
                 there = [request for request in batch.requests if not request.released]
                 if launched.computed and all(request.error is None for request in batch.requests):
                     self.profile.note(batch.kind, len(batch.requests), took_s)
@@ -317,7 +324,7 @@ class Scheduler:
 
     @contextmanager
     def _taking_in(self, lane: Lane, batch: MicroBatch) -> Iterator[None]:
-        """While answers are told their tokens, text runs: no answer is taken out then."""
+        """While answers take in their tokens, text counts as running, so that no answer leaves the queue."""
         with self._queue.choosing:
             running, lane.batch = lane.batch, (*lane.batch, *batch.requests)
         try:
@@ -326,7 +333,7 @@ class Scheduler:
             lane.batch = running
 
     def _end(self, lane: Lane) -> None:
-        """The lane runs nothing any more; who was cancelled meanwhile is taken out."""
+        """The lane runs nothing any longer; cancelled requests leave the queue."""
         lane.batch = ()
         if self._queue.cancels:
             with self._queue.choosing:
@@ -357,14 +364,14 @@ class Scheduler:
         for request in begins:
             if not request.released:
                 self._begin(request)
-        # One that begins drops those of another instruction.
+        # A request that begins cancels those with another instruction.
         left = tuple(request for request in batch.requests if not request.released)
         if len(left) == len(batch.requests):
             return batch
         return replace(batch, requests=left) if left else None
 
     def _begin(self, request: Request) -> None:
-        """Take a request in; one that fails at once is finished."""
+        """Begin a request; one that fails at once is finished."""
         request.begun, request.begun_s = True, self._clock()
         held, request.prefix = request.prefix, None
         try:
@@ -387,7 +394,7 @@ class Scheduler:
             self._runner.begin(request)
         except Exception as error:
             request.error, request.finished = error, True
-        except BaseException as error:  # a panic of what it calls: nobody is to compute the rest of it
+        except BaseException as error:  # e.g. KeyboardInterrupt: the request cannot go on
             request.error, request.finished = Cancelled(f"a request to {request.want}: {error!r}"), True
             raise
         if request.want == ACT and request.stream and held is not None:
@@ -403,7 +410,7 @@ class Scheduler:
         return newest
 
     def _drop_other_words(self, new: Request) -> None:
-        """Nobody wants the actions of an instruction that is no more."""
+        """Cancel the robot's chunks for another instruction, which nobody wants now."""
         others = [
             old for old in self._acting(new.robot) if old is not new and old.instruction != new.instruction
         ]
@@ -412,8 +419,8 @@ class Scheduler:
             self._queue.reap()
 
     def _drop_overtaken(self, by: Request) -> None:
-        """Nobody wants the actions of an older frame once those of a newer one are there. One that another
-        lane finishes meanwhile comes to nothing."""
+        """Cancel chunks of older frames, which nobody wants once a newer chunk is finished. If another lane
+        finishes one meanwhile, its result is dropped."""
         if by.want == ACT and by.stream and by.result is not None:
             self._drop_older(by)
 

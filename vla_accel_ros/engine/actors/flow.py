@@ -1,9 +1,9 @@
-"""How a policy that acts by flow makes chunks: whole ones, or staggered in seats.
+"""Makes chunks for a policy that acts by flow: whole ones, or staggered in seats.
 
-Every chunk starts from noise that is a function of the seed and of what it is for (models.flow.noise), so it
-can be made again. Captured stages compute it where there are any, also one that agrees with the chunk being
-executed (models.flow.rtc); only guidance by the exact Jacobian always takes the plain network. Between
-submission and result nothing waits for the device.
+Every chunk starts from noise that is a function of the seed and of the chunk's request or time
+(models.flow.noise), so it can be computed again. Captured stages, if there are any, compute it, also with
+agreement with the chunk being executed (models.flow.rtc); only guidance by the exact Jacobian always uses the
+plain network. Between submission and result nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
 from vla_accel_ros.types import Chunk
 
 BESIDE = 3
-"""Slots for frames that no staggered chunk holds: the newest, one being computed, one asked about. Frames
-that are computed together need one each."""
+"""Slots for frames that no staggered chunk holds: the newest, one being computed, one for text. Frames that
+are computed together need one each."""
 
 
 @dataclass
 class _Denoising:
-    """policy: of the robot. origin float32 [D]: the state that the network is given, and that relative
-    actions are relative to. noise float32 [1, H, A] and state float32 [1, S], which may be of the host.
-    committed: leading actions. step_states float32 [D]: of each step so far, where they may differ."""
+    """policy: the robot's. origin float32 [D]: the state given to the network, to which relative actions are
+    relative. noise float32 [1, H, A] and state float32 [1, S]: may be on the host. committed: leading
+    actions. step_states float32 [D]: of each step so far, if they may differ."""
 
     policy: FlowPolicy
     origin: np.ndarray
@@ -58,13 +58,14 @@ class _Denoising:
 
     @property
     def exact(self) -> bool:
-        """Whether the derivative of the network is needed, which captured steps do not have."""
+        """Whether the network's derivative is needed, which captured steps do not have."""
         return self.guidance is not None and self.guidance.jacobian != "identity"
 
 
 class FlowActor:
-    """Action requests of one engine. policy: the engine's own, for what all robots share; what is a robot's
-    is its prefix's embodiment. stages: compute chunks instead of the plain network."""
+    """Computes the action requests of one engine. policy: the engine's own, for what all robots share; a
+    robot's own part comes from its prefix's embodiment. stages: compute chunks instead of the plain network.
+    Raises ValueError if there are too few slots for staggered chunks."""
 
     def __init__(
         self,
@@ -92,25 +93,25 @@ class FlowActor:
         elif count and isinstance(stages, PlainStages):
             self._seats = CapturedPlainSeats(stages, count, config.steps)
         elif count:
-            # Each by itself: else, in plain torch, a chunk's bits would depend on the others in its batch.
+            # Each chunk by itself: in plain torch a chunk's bits would depend on the others in its batch.
             given = count, config.steps, time_rule
             self._seats = PlainSeats(policy.model, *given, together=False, solver=config.solver)
         self._seated: dict[int, Request] = {}
-        self._noise_made: tuple[object, np.ndarray] | None = None  # the last, and of what it is a function
-        self._number = -1  # of the request that began last
+        self._noise_made: tuple[object, np.ndarray] | None = None  # the last noise, and its key
+        self._number = -1  # of the last request
 
     def first_stage(self, request: Request) -> str:
-        """DENOISE, always."""
+        """Always DENOISE."""
         return DENOISE
 
     def prepare(self) -> None:
-        """Capture what staggered chunks need, before the first."""
+        """Capture what staggered chunks need, before the first one."""
         if self._seats is not None:
             self._seats.prepare()
 
     def rehearse(self, slot: int, length: int, steps: int) -> None:
-        """Compute what is between two chunks of a prefix, for its time alone: a step of all seats or, without
-        seats, a chunk. Before the first request, and where there are captured stages."""
+        """Compute one step of all seats or, without seats, one chunk from a prefix, only to time it. Call it
+        before the first request; needs captured stages."""
         assert isinstance(self._stages, Stages)
         if isinstance(self._seats, CapturedSeats):
             self._seats.rehearse(slot, length)
@@ -129,7 +130,8 @@ class FlowActor:
         return len(self._seated) < self._seats.count or makes_way
 
     def begin(self, request: Request) -> None:
-        """Prepare noise and state, and take a seat. Raises ValueError for what the policy cannot take."""
+        """Prepare noise and state, and take a seat. Raises ValueError for arguments that do not fit the
+        policy."""
         prefix = request.frame
         policy = cast(FlowPolicy, prefix.embodiment.policy)
         if request.committed is not None and request.guidance is not None:
@@ -159,7 +161,8 @@ class FlowActor:
         request.progress = doing
 
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
-        """All steps of chunks that have no seat; one step of those that have. See engine.scheduler.Runner."""
+        """Compute all steps of chunks without a seat, and one step of the others. See
+        engine.scheduler.Runner."""
         seated = [request for request in batch.requests if request.progress.seat is not None]
         others = [request for request in batch.requests if request.progress.seat is None]
         made = self._step(seated, batch.steps or self._config.steps) if seated else []
@@ -171,16 +174,16 @@ class FlowActor:
             return None
         for request, _ in made:
             request.awaited = True
-        if made:  # whose results come last
+        if made:  # the last result comes last
             if self._config.noise != COHERENT:
-                self.noise(self._number + 1)  # that of the next, while the device computes
+                self.noise(self._number + 1)  # of the next request, while the device computes
             return partial(self._finish, made, made[-1][1].wait)
         over = torch.cuda.Event()
         over.record(current_stream(self._device))
         return partial(self._finish, made, over.synchronize)
 
     def drop(self, request: Request) -> None:
-        """Leave the seat."""
+        """Free the request's seat."""
         doing = request.progress
         if self._seats is not None and doing is not None and doing.seat is not None:
             self._seats.leave(doing.seat)
@@ -188,8 +191,8 @@ class FlowActor:
             doing.seat = None
 
     def noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
-        """Of an action request on a frame of that stamp, float32 [H, A]; see models.flow.noise. step_dt_s: of
-        the robot, None = the engine's."""
+        """Noise of an action request on a frame with that stamp, float32 [H, A]; see models.flow.noise.
+        step_dt_s: the robot's, None = the engine's."""
         config, shape = self._config, (self.horizon, self._policy.config.action_dim)
         coheres = config.noise == COHERENT
         times = stamp_ns, step_dt_s or config.step_dt_s
@@ -201,7 +204,7 @@ class FlowActor:
         return made[1].copy()
 
     def _agree(self, request: Request, prefix: Prefix, origin: np.ndarray) -> None:
-        """What an agreement means for this request."""
+        """Turn a recorded agreement into committed actions or guidance."""
         agreement = request.agreement
         if agreement is None or request.guidance is not None or request.committed is not None:
             return
@@ -212,7 +215,7 @@ class FlowActor:
             request.guidance = Guidance.of(policy, agreement, origin, self.horizon)
 
     def _noise(self, request: Request, prefix: Prefix) -> Tensor:
-        """float32 [1, H, A]: what was given, or the request's own."""
+        """float32 [1, H, A]: the given noise, or the request's own."""
         noise = request.noise
         if noise is None or isinstance(noise, int):
             number = self._number = request.number if noise is None else noise
@@ -224,7 +227,7 @@ class FlowActor:
 
     @torch.inference_mode()
     def _step(self, seated: list[Request], steps: int) -> list[tuple[Request, Pending]]:
-        """The next steps of chunks in seats, until some are finished; these leave their seats."""
+        """Compute the next steps of chunks in seats, until some are finished; these leave their seats."""
         assert self._seats is not None
         finished: list[Request] = []
         for _ in range(steps):
@@ -257,7 +260,7 @@ class FlowActor:
         return self._stages.submit(doing.noise, doing.state, *place, steps, guides, joints=joints)
 
     def _plain(self, doing: _Denoising, kv: KV, steps: int) -> Pending:
-        """By the plain network."""
+        """Compute a chunk with the plain network."""
         policy, guidance, held = doing.policy, doing.guidance, doing.committed
         start = doing.noise.to(policy.device)
         state = None if doing.state is None else doing.state.to(policy.device)
@@ -286,7 +289,7 @@ class FlowActor:
     def _finish(
         self, made: Sequence[tuple[Request, Pending]], wait: Callable[[], object] | None = None
     ) -> None:
-        """Set what these came to. wait: until all of a micro-batch is computed."""
+        """Set the results. wait: blocks until the whole micro-batch is computed."""
         if wait is not None:
             wait()
         for request, pending in made:

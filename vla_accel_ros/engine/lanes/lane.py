@@ -1,16 +1,16 @@
-"""A lane: where one micro-batch runs at a time.
+"""A lane: runs one micro-batch at a time.
 
-A caller that waits for a request may step a lane that nobody steps, so a script needs no thread. A running
-stack gives each lane a thread of its own (`Lane.start`) while streams of robots run (`Streams`). Lanes of one
-scheduler run at once; what each has of the GPU (a stream, its priority, a set of processors) is in the
-context that it computes in.
+A caller that waits for a request may step a lane without a thread, so a script needs no threads. In a running
+stack each lane has its own thread (`Lane.start`) while streams of robots run (`Streams`). Lanes of one
+scheduler run at once; each computes in a context with its share of the GPU (a stream, its priority, a set of
+processors).
 
-A lane with a thread runs ahead: while the GPU computes a short micro-batch, the next one is chosen and
-launched behind it, and only then is the result waited for. So the GPU does not wait for the host. A step
-and two groups of layers may be ahead at once when the next is chosen, as the host takes longer than a group
-does. Where there is no next one, the lane looks out for one until shortly before the oldest result is
-expected. What comes behind the first chunk of a frame is chosen shortly before that is over, as it acts on
-the newest joints, and the chunk is waited for before anything else is.
+A lane with a thread runs ahead: while the GPU computes a short micro-batch, the lane chooses and launches the
+next one, and only then waits for the result. So the GPU does not wait for the host. One step and two groups
+of layers may be ahead when the next is chosen, because the host takes longer than a group. If there is no
+next one, the lane looks for one until shortly before the oldest result is expected. Work behind the first
+chunk of a frame is chosen shortly before that chunk is over, because it acts on the newest joints, and the
+lane waits for the chunk before anything else.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from vla_accel_ros.engine.request import DECODE, DENOISE, OBSERVE, WHOLE, MicroB
 _LONGEST_WAIT_S = 1.0
 
 EARLY_S = 0.0004
-"""How long before a result is expected a lane begins to wait for it, and for nothing else."""
+"""How long before a result is expected a lane begins to wait for it alone."""
 GROUPS_AHEAD = 2
-"""Groups of layers beside a step that are ahead at most when the next is chosen."""
+"""Most groups of layers that are ahead, besides a step, when the next is chosen."""
 RISES = 0.05
-"""Weight of a micro-batch that took longer than the shortest."""
+"""Weight of a micro-batch that took longer than expected."""
 
 
 Timing = Callable[[MicroBatch], AbstractContextManager[Callable[[], float | None] | None]]
-"""Around what launches a micro-batch; gives what says how many seconds the device took for it, once it is
-computed."""
+"""Context around the launch of a micro-batch; yields a function that returns the device's seconds for it,
+once it is computed."""
 
 
 def _untimed(batch: MicroBatch) -> AbstractContextManager[None]:
@@ -46,12 +46,11 @@ def _untimed(batch: MicroBatch) -> AbstractContextManager[None]:
 
 @dataclass(eq=False)
 class Launched:
-    """A micro-batch that was launched. began_s: when; computed: whether there was anything to
-    compute; wait: returns when its results are there, None: they are. of_token: whether it is one of several
-    groups of a token of text. told: requests of it that know that they were advanced. device_s: what it took
-    there, None if that is not known; once its results are there. ahead_s: from when on it ran ahead, None: it
-    did not; over_s: when it is expected to be over.
-    """
+    """A launched micro-batch. began_s: time of launch; computed: whether there was anything to compute; wait:
+    blocks until the results are there, None: they are. of_token: whether it is one of several groups of a
+    token of text. told: its requests whose on_progress was called at the launch. device_s: returns the
+    device's seconds once the results are there, None if unknown. ahead_s: when it began to run ahead, None:
+    it did not; over_s: expected end."""
 
     batch: MicroBatch
     began_s: float
@@ -70,14 +69,14 @@ class Launched:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the whole first chunk of a frame, with which no further one has to agree."""
+        """Whether it is the whole first chunk of a frame, with which no further chunk has to agree."""
         one = self.batch.requests[0]
         return one.kind == WHOLE and one.first is True and one.commits is None
 
     @property
     def is_followed(self) -> bool:
-        """Whether the next may be launched behind it: a step, a group of a token or a frame, or a first
-        chunk. A whole frame that is published only once it is computed is none."""
+        """Whether the next micro-batch may be launched behind it: a step, a group of a token or of a frame,
+        or a first chunk; not a whole frame that is published only after it is computed."""
         if self.wait is None:
             return False
         requests = self.batch.requests
@@ -86,12 +85,14 @@ class Launched:
 
     @property
     def look_until_s(self) -> float:
-        """When somebody must wait for it: a little before it is over or, if it finishes nothing, after."""
+        """When to begin to wait for it: shortly before its expected end or, if it finishes nothing, shortly
+        after."""
         awaited = any(request.awaited for request in self.batch.requests)
         return self.over_s - EARLY_S if awaited else self.over_s + EARLY_S
 
     def complete(self) -> None:
-        """Return when its results are there. What is raised meanwhile is the error of all that have none."""
+        """Return when the results are there. An exception becomes the error of all requests without a
+        result."""
         try:
             if self.wait is not None:
                 self.wait()
@@ -100,14 +101,14 @@ class Launched:
 
 
 class Lane:
-    """name: as policies know it. computing: what a micro-batch is computed in, such as a CUDA stream. timing:
-    what times it on the device.
+    """name: for policies. computing: context in which micro-batches are computed, such as a CUDA stream.
+    timing: times micro-batches on the device.
 
-    lock: held by who steps the lane. batch: the requests in the micro-batch that is chosen or launched, ()
-    between two. ahead: what the GPU computes while the next is chosen, in order; runs_ahead: whether there
-    may be such. chosen_s, ended_s: when the last one was chosen, and when its results were there. looked: at
-    how many changes of the queue it has looked. again_s: when to look again, if nothing changes. idle_s:
-    until when nothing would be chosen then, as it was the last time.
+    lock: held while the lane is stepped. batch: requests of the chosen or launched micro-batch, () between
+    two. ahead: launched work that the GPU computes while the next is chosen, in order; runs_ahead: whether
+    that is allowed. chosen_s: when the last micro-batch was chosen; ended_s: when its results were there.
+    looked: number of changes of the queue that the lane has seen. again_s: when to check again if nothing
+    changes. idle_s: until when the last choice, which was nothing, stays valid if nothing changes.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Lane:
 
     @property
     def running(self) -> bool:
-        """Whether a thread of its own steps it."""
+        """Whether its own thread steps it."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -137,7 +138,7 @@ class Lane:
         return self._thread is threading.current_thread()
 
     def launch(self, batch: MicroBatch, run: Callable[[MicroBatch], Callable[[], None] | None]) -> Launched:
-        """Have what is not finished of it computed, waiting only for what `run` waits for."""
+        """Launch the unfinished requests of a micro-batch, blocking only as `run` does."""
         alive = tuple(request for request in batch.requests if not request.finished)
         launched = Launched(batch, self.chosen_s, computed=bool(alive))
         try:
@@ -151,16 +152,17 @@ class Lane:
         return launched
 
     def run_ahead(self, launched: Launched, now_s: float) -> None:
-        """It is waited for when the next of its kind is launched, or when its results are expected: as early
-        as the shortest of its kind lately, so that none is waited for too late."""
+        """Let it run ahead: the lane waits for it when the next of its kind is launched, or when its results
+        are expected. The estimate follows the shortest recent times, so that the wait never begins too
+        late."""
         free_s = self.ahead[-1].over_s if self.ahead else self.ended_s
         launched.ahead_s = now_s
         launched.over_s = max(now_s, free_s) + self._takes_s.get(_what(launched.batch), 0.0)
         self.ahead.append(launched)
 
     def holds_off(self, now_s: float) -> bool:
-        """Whether nothing is chosen now, as a first chunk is ahead that is not nearly over, or has something
-        behind it already."""
+        """Whether to choose nothing now: a first chunk is ahead that is not nearly over, or already has
+        something behind it."""
         if not self.ahead:
             return False
         first = next((one for one in reversed(self.ahead) if one.is_first), None)
@@ -170,24 +172,24 @@ class Lane:
         return True
 
     def due(self, behind: Launched | None = None) -> Iterator[Launched]:
-        """Of what runs ahead, what is waited for once this was launched behind it, taken out one by one:
-        until no other step is left, or one other group. All, where it does not run ahead itself."""
+        """The work ahead to wait for once `behind` is launched, removed one by one: all steps if that is a
+        step, all but one group if it is a group, everything if it does not run ahead itself."""
         step = behind.is_step if self.runs_ahead and behind is not None and behind.is_followed else None
         most = 0 if step else GROUPS_AHEAD - 1
         while self.ahead and (step is None or sum(one.is_step == step for one in self.ahead) > most):
             yield self.ahead.popleft()
 
     def looks_out(self, now_s: float) -> bool:
-        """Whether there is time to look out for what can be launched behind what runs ahead; sets when to
-        look again."""
+        """Whether there is time to look for work to launch behind what runs ahead; sets when to check
+        again."""
         if not self.ahead or not self.runs_ahead or now_s >= self.ahead[0].look_until_s:
             return False
         self.again_s = min(self.again_s, self.ahead[0].look_until_s)
         return True
 
     def took(self, launched: Launched, ended_s: float) -> float:
-        """Seconds that a micro-batch took, whose results were waited for until ended_s. Of one that ran ahead
-        that is the device's time: it may have been over before anybody waited."""
+        """Seconds that a micro-batch took, whose results were waited for until ended_s. If it ran ahead that
+        is the device's time, because it may have ended before the wait."""
         what, took_s = _what(launched.batch), ended_s - max(launched.began_s, self.ended_s)
         if launched.ahead_s is not None and launched.device_s is not None:
             device_s = launched.device_s()
@@ -199,8 +201,9 @@ class Lane:
         return took_s
 
     def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
-        """Call `turn` again and again in a thread. It runs something, or waits until something may be new or
-        until its argument, a function, returns True: the lane is being stopped."""
+        """Call `turn` repeatedly in a thread. `turn` runs something, or waits until something may be new or
+        its argument, a function, returns True because the lane is being stopped. Raises RuntimeError if the
+        thread runs."""
         if self.running:
             raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
         self._stopping = threading.Event()
@@ -210,8 +213,8 @@ class Lane:
         self._thread.start()
 
     def stop(self, wake: Callable[[], None]) -> None:
-        """End the thread after its present micro-batch, and wait for it. What runs ahead is waited for by
-        nobody any more."""
+        """End the thread after its present micro-batch, and wait for the thread. Nobody waits for work that
+        runs ahead."""
         self._stopping.set()
         self.runs_ahead = False
         wake()
@@ -225,7 +228,7 @@ def _what(batch: MicroBatch) -> tuple[str, int, int]:
 
 
 def _in_token(batch: MicroBatch) -> bool:
-    """Whether some groups of a token of its answers are launched, and others are not."""
+    """Whether only some groups of a token of its answers are launched."""
     return batch.stage == DECODE and any(request.partial for request in batch.requests)
 
 
@@ -240,22 +243,23 @@ def _run(turn: Callable[[Callable[[], bool]], object], stopping: threading.Event
 
 
 def sleep_s(wake_s: float, now_s: float | None = None) -> float:
-    """How long to wait until wake_s, of time.monotonic: not for ever, and not less than nothing."""
+    """Seconds to wait until wake_s, on time.monotonic: at least 0 and at most _LONGEST_WAIT_S."""
     left_s = wake_s - (time.monotonic() if now_s is None else now_s)
     return _LONGEST_WAIT_S if math.isinf(left_s) else min(max(left_s, 0.0), _LONGEST_WAIT_S)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """What a running stream tells and is told. due_s: when its next frame is expected, by the clock. on_ran:
-    told of each micro-batch and when it began."""
+    """Callbacks of a running stream. due_s: returns when its next frame is expected, on the clock. on_ran:
+    called with each micro-batch and when it began."""
 
     due_s: Callable[[], float] = lambda: math.inf
     on_ran: Callable[[MicroBatch, float], None] = lambda batch, began_s: None
 
 
 class Streams:
-    """running: by robot. start, stop: called with the first of them, and after the last."""
+    """The running streams by robot (`running`). start, stop: called with the first stream, and after the
+    last."""
 
     def __init__(self, start: Callable[[], None], stop: Callable[[], None]) -> None:
         self.running: dict[str, Stream] = {}
@@ -263,7 +267,7 @@ class Streams:
         self._joining, self._ending = threading.Condition(), False
 
     def join(self, robot: str, stream: Stream) -> None:
-        """A robot's stream begins. Raises ValueError if it runs."""
+        """Begin a robot's stream. Raises ValueError if it runs already."""
         with self._joining:
             self._joining.wait_for(lambda: not self._ending)
             if robot in self.running:
@@ -273,7 +277,7 @@ class Streams:
                 self._start()
 
     def leave(self, robot: str) -> bool:
-        """A robot's stream ends. Returns whether others go on; False if it did not run."""
+        """End a robot's stream. Returns whether others go on; False if it did not run."""
         with self._joining:
             if self.running.pop(robot, None) is None:
                 return False
@@ -289,10 +293,10 @@ class Streams:
         return False
 
     def due_s(self) -> float:
-        """When the next frame of any is expected."""
+        """When the next frame of any stream is expected."""
         return min((stream.due_s() for stream in tuple(self.running.values())), default=math.inf)
 
     def ran(self, batch: MicroBatch, began_s: float) -> None:
-        """Tell all of a micro-batch."""
+        """Report a micro-batch to all streams."""
         for stream in tuple(self.running.values()):
             stream.on_ran(batch, began_s)

@@ -1,8 +1,8 @@
-"""When micro-batches ran, for the timeline: in their lane on the host, and on the GPU by its events.
+"""Records when micro-batches ran, for the timeline: in their lane on the host, and on the GPU by events.
 
-A pair of CUDA events is recorded around what a micro-batch launches, from a ring made once; nothing waits for
-them. They are read when somebody reads the timeline: pairs that the GPU has not come to yet are left for the
-next time, and an event recorded then, on a stream of its own, tells where GPU time is on the host's clock.
+A pair of CUDA events, from a ring made once, is recorded around the launches of a micro-batch; nothing waits
+for them. They are read when somebody reads the timeline: pairs that the GPU has not reached are left for the
+next time. An event recorded then on its own stream relates GPU time to the host's clock.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from vla_accel_ros.engine.request import OBSERVE, MicroBatch
 from vla_accel_ros.timeline import TIMELINE, Event, Flows, flow
 
 PAIRS = 4096
-"""Micro-batches whose GPU times are kept, if nobody reads them."""
+"""Micro-batches whose GPU times are kept until they are read."""
 MOST_READ = 256
-"""At once: it takes a few milliseconds."""
+"""Most micro-batches per reading, which takes a few milliseconds."""
 
 
 def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
-    """A micro-batch ran in a lane. Times: seconds of the monotonic clock."""
+    """Record a micro-batch of a lane. Times: seconds of the monotonic clock."""
     begin_ns, end_ns = round(began_s * 1e9), round(ended_s * 1e9)
     detail: list[str | int] = []
     for request in batch.requests:
@@ -37,7 +37,7 @@ def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
 
 
 def flows_of(batch: MicroBatch) -> Flows:
-    """The frames that its requests are about, and of one that is observed all its images."""
+    """The flows of the requests' frames, and of all images of a frame that is observed."""
     frames: dict[tuple[int, str], None] = {}
     stamp_ns, robot = None, ""  # of the one before: most chunks of a step are of one frame
     for request in batch.requests:
@@ -58,10 +58,10 @@ class _Pair:
     end: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event(enable_timing=True))
     name: str = ""
     flows: Flows = ()
-    recorded: int = 0  # how often, and with that which micro-batch it is of; 0 while it runs
+    recorded: int = 0  # number of the micro-batch it timed; 0 while that runs
 
     def seconds(self) -> float | None:
-        """Between the two; waits for the second. None of a device that is gone."""
+        """Seconds between the two events; waits for the second. None if the device is lost."""
         try:
             self.end.synchronize()
             return float(self.begin.elapsed_time(self.end)) * 1e-3
@@ -70,7 +70,7 @@ class _Pair:
 
 
 class GpuTimes:
-    """Of the micro-batches of one lane, on the track "GPU, lane <name>"."""
+    """Times of the micro-batches of one lane, on the track "GPU, lane <name>"."""
 
     def __init__(self, lane: str, device: torch.device, pairs: int = PAIRS) -> None:
         self._track, self._device = f"GPU, lane {lane}", device
@@ -83,7 +83,7 @@ class GpuTimes:
 
     @contextmanager
     def __call__(self, batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
-        """See Timing; what is launched goes into the current stream. By the lane's thread."""
+        """See Timing; the launches go into the current stream. Call it from the lane's thread."""
         pair = self._pairs[self._count % len(self._pairs)]
         pair.recorded = 0
         stream = current_stream(self._device)
@@ -97,8 +97,8 @@ class GpuTimes:
                 pair.recorded = self._count
 
     def spans(self) -> list[Event]:
-        """The next that the GPU has computed and nobody was told of, in order, MOST_READ at most. Waits for
-        nothing but an event of a stream in which nothing else is."""
+        """The next unread micro-batches that the GPU has computed, in order, at most MOST_READ. Waits only
+        for an event in a stream of its own."""
         with self._reading:
             first = max(self._read, self._count - len(self._pairs))
             if first == self._count:
@@ -112,7 +112,7 @@ class GpuTimes:
                     if not pair.end.query():
                         break
                     event = self._event(pair, anchor_ns)
-                    if pair.recorded == number:  # the lane may have taken it again meanwhile
+                    if pair.recorded == number:  # the lane may have reused it meanwhile
                         found.append(event)
                 self._read = number
             return found
@@ -124,7 +124,7 @@ class GpuTimes:
 
 
 def _record(event: torch.cuda.Event, stream: torch.cuda.Stream) -> bool:
-    """Whether it could be. A device that is gone is for those to tell who compute on it."""
+    """Whether the event could be recorded. The code that computes on a lost device reports that."""
     try:
         event.record(stream)
     except RuntimeError:

@@ -1,23 +1,24 @@
-"""Flow chunks: whole, one after another, or staggered, several at their own noise levels in one batch.
+"""Schedules flow chunks: whole, one after another, or staggered, several at their own noise levels in one
+batch.
 
-Staggered: a chunk needs as many steps as ever, but each step advances all that have begun and finishes the
-oldest, so chunks leave at the rate of steps. Whatever is ready to begin joins the next step: one of them or,
-where there are more seats than steps, as many as keep the seats full. What is whole
-(`Request.whole`, as the first chunk of a frame with staggering "fresh") goes before all steps.
+A staggered chunk needs as many steps as a whole one, but each step advances all chunks that have begun and
+finishes the oldest, so chunks finish at the rate of steps. Ready chunks join the next step: one or, with more
+seats than steps, as many as keep the seats full. Whole chunks (`Request.whole`, such as the first chunk of a
+frame with staggering "fresh") go before all steps.
 
-Steps keep time with the joints. A step that no chunk begins in finishes none later, and costs as much as any
-other; so where a stream is about to bring newer joints, the step waits for them if they are expected before
-it would itself be over. Chunks then leave as evenly as joints come, and the processor is free in between. Not
-so where the first chunk of each frame is whole and frames are computed in the same lane: what is not finished
-before the next frame's first chunk is dropped. So what has begun is finished soon, and none begins that would
-not be finished before the next frame, if frames come as they did; steps then compute fewer chunks, and text
-has what is left.
+Steps keep time with the joints. A step in which no chunk begins costs as much as any other and lowers the
+later rate of chunks, so a step waits for newer joints of a stream if they are expected before it would be
+over. Chunks then finish as evenly as joints arrive, and the processor is free in between. This does not apply
+if the first chunk of each frame is whole and frames are computed in the same lane, because the next frame's
+first chunk drops unfinished chunks. Then chunks in progress are finished soon, and none begins that would not
+be finished before the next frame at the present frame rate; steps compute fewer chunks, and text gets the
+rest of the time.
 
-A frame goes before steps, but where it is computed in groups of layers its groups fill the time in which a
-step waits, as many as fit. Where none fits, the two alternate: a group follows a step at once, or waits for
-one more where that step ended a while ago; the next step waits for one group at most, and a frame for the
-steps between its groups. Whole chunks and groups do not alternate: a whole chunk takes as long as several
-groups. What goes before a frame goes before its next group, too; the rest waits for all of it.
+A frame goes before steps. But if it is computed in groups of layers, as many groups as fit run while a step
+waits. If none fits, the two alternate: a group follows a step at once, or waits for one more step if the last
+one ended a while ago; the next step waits for at most one group, and a frame for the steps between its
+groups. Whole chunks and groups do not alternate, because a whole chunk takes as long as several groups. What
+goes before a frame also goes before its next group; everything else waits for the whole frame.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from vla_accel_ros.engine.policies.policy import Backlog, Policy, Setup
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
 
 LATE = 0.15
-"""Of the period of a stream's chunks, how long a step waits for one that is not there when it is expected,
-and how much later than expected it may begin for a group of a frame, or a token."""
+"""Share of the period of a stream's chunks: how long a step waits for a chunk after its expected time, and
+how much later than expected it may begin because of a group of a frame, or a token."""
 
 
 AT_ONCE_S = 1e-4
-"""Between two micro-batches that follow each other without a wait."""
+"""Longest gap between two micro-batches that follow each other at once."""
 
 
 class WholeChunks(Policy):
     """One chunk at a time, all its steps in one micro-batch, before the next frame is encoded.
 
-    To encode a frame while the one before still waits makes both late. A second chunk from one frame, for
-    newer joints, comes after both.
+    Encoding a frame while the chunk of the one before waits would make both late. A second chunk from one
+    frame, for newer joints, comes after both.
     """
 
     def next(
@@ -56,20 +57,20 @@ class WholeChunks(Policy):
 
 
 class StaggeredChunks(WholeChunks):
-    """Up to `seats` chunks at once. groups: in which a frame is computed. joins: chunks begun in a step.
-    dropped_after: how long a chunk takes, in steps, where those are dropped that a new frame finds; None:
-    they are finished, and steps wait for joints."""
+    """Up to `seats` chunks at once. groups: number of groups of a frame. joins: chunks that begin in a step.
+    dropped_after: duration of a chunk in steps, if a new frame drops unfinished chunks; None: they are
+    finished, and steps wait for joints."""
 
     def __init__(
         self, seats: int, groups: int = 1, joins: int = 1, dropped_after: float | None = None
     ) -> None:
         self._seats, self._groups, self._joins, self._steps = seats, groups, joins, dropped_after
-        self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
+        self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two frames began
         self._after_group = self._after_step = False  # what was chosen last
         self._backlog = Backlog()
-        # When joints are expected that the next step waits for, and until when it waits.
+        # When the joints are expected for which the next step waits, and until when it waits.
         self._expected_s = self._wait_s = -math.inf
-        self._deferred: int | None = None  # steps that a group has waited for that did not fit before them
+        self._deferred: int | None = None  # steps for which a group that did not fit has waited
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -88,22 +89,23 @@ class StaggeredChunks(WholeChunks):
         return batch
 
     def beside(self, until_s: float) -> None:
-        """Something else was chosen for the lane, and is expected to be over then."""
+        """Note that other work was chosen for the lane, which is expected to end then."""
         self._backlog.until(until_s)
         self._after_step = False
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        """Steps and groups are expected to take as long as they did lately."""
+        """Update the expected times of steps and groups."""
         self._backlog.ran(batch, took_s)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        """When what a step waits for is expected; after that, when it is run without."""
+        """When the joints are expected for which a step waits; after that, when the step runs without
+        them."""
         until_s = self.waits_until_s(ready, now_s)
         return min(until_s, self._expected_s) if now_s < self._expected_s else until_s
 
     def waits_until_s(self, ready: Sequence[Request], now_s: float, patience: float = 1.0) -> float:
-        """Until when a step waits for newer joints; inf: none does. patience: how much of the time counts for
-        which it waits longer than they are expected."""
+        """Until when a step waits for newer joints; inf if none does. patience: how much of the time after
+        the expected arrival counts."""
         if now_s >= self._wait_s or not any(request.want == ACT for request in ready):
             return math.inf
         return self._expected_s + patience * (self._wait_s - self._expected_s)
@@ -138,14 +140,14 @@ class StaggeredChunks(WholeChunks):
         return group if at_once or self._was_deferred() else step
 
     def _note_frames(self, batch: MicroBatch, now_s: float) -> None:
-        """Of those that begin with this micro-batch."""
+        """Note the frames that begin with this micro-batch."""
         for request in batch.requests:
             if request.want == OBSERVE and not request.begun:
                 self._frames_s[request.robot] = self._frames_s.get(request.robot, (0.0, -math.inf))[1], now_s
 
     def _in_time(self, request: Request, now_s: float) -> bool:
-        """Whether a chunk that begins now is expected to be finished when its robot's next frame begins. One
-        of frames that follow each other faster than a chunk is made may begin at any time."""
+        """Whether a chunk that begins now is expected to be finished when its robot's next frame begins.
+        Always true if frames follow each other faster than a chunk is made."""
         if self._steps is None or not request.stream or request.fresh:
             return True
         before_s, last_s = self._frames_s.get(request.robot, (-math.inf, -math.inf))
@@ -155,8 +157,8 @@ class StaggeredChunks(WholeChunks):
         return takes_s > apart_s or not now_s <= last_s + apart_s < now_s + takes_s
 
     def _fits(self, group: MicroBatch, now_s: float) -> bool:
-        """Whether a group may run while a step waits: it ends in time, or follows the step before at once and
-        is the only one that does. Where nothing has run for a while it waits for one step."""
+        """Whether a group may run while a step waits: it ends in time, or it is the first to follow the step
+        before at once. If nothing has run for a while it first waits for one step."""
         if self._backlog.ends_s(group.requests[0].kind, group.stage, now_s) <= self._wait_s:
             return True
         if self._after_group:
@@ -164,7 +166,7 @@ class StaggeredChunks(WholeChunks):
         return self._groups == 1 or self._follows_step(now_s) or self._was_deferred()
 
     def _was_deferred(self) -> bool:
-        """Whether a group has waited for a step already; if not, it waits for the next one."""
+        """Whether a group has already waited for a step; if not, it waits for the next one."""
         if self._deferred is None:
             self._deferred = 0
         return self._deferred > 0
@@ -174,8 +176,8 @@ class StaggeredChunks(WholeChunks):
         return self._after_step and self._backlog.idle_s(now_s) <= AT_ONCE_S
 
     def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float]:
-        """When the next chunk of a stream is expected that a step waits for, and until when it does; -inf if
-        none is expected soon enough."""
+        """When the next chunk of a stream is expected for which a step waits, and until when the step waits;
+        -inf if none is expected soon enough."""
         newest: dict[str, Request] = {}
         for request in begun:
             if request.stream and request.sense is not None:
@@ -193,8 +195,7 @@ class StaggeredChunks(WholeChunks):
 
 
 def see(ready: Sequence[Request]) -> MicroBatch | None:
-    """Go on with the frame that is in progress, observe the next, or compute one again with another
-    instruction."""
+    """Continue the frame in progress, else observe the next frame or compute one again with other words."""
     frames = [request for request in ready if request.want in (OBSERVE, REWORD)]
     if not frames:
         return None
@@ -203,32 +204,31 @@ def see(ready: Sequence[Request]) -> MicroBatch | None:
 
 
 def in_progress(ready: Sequence[Request]) -> bool:
-    """Whether a frame is, of which some groups are computed: another prefix would have the rest computed at
-    once."""
+    """Whether some groups of a frame are computed. Another prefix would force the rest of them at once."""
     return any(request.want == OBSERVE and request.begun for request in ready)
 
 
 def _gives_way(old: Request, new: Request) -> bool:
-    """Whether nobody wants the old chunk once the new one begins: its robot has another
+    """Whether nobody wants the old chunk once the new one begins, because its robot has another
     instruction."""
     return old.stream and new.stream and old.robot == new.robot and old.instruction != new.instruction
 
 
 def whole(setup: Setup) -> WholeChunks:
-    """One chunk at a time."""
+    """The policy for one chunk at a time."""
     return WholeChunks()
 
 
 def staggered(setup: Setup) -> StaggeredChunks:
-    """`staggered` chunks at once."""
+    """The policy for `staggered` chunks at once."""
     config = setup.config
     finished = config.staggering == STREAM or config.lanes in (ACTIONS_APART, ALL_APART)
     joins = joins_of(config.staggered, config.steps)
-    # While it is made text has its share.
+    # Text takes its share while a chunk is made.
     dropped_after = None if finished else config.steps / (1.0 - config.text_share)
     return StaggeredChunks(config.staggered, config.prefill_groups, joins, dropped_after)
 
 
 def joins_of(seats: int, steps: int) -> int:
-    """Chunks that begin in each step if so many seats are to be full, of chunks of so many steps."""
+    """Number of chunks that must begin in each step to keep the seats full."""
     return -(-seats // steps)

@@ -1,16 +1,16 @@
-"""Overload: what is given up, in this order, when there is more to do than there is time for.
+"""Overload: what is given up, in this order, when there is more work than time.
 
-1. Language: text is paused, but for a token now and then, which takes at most SHARE of the time.
-2. The action rate: further chunks of a frame come at a half, then a quarter of their rate, then not at all.
-   The first chunk of each frame stays.
-3. The vision rate: a frame waits until the first chunk of its robot's frame before is finished, and is then
-   the newest; those between are skipped. So vision is as fast as frames can be acted on, and never slower.
+1. Language: text is paused but for an occasional token, with at most SHARE of the time.
+2. Action rate: further chunks of a frame come at a half, then a quarter of their rate, then not at all. The
+first chunk of each frame stays.
+3. Vision rate: a frame waits until the first chunk of its robot's previous frame is finished, and is then the
+newest; frames in between are skipped. So vision is as fast as frames can be acted on, and never slower.
 
-Overload is that UP of the last OF frames, or of the last OF chunks, came later than asked for
-(`Request.within_s`). Each rung of the ladder is held until there is new evidence. Frames are skipped only
-where chunks are late: else it would gain nothing. After CALM_S with hardly any late one rung is taken back; a
-rung that is needed again within that time is kept twice as long the next time, up to MOST_CALM_S, so that a
-load at the edge does not swing. All that was given up is counted.
+Overload means that UP of the last OF frames, or of the last OF chunks, missed their deadline
+(`Request.within_s`). Each rung of the ladder is held until there is new evidence. Frames are skipped only if
+chunks are late, because otherwise it would gain nothing. After CALM_S with hardly any late request, one rung
+is taken back. A rung that is needed again within that time is kept twice as long the next time, up to
+MOST_CALM_S, so that a load at the limit does not oscillate. Everything that is given up is counted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from vla_accel_ros.engine.request import ACT, ASK, DECODE, DENOISE, OBSERVE, Mic
 NONE, LANGUAGE, ACTIONS, VISION = "none", "language", "actions", "vision"
 LEVELS = (NONE, LANGUAGE, ACTIONS, VISION)
 UP, OF = 4, 8
-"""So many late ones of the last so many are overload."""
+"""Overload: at least UP late requests among the last OF."""
 AGAIN = 2
-"""So many of them are not calm."""
+"""At least this many late requests among them are not calm."""
 CALM_S, MOST_CALM_S = 2.0, 32.0
-"""How long it is calm before a rung is taken back: at first, and at most."""
+"""Calm time before a rung is taken back: at first, and at most."""
 LEAST_PERIOD_S = 0.001
-"""Of chunks whose period is not known."""
+"""Shortest period of chunks, also used if it is unknown."""
 MOST_HELD_S = 1.0
-"""Longest that a frame waits for a chunk."""
+"""Longest time that a frame waits for a chunk."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ LADDER = (
 
 @dataclass(frozen=True)
 class Degradation:
-    """What is given up now, and what was so far. A whole that is replaced, never changed.
+    """What is given up now, and what was so far. Immutable: each change makes a new object.
 
     level: of LEVELS; it includes those before it. raised: how often a rung was taken. paused_s: how long
-    text that was there was held back. chunks, frames: by robot, periods in which one was held back.
+    waiting text was held back. chunks, frames: by robot, number of periods in which one was held back.
     """
 
     level: str = NONE
@@ -81,7 +81,8 @@ class _Held:
 
 
 class Degrading(Policy):
-    """What `first` chooses of what is not given up. Its time is that of `next`, and what micro-batches took.
+    """Lets `first` choose among the requests that are not given up. Its time is that of `next`, and of what
+    micro-batches took.
 
     degradation: read it from any thread.
     """
@@ -91,7 +92,7 @@ class Degrading(Policy):
         self.degradation = Degradation()
         self._rung = 0
         self._late = {want: deque[bool](maxlen=OF) for want in (OBSERVE, ACT)}
-        self._calm_s, self._quiet_s = CALM_S, -math.inf  # since when it is calm, and no rung was new
+        self._calm_s, self._quiet_s = CALM_S, -math.inf  # needed calm; last late request or new rung
         self._lowered_s = -math.inf
         self._began_s: dict[str, float] = {}  # by lane
         self._took_s = 0.0  # of the last micro-batch of actions
@@ -100,8 +101,8 @@ class Degrading(Policy):
         self._held: dict[tuple[str, str], _Held] = {}
         self._let_go: dict[str, tuple[Request, float]] = {}
         self._wrote_s, self._pause_s = -math.inf, PATIENCE_S
-        self._token_s = 0.0  # what the groups of a token took
-        self._paused_s: float | None = None  # until when text was seen to be held back
+        self._token_s = 0.0  # time of the token's groups so far
+        self._paused_s: float | None = None  # when text was last seen held back
 
     @property
     def rung(self) -> Rung:
@@ -146,11 +147,11 @@ class Degrading(Policy):
 
     @property
     def _holds_any(self) -> bool:
-        """Whether anything may be held back, or was and is counted yet."""
+        """Whether anything may be held back, or was and is still counted."""
         return bool(self._rung or self._held)
 
     def _holds(self, request: Request, now_s: float) -> bool:
-        """Whether it is given up for now; counts the periods of that."""
+        """Whether the request is given up for now; counts the periods of that."""
         rung = self.rung
         if rung.level == NONE:
             held = False
@@ -166,7 +167,7 @@ class Degrading(Policy):
         return held
 
     def _until_s(self, request: Request) -> float:
-        """Until when one that may be held back is."""
+        """Until when a request that may be held back is held."""
         if request.want == ASK:
             return self._wrote_s + self._pause_s
         if request.want == ACT:
@@ -209,7 +210,7 @@ class Degrading(Policy):
                 self._let_go[request.robot] = request, now_s
 
     def _count_pause(self, there: bool, given: bool, now_s: float) -> None:
-        """The time in which there was text, and none was let through."""
+        """Count the time in which text waited and none was let through."""
         if self._paused_s is not None and there:
             paused_s = self.degradation.paused_s + now_s - self._paused_s
             self.degradation = replace(self.degradation, paused_s=paused_s)
@@ -226,7 +227,7 @@ class Degrading(Policy):
                     self._acting[request.robot] = request
 
     def _note(self, request: Request, ended_s: float) -> None:
-        """A frame or a chunk of a stream was finished: whether it was late, and what follows from it."""
+        """Note whether a finished frame or chunk of a stream was late, and take a rung if needed."""
         if request.want not in self._late or math.isinf(request.within_s):
             return
         began_s = request.begun_s
@@ -251,7 +252,7 @@ class Degrading(Policy):
         self._take(above, ended_s)
 
     def _recover(self, now_s: float) -> None:
-        """Take a rung back after a calm while."""
+        """Take a rung back after a calm period."""
         if self._rung and now_s >= self._quiet_s + self._calm_s:
             if self._lowered_s > -math.inf:  # it was not needed again
                 self._calm_s = max(CALM_S, self._calm_s / 2.0)

@@ -1,7 +1,7 @@
 """The interface of a scheduling policy, and what the built-in ones plan with.
 
-A policy chooses and does nothing else: no torch, no clock, no threads. So the same object runs in the engine,
-in a scheduler of many robots and in a simulator.
+A policy only chooses: it has no torch, no clock, no threads. So the same object runs in the engine, in a
+scheduler of many robots and in a simulator.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vla_accel_ros.extensions import POLICIES, find
 
 @dataclass(frozen=True)
 class Setup:
-    """What a policy is made for. tokens: of an action, 0 for one that is denoised; times: measured seconds of
-    its forwards, where token_mode "auto" needs them."""
+    """What a policy is made for. tokens: number of tokens in an action, 0 if it is denoised; times: measured
+    seconds of its forwards, if token_mode "auto" needs them."""
 
     config: EngineConfig
     profile: Profile
@@ -29,8 +29,8 @@ class Setup:
 
 
 class Policy(Protocol):
-    """Chooses the next micro-batch. A subclass writes `next`, and of the rest what it decides; what is not a
-    subclass has all three."""
+    """Chooses the next micro-batch. A subclass must define `next`; a class that is not a subclass must define
+    all three methods."""
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -43,16 +43,16 @@ class Policy(Protocol):
         ...
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        """A micro-batch took so long; its requests have the results."""
+        """Report that a micro-batch took took_s; its requests have their results."""
         return None
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        """When to ask again, if nothing new comes until then."""
+        """When to call `next` again if nothing changes until then."""
         return math.inf
 
 
 def chosen(setup: Setup) -> Policy:
-    """Of frames and actions, that the options name, or that fits them."""
+    """The policy of frames and actions that the options name, or the one that fits them."""
     config = setup.config
     fits = "tokens" if setup.tokens else "staggered" if config.staggered else "whole"
     make: Callable[[Setup], Policy] = find(POLICIES, fits if config.scheduling == AUTO else config.scheduling)
@@ -60,15 +60,15 @@ def chosen(setup: Setup) -> Policy:
 
 
 class Backlog:
-    """When what was chosen for a lane is expected to be over, if each stage of a kind of requests takes as
-    long as it did lately."""
+    """Predicts when the work chosen for a lane is over, assuming that each stage of a kind takes as long as
+    it did lately."""
 
     def __init__(self) -> None:
         self._took_s: dict[tuple[str, str], float] = {}
         self._over_s = -math.inf
 
     def free_s(self, now_s: float) -> float:
-        """When the next can begin."""
+        """When the next micro-batch can begin."""
         return max(now_s, self._over_s)
 
     def idle_s(self, now_s: float) -> float:
@@ -76,22 +76,22 @@ class Backlog:
         return max(0.0, now_s - self._over_s)
 
     def takes_s(self, kind: str, stage: str) -> float:
-        """What one takes; 0 if none has run."""
+        """Seconds that one takes; 0 if none has run."""
         return self._took_s.get((kind, stage), 0.0)
 
     def ends_s(self, kind: str, stage: str, now_s: float) -> float:
-        """When a micro-batch that is chosen now would be over; one that never ran takes no time."""
+        """When a micro-batch chosen now would be over; one that never ran counts as 0 s."""
         return max(now_s, self._over_s) + self._took_s.get((kind, stage), 0.0)
 
     def chose(self, batch: MicroBatch, now_s: float) -> None:
-        """It begins when the one before is over."""
+        """Note a chosen micro-batch, which begins when the one before is over."""
         self._over_s = self.ends_s(batch.requests[-1].kind, batch.stage, now_s)
 
     def until(self, until_s: float) -> None:
-        """The next begins no earlier."""
+        """The next micro-batch begins no earlier than this."""
         self._over_s = max(self._over_s, until_s)
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        """A longer time counts at once, a shorter one by a half."""
+        """Update the expected time: a longer one counts at once, a shorter one by half."""
         what = batch.requests[-1].kind, batch.stage
         self._took_s[what] = max(took_s, (self._took_s.get(what, took_s) + took_s) / 2.0)

@@ -1,13 +1,12 @@
-"""Text in the slack: answers are written in the time that frames and actions leave over.
+"""Schedules text in the slack: answers are written in the time that frames and actions leave.
 
 Frames and actions never wait for text. A token, which advances all open answers at once, begins only if it
-can be expected to end, with a margin, before the next frame is due, and before actions go on that wait for
-joints; where it is computed in groups of layers, that is asked of each group. The expectation rises at once
-with a token that took longer and falls slowly, because a token too many delays a robot and one too few a
-sentence. Where there is never any slack, a token now and then keeps answers going, and takes at most SHARE of
-the time. EngineConfig.text_share gives text more than what is left over: further chunks of a frame wait for a
-token each time it has had less; new frames and their first chunks do not. In a lane of its own text waits
-for nobody (`TextAlone`).
+should end, with a margin, before the next frame is due and before actions that wait for joints go on; a token
+in groups of layers is checked group by group. The expected time rises at once with a longer token and falls
+slowly, because one token too many delays a robot, while one too few delays a sentence. If there is never any
+slack, an occasional token keeps answers going, with at most SHARE of the time. EngineConfig.text_share gives
+text more than the slack: further chunks of a frame wait for a token whenever text has had less than its
+share; new frames and their first chunks do not. In its own lane text waits for nobody (`TextAlone`).
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
 
 PATIENCE_S = 0.2
-"""Longest that text waits for its first token or its next, where nothing is left over."""
+"""Longest time that text waits for its first or next token if there is no slack."""
 SHARE = 0.1
-"""Of the time that text takes at most where actions leave none over."""
+"""Largest share of the time that text takes if actions leave no slack."""
 LATE = 0.5
-"""How late a group of a token may end where a step waits, as a part of how late one of a frame may."""
+"""How late a group of a token may end when a step waits, as a share of how late a frame's group may."""
 MARGIN_S = 0.001
-"""Kept free before the next frame."""
+"""Time kept free before the next frame."""
 AGAIN_S = 0.005
-"""How soon to look again whether there is time: a frame that was due may not have come."""
+"""Time until the next check for slack: a frame that was due may not have come."""
 TOKEN_S = 0.001
-"""What a token is expected to take before one was measured: little, so that the first is measured soon."""
+"""Expected time of a token before one was measured: short, so that the first is measured soon."""
 
 
 class TextInSlack(Policy):
-    """What `first` chooses, and text when it chooses nothing. profile: what a token is expected to take.
-    groups: of a token; one takes as long as lately, as little waits for it if it takes longer. share: of the
-    time that further chunks leave to text."""
+    """Chooses what `first` chooses, and text if that is nothing. profile: expected times of tokens. groups:
+    of a token; a group is expected to take as long as lately. share: of the time that text gets before
+    further chunks."""
 
     def __init__(self, first: Policy, profile: Profile, groups: int = 1, share: float = 0.0) -> None:
         self._first, self._profile, self._groups, self._share = first, profile, groups, share
         self._wrote_s: float | None = None
         self._patience_s = PATIENCE_S
-        self._token_s = 0.0  # what the groups of a token took
-        self._earned_s, self._asked_s = 0.0, math.inf  # of the share, what text has not taken, as of then
+        self._token_s = 0.0  # time of the token's groups so far
+        self._earned_s, self._asked_s = 0.0, math.inf  # unused share of text, at that time
         self._backlog = Backlog()
         self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
         self._acts = False  # actions run in this lane
@@ -83,7 +82,7 @@ class TextInSlack(Policy):
         return text
 
     def _urgent(self, lane: str, ready: Sequence[Request], now_s: float, due_s: float) -> MicroBatch | None:
-        """What is chosen before any text that is neither overdue nor has its share."""
+        """What `first` chooses, before any text that is neither overdue nor below its share."""
         urgent = self._first.next(lane, ready, now_s, due_s)
         if urgent is not None:
             self._after_text = False
@@ -106,14 +105,15 @@ class TextInSlack(Policy):
         return min(text_s, self._first.wake_s(ready, now_s))
 
     def _has_earned(self, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float) -> bool:
-        """Whether further chunks wait for this token, or group of it: text has had less than its share, and
-        it is over before the next frame."""
+        """Whether further chunks wait for this token or group: text has had less than its share, and it ends
+        before the next frame."""
         if not self._share or any(_goes_first(request) for request in ready):
             return False
         return self._earned_s >= 0.0 and self._fits(text, due_s - MARGIN_S, now_s)
 
     def _earn(self, seconds: float) -> None:
-        """What is not taken for long is lost, and what was taken from slack is not owed for ever."""
+        """Add to text's unused share, within bounds: an unused share expires, and slack that text used is not
+        owed for long."""
         most_s = self._share * PATIENCE_S
         self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
 
@@ -139,7 +139,7 @@ class TextInSlack(Policy):
 
 
 class TextAlone(Policy):
-    """Text in a lane where nothing is more urgent than it, but a frame that is computed again for it."""
+    """Text in a lane where only a frame that is computed again for it has priority."""
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -148,12 +148,13 @@ class TextAlone(Policy):
 
 
 def _goes_first(request: Request) -> bool:
-    """Whether no text that is not overdue runs before it."""
+    """Whether it goes before text that is not overdue."""
     return request.want == OBSERVE or (request.want == ACT and (request.whole or request.fresh))
 
 
 def _text(asks: list[Request]) -> MicroBatch | None:
-    """Begin the oldest question that waits; else a token of every open answer."""
+    """Begin the waiting question with the highest priority, the oldest first; else a token of every open
+    answer."""
     waiting = [request for request in asks if not request.begun]
     if waiting:
         return MicroBatch(PREFILL, (max(waiting, key=lambda request: request.priority),))

@@ -1,10 +1,10 @@
 """One step of several chunks, each at its own flow time, as one captured stage.
 
-Every seat is computed in every step, whether a chunk is in it or not: there is one graph, a step always takes
-the same time, and a chunk's numbers are the same to the bit whatever else is denoised with it. What depends
-on the flow time is a row of a table for each seat; which row, and where each prefix lies, is on the device.
+Every seat is computed in every step, whether it is taken or not: there is one graph, a step always takes the
+same time, and a chunk's numbers are bit for bit the same whatever else is denoised with it. What depends on
+the flow time is a table row for each seat; the row and the place of each prefix are on the device.
 
-From WIDE_ROWS on a step is that of engine.stages.denoise.wide.
+From WIDE_ROWS rows on, a step is that of engine.stages.denoise.wide.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from vla_accel_ros.models.flow.sampling import Flow
 from vla_accel_ros.models.layers.packed import Part, Span
 
 WIDE_ROWS = 96
-"""Rows of a step from which on cuBLAS is faster than the kernels for few rows: two chunks, on an H200."""
+"""Rows of a step from which cuBLAS is faster than the kernels for few rows: two chunks, on an H200."""
 
 
 class StaggeredStep(Denoise):
-    """As Denoise, but one step of x in place, which is a seat's own from step to step.
+    """Like Denoise, but one step of x in place; each seat keeps its x from step to step.
 
-    where int32 [4, B]: slots, lengths, steps and joints that magnitudes count, of each seat. Parameters: as
-    of Denoise.
+    where int32 [4, B]: slot, length, step, and joints that magnitudes count, of each seat. Arguments: see
+    Denoise.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -67,12 +67,12 @@ class StaggeredStep(Denoise):
         self._look_at(larger.where)
 
     def place(self, where: np.ndarray, state: np.ndarray) -> None:
-        """Set what `where` has, int32 of its shape, and state float32 [B, S]. Nothing is waited for."""
+        """Set `where`, int32 of its shape, and state float32 [B, S]. Does not block."""
         self._seats.put(where=where, state=state)
 
     @torch.inference_mode()
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
-        """See Stage. Chunks in seats are afterwards as they were, though x is read and written."""
+        """See Stage. Restores the chunks in seats afterwards, because capturing computes steps."""
         if self.device.type != "cuda" or self.captured:
             return
         parts = [*self.moving, self.update, self.magnitudes.values]
@@ -91,21 +91,21 @@ class StaggeredStep(Denoise):
 
 
 class WideStep(Wide, StaggeredStep):
-    """The same for many rows."""
+    """StaggeredStep for many rows."""
 
 
 class CapturedSeats:
-    """The `Seats` of the stages of one engine. Not for several threads at once.
+    """`Seats` of the captured stages of one engine. Not safe for several threads at once.
 
     Prefixes must be spans of the stages' pool. The stage is captured before the first chunk is taken, or
-    ahead by `prepare`. wide: whether for many rows; None = as there are. Many are computed with the exact
-    weights, whatever the stages' precision: reading fewer bits makes less of the reading, not of the
-    arithmetic.
-    ops: as of Stages. committed: whether `prepare` is for committed actions, too; else the first chunk with
+    ahead by `prepare`. wide: whether to use WideStep; None = by the number of rows. It computes with the
+    exact weights, whatever the stages' precision, because many rows are compute-bound and fewer bits would
+    save only reading.
+    ops: see Stages. committed: whether `prepare` also captures committed actions; else the first chunk with
     some waits for the capture.
     by_load: a step computes the fewest of 1, 2, 4, 8, ... and all seats that hold its chunks, so that empty
-    seats cost less. Products of other numbers of rows round differently, so a chunk is the same to the bit
-    whatever it is batched with only without.
+    seats cost less. Products of different numbers of rows round differently, so only without by_load is a
+    chunk bit for bit the same whatever it is batched with.
     """
 
     def __init__(
@@ -138,24 +138,24 @@ class CapturedSeats:
         self._sizes.append(self.stage)
         self._where = np.zeros(self.stage.where.shape, np.int32)
         self._where[1], self._where[3] = 1, self.stage.joints
-        self._at = [0] * count  # the step that is next
+        self._at = [0] * count  # next step of each seat
         self._of: list[Form] = [Form.FREE] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._captured: set[tuple[Hashable, Form]] = set()
         self._uploads = HostRing(device, _fields_of_chunk(self.stage, steps), blocks=count + 1)
         self._x = self.stage.x.split(1)
-        self._state = np.zeros(self.stage.state.shape, np.float32)  # the newest of each seat
+        self._state = np.zeros(self.stage.state.shape, np.float32)  # newest state of each seat
         self._states = torch.from_numpy(self._state).split(1)
-        self._begun: set[int] = set()  # seats of chunks with steps to come
+        self._begun: set[int] = set()  # seats of unfinished chunks
 
     def prepare(self) -> None:
-        """Capture the stage; the second time it does nothing."""
+        """Capture the stage; does nothing if it is captured."""
         for form in self._forms:
             self._capture(form)
 
     @torch.inference_mode()
     def rehearse(self, slot: int, length: int) -> None:
-        """Compute a step of all seats on one prefix, for its time alone. Before the first chunk."""
+        """Compute a step of all seats on one prefix, only to time it. Call it before the first chunk."""
         self.prepare()
         where = self._where.copy()
         where[0], where[1] = slot, length
@@ -173,7 +173,7 @@ class CapturedSeats:
         self._captured.add((partition, form))
 
     def _enter(self) -> Hashable:
-        """Compute in the partition of the current stream from now on, which is returned."""
+        """Use the partition of the current stream from now on; returns it."""
         partition = self._stages.partition()
         for step in self._sizes:
             step.partition = partition
@@ -189,7 +189,7 @@ class CapturedSeats:
         guide: Inpainting | None = None,
         joints: int | None = None,
     ) -> None:
-        """See Seats. Raises ValueError for a prefix that is not in the pool, and a guide of another chunk."""
+        """See Seats. Raises ValueError for a prefix outside the pool, and for a guide of another shape."""
         if not isinstance(kv, Span) or kv.keys is not self._pool.k or kv.start:
             raise ValueError("a prefix is not a slot of the stages' pool from its first token on")
         stage, form = self.stage, Form.of(guide)
@@ -223,12 +223,12 @@ class CapturedSeats:
         self._begun.add(seat)
 
     def restate(self, states: Mapping[int, Tensor]) -> None:
-        """See Seats; states are of the host."""
+        """See Seats; states are on the host."""
         for seat, state in states.items():
             self._states[seat].copy_(state)
 
     def _upload(self, given: dict[str, tuple[Tensor, Tensor]]) -> None:
-        """Values to where they belong, those of the host through page-locked memory."""
+        """Copy values to their places, those on the host through page-locked memory."""
         host = self._uploads.fill().fields
         for name, (value, to) in given.items():
             if not value.is_cuda:
@@ -241,7 +241,7 @@ class CapturedSeats:
         self._begun.discard(seat)
 
     def step(self, taken: Sequence[int]) -> None:
-        """See Seats. Seats that are not among these are computed too, and put back."""
+        """See Seats. Seats that are not in `taken` are computed too, and then restored."""
         self._enter()
         waiting = sorted(self._begun.difference(taken))
         moving = self.stage.moving if waiting else []
@@ -270,7 +270,7 @@ class CapturedSeats:
 
 
 def _fields_of_chunk(stage: StaggeredStep, steps: int) -> dict[str, Field]:
-    """What a chunk begins with, and what it must agree with."""
+    """The inputs of a chunk: its noise and its guide."""
     horizon, dims = stage.x.shape[1:]
     return {
         "noise": (torch.float32, (1, horizon, dims)),

@@ -1,5 +1,5 @@
-"""What lies in the host's memory and on the device, and how it goes from one to the other.
+"""Memory of the host and the device, and copies between them.
 
-host_memory: pages that a GPU reads by itself; host_buffers: inputs and results of stages; upload: pixels;
-offload, offload_report: weights of vision that are streamed, and what that costs and saves.
+host_memory: page-locked or mapped memory that a GPU reads directly. host_buffers: inputs and results of
+stages. upload: pixels. offload, offload_report: streamed weights of vision, and what that costs and saves.
 """

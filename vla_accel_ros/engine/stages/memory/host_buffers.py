@@ -1,13 +1,13 @@
 """Page-locked host memory for a stage's inputs and results, allocated once.
 
-A copy between ordinary memory and a GPU makes the host wait for all that is in the stream; one from or to
-page-locked memory does not. Inputs go through a ring of blocks: events behind its copies keep the host from
-overwriting what a copy still reads. A result's block belongs to the caller that waits for it, and is used
-again afterwards, so there are as many blocks as results waited for at once. On a CPU everything is there at
-once and inputs are written where the stage reads them.
+A copy between pageable memory and a GPU makes the host wait for all work in the stream; a copy from or to
+page-locked memory does not. Inputs go through a ring of blocks: events behind the copies keep the host from
+overwriting what a copy still reads. A result's block belongs to the caller that waits for it, and is reused
+afterwards, so there are as many blocks as results waited for at once. On a CPU results are there at once, and
+inputs are written directly where the stage reads them.
 
-What is done for each chunk is few calls to the device, as each holds the next step up: a ring has an event
-for each half of its blocks, all results of a step come down in one copy, and views are made once.
+The work for each chunk is a few device calls, because each delays the next step: a ring has one event for
+each half of its blocks, one copy brings all results of a step to the host, and views are made once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from torch import Tensor
 from vla_accel_ros.engine.current_stream import current_stream
 
 ALIGNMENT = 256
-"""Fields of a block begin at multiples of so many bytes."""
+"""Fields of a block begin at multiples of this many bytes."""
 
 BLOCKS = 4
-"""Of the host for the inputs of one stage: so many calls may be put behind a busy device without waiting."""
+"""Host blocks for the inputs of one stage: this many calls may be queued behind a busy device without
+blocking."""
 
 Field = tuple[torch.dtype, tuple[int, ...]]
 Floats = TypeVar("Floats", Tensor, np.ndarray)
@@ -35,7 +36,7 @@ Value = Tensor | np.ndarray | Sequence[int] | Sequence[float] | Sequence[Sequenc
 
 
 def _fields_of(block: Tensor, fields: Mapping[str, Field]) -> dict[str, Tensor]:
-    """Views of a uint8 block, one after another."""
+    """Consecutive views of a uint8 block."""
     views, start = {}, 0
     for name, (dtype, shape) in fields.items():
         end = start + math.prod(shape) * dtype.itemsize
@@ -45,7 +46,7 @@ def _fields_of(block: Tensor, fields: Mapping[str, Field]) -> dict[str, Tensor]:
 
 
 class Block(NamedTuple):
-    """uint8 memory of the host and its fields, which are arrays, too."""
+    """uint8 host memory and its fields, as tensors and as arrays."""
 
     memory: Tensor
     fields: dict[str, Tensor]
@@ -70,12 +71,12 @@ def _bytes_of(fields: Mapping[str, Field]) -> int:
 
 
 class HostRing:
-    """Blocks of host memory with the same fields, taken in turn. Not for several threads at once.
+    """A ring of host blocks with the same fields. Not safe for several threads at once.
 
-    For each block: `fill`, write, copy from it in the current stream, `sent`. Copies from a block must come
-    after those from the blocks before it on the device, as they do where all go to one buffer.
-    blocks: so many may be filled behind a busy device without waiting; there are twice as many, and an event
-    behind the copies from either half.
+    For each block call `fill`, write, copy from it in the current stream, then `sent`. On the device, copies
+    from a block must come after those from the blocks before it, as they do if all go to one buffer.
+    blocks: this many may be filled behind a busy device without blocking; there are twice as many, and an
+    event behind the copies from either half.
     """
 
     def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
@@ -92,7 +93,7 @@ class HostRing:
         return self.blocks[self._now]
 
     def sent(self) -> None:
-        """All copies from the block are in the current stream."""
+        """Note that all copies from the block are in the current stream."""
         self._now += 1
         if self._cuda and self._now % self._half == 0:
             self._read[self._now // self._half - 1].record(current_stream(self._device))
@@ -100,9 +101,9 @@ class HostRing:
 
 
 class Inputs:
-    """A stage's inputs: one block of device memory, and one copy to it for each call.
+    """A stage's inputs: one block of device memory, and one copy to it per call.
 
-    fields: names with dtype and shape. Not for several threads at once.
+    fields: names with dtype and shape. Not safe for several threads at once.
     """
 
     def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
@@ -112,10 +113,10 @@ class Inputs:
         self._here = None if self._ring.blocks else Block.of(self._block, fields)
 
     def put(self, **values: Value | None) -> None:
-        """Set fields, in the current stream's order, without waiting for what is in it.
+        """Set fields, in the current stream's order, without blocking.
 
-        Values are of the host or the device and of the field's shape, or are broadcast to it. On a GPU what a
-        field that is not named or None holds afterwards is undefined.
+        Values are on the host or the device and have the field's shape, or are broadcast to it. On a GPU,
+        fields that are not named or None are undefined afterwards.
         """
         block, there = self._here or self._ring.fill(), list[tuple[Tensor, Tensor]]()
         for name, value in values.items():
@@ -131,7 +132,7 @@ class Inputs:
 
 
 class Parts(NamedTuple, Generic[Floats]):
-    """Of a block of results: x and update [B, H, A], magnitudes [B, S, H]."""
+    """The parts of a block of results: x and update [B, H, A], magnitudes [B, S, H]."""
 
     x: Floats
     update: Floats
@@ -139,8 +140,8 @@ class Parts(NamedTuple, Generic[Floats]):
 
 
 class Samples(NamedTuple):
-    """Sampled chunks on the host: actions float32 [B, H, A], normalised; update float32 [B, H, A]: what the
-    last step added to them; magnitudes float32 [S, B, H]: how far each step moved each action, see
+    """Sampled chunks on the host: actions float32 [B, H, A], normalised; update float32 [B, H, A]: their
+    change in the last step; magnitudes float32 [S, B, H]: how far each step moved each action, see
     kernels.reference.flow.Magnitudes."""
 
     actions: np.ndarray
@@ -149,7 +150,7 @@ class Samples(NamedTuple):
 
 
 class Pending:
-    """Samples on their way to the host: all chunks of a copy, or those of some rows."""
+    """Samples on their way to the host: all chunks of a copy, or some rows of it."""
 
     def __init__(
         self, samples: Samples | None = None, copy: _Copy | None = None, rows: slice = slice(None)
@@ -162,7 +163,7 @@ class Pending:
         return copy is None or copy.host.arrived.query()
 
     def wait(self) -> Samples:
-        """The samples, the caller's own; the same each time."""
+        """Returns the samples, which the caller owns; the same object each time."""
         with self._lock:
             if self._copy is not None:
                 self._copy.wait()
@@ -173,7 +174,7 @@ class Pending:
 
 
 class _Host(NamedTuple):
-    """A block of the host, its parts, and what is recorded behind a copy to it."""
+    """A host block, its parts, and the event behind the copy to it."""
 
     block: Tensor
     parts: Parts[np.ndarray]
@@ -181,7 +182,7 @@ class _Host(NamedTuple):
 
 
 class _Copy:
-    """A host block while results are copied to it; it goes back when nobody refers to it."""
+    """Holds a host block while results are copied to it; frees it when nobody refers to this object."""
 
     def __init__(self, readback: Readback, host: _Host) -> None:
         self.host, self._readback, self._there = host, readback, False
@@ -197,8 +198,8 @@ class _Copy:
 
 
 class Readback:
-    """Results of a stage: one block of device memory, x and update float32 [B, H, A] and magnitudes float32
-    [B, S, H] in it, and page-locked blocks of the host that it is copied to."""
+    """Results of a stage: one block of device memory, with x and update float32 [B, H, A] and magnitudes
+    float32 [B, S, H], and page-locked host blocks to which it is copied."""
 
     def __init__(self, device: torch.device, batch: int, horizon: int, dims: int, steps: int) -> None:
         self._device, self._shape = device, (batch, horizon, dims, steps)
@@ -208,20 +209,21 @@ class Readback:
         self.made = 0
 
     def all(self) -> Pending:
-        """Every chunk, as it is when all is done that is in the current stream now."""
+        """Every chunk, in the state after all work now in the current stream."""
         (pending,) = self._pending([slice(None)])
         return pending
 
     def some(self, rows: Sequence[int]) -> list[Pending]:
-        """Some of the chunks, each by itself, likewise."""
+        """Some of the chunks, each by itself, in the same state."""
         return self._pending([slice(row, row + 1) for row in rows])
 
     def give_back(self, host: _Host, there: bool) -> None:
-        """A host block may be used again, once its last copy has arrived. there: it has."""
+        """Reuse a host block once its last copy has arrived. there: it has arrived."""
         self._free.append((host, there))
 
     def _pending(self, rows: Sequence[slice]) -> list[Pending]:
-        """All come down, whosever they are: a second copy would take the host longer."""
+        """Copies all chunks to the host, whichever are asked for: a second copy would take the host
+        longer."""
         if self._device.type != "cuda":
             parts = Parts(*(part.numpy() for part in self._parts))
             return [Pending(_samples(parts, which)) for which in rows]
@@ -237,7 +239,7 @@ class Readback:
             self.made += 1
             block = torch.zeros(self._block.shape, pin_memory=True)
             return _Host(block, self._cut(block.numpy()), torch.cuda.Event())
-        if not there:  # its result was dropped
+        if not there:  # its result was never read
             host.arrived.synchronize()
         return host
 

@@ -1,10 +1,11 @@
-"""Host memory that a GPU reads by itself: page-locked for its copy engine, mapped where it shares the memory.
+"""Host memory that a GPU reads directly: page-locked for its copy engine, mapped if GPU and host share
+memory.
 
-A copy from ordinary memory is staged by the driver and holds the caller up; from page-locked memory it is one
-DMA beside whatever the GPU computes (CUDA C++ Programming Guide, Page-Locked Host Memory). An integrated GPU,
-Jetson Orin's for one, has no memory of its own to copy to: there the registered pages are mapped and read in
-place (CUDA for Tegra, Memory Management). What could not be had is a sentence, never an error: everything
-works from ordinary memory too, and slower.
+The driver stages a copy from pageable memory and blocks the caller; from page-locked memory it is one DMA
+beside the GPU's work (CUDA C++ Programming Guide, Page-Locked Host Memory). An integrated GPU such as Jetson
+Orin's has no memory of its own: there the registered pages are mapped and read in place (CUDA for Tegra,
+Memory Management). A failure is reported in one sentence and never raised, because everything also works from
+pageable memory, only slower.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _MAPPED = 0x02  # cudaHostRegisterMapped
 
 @dataclass(frozen=True)
 class PageLock:
-    """How a piece of host memory lies. state: page-locked, mapped (and that), or why it is neither."""
+    """The state of host memory: page-locked, mapped, or the reason why it is neither."""
 
     state: str
     locked: bool = False
 
 
 class Registration:
-    """Memory registered with CUDA from construction to `end`, if CUDA takes it; `lock` says what came of it.
+    """Memory that is registered with CUDA until `end`, if CUDA takes it; `lock` says whether it did.
 
-    address, size: of the memory, in bytes; it must stay mapped until `end`. mapped: have it mapped, too; None
-    decides by whether the GPU is integrated.
+    address, size: of the memory, in bytes; it must stay mapped in the process until `end`. mapped: also map
+    it for the GPU; None = if the GPU is integrated.
     """
 
     def __init__(self, address: int, size: int, mapped: bool | None = None):
@@ -44,14 +45,14 @@ class Registration:
             _MAPPINGS[address] = self
 
     def end(self) -> None:
-        """Give it back to the pageable; again does nothing."""
+        """Unregister the memory; calling it again does nothing."""
         _MAPPINGS.pop(self.address, None)
         unregister, self._unregister = self._unregister, None
         if unregister is not None:
             unregister()
 
     def pointer(self, address: int) -> int:
-        """Where the GPU finds that address of the memory; only of mapped memory."""
+        """The GPU's address for an address in the memory, which must be mapped."""
         return self._pointer + address - self.address
 
     def _register(self, mapped: bool | None) -> PageLock:
@@ -62,7 +63,7 @@ class Registration:
         cudart: Any = torch.cuda.cudart()
         result = cudart.cudaHostRegister(self.address, self.size, _MAPPED if mapped else 0)
         if result != cudart.cudaError.success:
-            with suppress(RuntimeError):  # CUDA reports the refusal once more, to whatever is called next
+            with suppress(RuntimeError):  # clear the error, which CUDA reports again at the next call
                 _ = torch.ones(1, device="cuda") * 2
             return PageLock(f"cudaHostRegister refused: {cudart.cudaGetErrorString(result)}")
         self._unregister = lambda: cudart.cudaHostUnregister(self.address)
@@ -85,7 +86,7 @@ def has_cuda() -> bool:
 
 
 def mapped_pointer(array: np.ndarray) -> int:
-    """Where the GPU reads this array in place; 0 when it does not lie in mapped memory."""
+    """The GPU's address of this array; 0 if it is not in mapped memory."""
     if not _MAPPINGS:
         return 0
     address = array.ctypes.data
@@ -96,7 +97,7 @@ def mapped_pointer(array: np.ndarray) -> int:
 
 
 def _device_pointer(address: int) -> int:
-    """The GPU's address of registered memory, which need not be the host's; 0 where it has none."""
+    """The GPU's address of registered memory, which may differ from the host's; 0 if it has none."""
     pointer = ctypes.c_uint64(0)
     try:
         driver = ctypes.CDLL("libcuda.so.1")

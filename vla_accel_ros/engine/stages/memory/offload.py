@@ -1,12 +1,13 @@
-"""Weights of a tower's layers in the host's memory, copied to the device while other layers compute.
+"""Keeps weights of a tower's layers in host memory, and copies them to the device while other layers compute.
 
 After Nova, section III-E. `LayerRing` keeps some layers on the device and streams the others through K slots:
-a slot is filled on a copy stream, which waits only until the layer that had it before has been computed. In
-a captured graph those waits are edges, and a replay needs nothing of Python. Every run copies every streamed
-layer anew, so a graph depends on nothing that another left in a slot, and the stages of one tower share one
-ring as long as they run one after another. The numbers are those of resident layers to the bit.
-Matrices alone are streamed. Biases and norms stay: they are a thousandth of a layer, and the norm after a
-product reads its bias when the layer's slot may have been given away. On a CPU the copies are synchronous.
+a copy stream fills a slot as soon as its previous layer has been computed. In a captured graph those waits
+are edges, so a replay needs no Python. Every run copies every streamed layer again, so a graph does not
+depend on what another left in a slot, and the stages of one tower share one ring as long as they run one
+after another. The results are bit for bit those of resident layers.
+Only matrices are streamed. Biases and norms stay resident: they are a thousandth of a layer, and the norm
+after a product reads its bias when the layer's slot may already have been refilled. On a CPU the copies are
+synchronous.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ from vla_accel_ros.engine.stages.memory.host_memory import Registration
 from vla_accel_ros.models.layers.fused import fuse
 
 ALIGNMENT = 256
-"""Bytes of which a matrix's place in a slot is a multiple: products choose their kernels by alignment."""
+"""A matrix's place in a slot is a multiple of this many bytes, because products choose their kernels by
+alignment."""
 
 Layer = Sequence[Sequence[nn.Linear]]
-"""The layers' products in the order in which a ring gives their matrices; several are rows of one matrix."""
+"""A layer's products in the order in which a ring gives their matrices; the rows of several make one
+matrix."""
 
 
 def check(offload: float, fast: bool, device: torch.device) -> None:
-    """Raise ValueError, in one sentence, where no weights can be streamed. offload: a share, 0 = none."""
+    """Raise ValueError, in one sentence, if weights cannot be streamed. offload: a share, 0 = none."""
     if not offload:
         return
     if not fast:
@@ -45,26 +48,26 @@ def check(offload: float, fast: bool, device: torch.device) -> None:
 
 
 def spread(layers: int, share: float) -> tuple[int, ...]:
-    """Which of so many layers are streamed: that share, at least one, as far apart as can be; none for 0.
+    """Indices of the streamed layers: that share, at least one, spread as far apart as possible; none for 0.
 
-    As many layers come before the first as from one to the next, because its copy begins with the tower. If
-    all are streamed nothing comes before it.
+    As many layers come before the first as between two, because its copy begins with the tower. If all are
+    streamed, nothing comes before the first.
     """
     count = max(1, round(share * layers)) if share else 0
     return tuple((number + 1) * (layers - 1) // count for number in range(count))
 
 
 def slots_for(layers: int, streamed: int) -> int:
-    """How many slots, each a layer's memory: one where two resident layers or more lie between streamed ones,
-    whose time is as good for a copy; three where one lies between some of them and none between others, so
-    that copies go on meanwhile; else two."""
+    """Number of slots, each the memory of one layer: one if at least two resident layers lie between streamed
+    ones, which is time enough for a copy; three if one resident layer lies between some and none between
+    others, so that copies do not pause; else two."""
     if 3 * streamed <= layers:
         return min(streamed, 1)
     return min(streamed, 3 if layers < 2 * streamed < 2 * layers else 2)
 
 
 class _Layout:
-    """Where a layer's matrices lie in one piece of memory of `size` numbers."""
+    """Places of a layer's matrices in one piece of memory of `size` numbers."""
 
     def __init__(self, layer: Layer) -> None:
         self.shapes = [(sum(len(linear.weight) for linear in group), group[0].in_features) for group in layer]
@@ -75,24 +78,24 @@ class _Layout:
 
     @property
     def nbytes(self) -> int:
-        """Of the matrices."""
+        """Bytes of the matrices."""
         return self.dtype.itemsize * sum(rows * width for rows, width in self.shapes)
 
     def matrices(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """Of the memory [size], views."""
+        """Views of the matrices in memory [size]."""
         places = zip(self._starts, self.shapes, strict=True)
         return tuple(flat[start : start + rows * width].view(rows, width) for start, (rows, width) in places)
 
 
 class LayerRing:
-    """The layers of a tower: iterating gives each layer's matrices on the device, in their order.
+    """The layers of a tower: iterating gives each layer's matrices on the device, in order.
 
-    What is put into the current stream between one item and the next must be all that reads that layer's
-    matrices. One iteration at a time, to its end. layers: all of the same shapes. share: of them that are
-    streamed. slots: physical layers, None = see slots_for.
-    The parameters of streamed layers are the host's from now on, so the plain modules compute on a GPU no
-    longer; a further ring of the same tower puts them where it wants them, and this one still works.
-    Raises ValueError, in one sentence, where the host has too little memory for them.
+    All work that reads a layer's matrices must be put into the current stream before the next item is taken.
+    Run one iteration at a time, to its end. layers: all of the same shapes. share: of the layers to stream.
+    slots: number of slots, None = see slots_for.
+    The parameters of streamed layers move to host memory, so the plain modules no longer compute on a GPU.
+    Another ring of the same tower moves them again; this one still works.
+    Raises ValueError, in one sentence, if the host has too little memory for them.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class LayerRing:
         for index, number in self._numbers.items():
             _move(layers[index], self._layout.matrices(self._host[number]))
         if self.streamed and device.type == "cuda":
-            torch.cuda.empty_cache()  # what the streamed layers had is for others now
+            torch.cuda.empty_cache()  # give the streamed layers' memory back to the device
         self._slots = [
             torch.zeros(self._layout.size, dtype=self._layout.dtype, device=device) for _ in range(count)
         ]
@@ -119,32 +122,32 @@ class LayerRing:
 
     @property
     def slots(self) -> int:
-        """Layers on the device that streamed ones share."""
+        """Number of layers' memory on the device that the streamed layers share."""
         return len(self._slots)
 
     @property
     def total_bytes(self) -> int:
-        """Of the matrices of all layers."""
+        """Bytes of the matrices of all layers."""
         return self.layers * self._layout.nbytes
 
     @property
     def saved_bytes(self) -> int:
-        """Memory of the device that the ring does not need, and resident layers would."""
+        """Bytes of device memory that streaming saves."""
         return (len(self.streamed) - self.slots) * self._layout.nbytes
 
     @property
     def streamed_bytes(self) -> int:
-        """That come from the host in every run."""
+        """Bytes that every run copies from the host."""
         return len(self.streamed) * self._layout.nbytes
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         return self.between(0, self.layers)
 
     def between(self, first: int, end: int) -> Iterator[tuple[Tensor, ...]]:
-        """The same of layers from the first to the one before `end`."""
+        """Like iterating, for the layers from `first` to the one before `end`."""
         numbers = [number for index, number in self._numbers.items() if first <= index < end]
         last = max(numbers, default=-1)
-        self._begin(numbers)  # now, not with the first layer: what comes before it takes time, too
+        self._begin(numbers)  # copy at once: the work before the first layer takes time, too
         return self._in_order(first, end, last)
 
     def _in_order(self, first: int, end: int, last: int) -> Iterator[tuple[Tensor, ...]]:
@@ -159,7 +162,7 @@ class LayerRing:
 
     @contextmanager
     def without_copies(self) -> Iterator[None]:
-        """Within, slots keep what they hold, for the time of the layers alone. Results are wrong."""
+        """In the block nothing is copied, to time the layers alone. Results are wrong."""
         self._copies = False
         try:
             yield
@@ -168,7 +171,7 @@ class LayerRing:
 
     @torch.inference_mode()
     def fill(self) -> None:
-        """Copy every streamed layer once, behind what is in the current stream and waited for by it."""
+        """Copy every streamed layer once, in the current stream."""
         for number in range(len(self.streamed)):
             self._slots[number % self.slots].copy_(self._host[number], non_blocking=True)
 
@@ -179,7 +182,7 @@ class LayerRing:
             self._copy(number)
 
     def _copy(self, number: int) -> None:
-        """A streamed layer into its slot."""
+        """Copy a streamed layer into its slot."""
         if not self._copies:
             return
         slot = number % self.slots
@@ -195,24 +198,24 @@ class LayerRing:
             current_stream(self._device).wait_event(self._filled[number % self.slots])
 
     def _release(self, number: int, last: int) -> None:
-        """A streamed layer has been computed: the next of its slot may come, up to the last."""
+        """A streamed layer has been computed: copy the next layer of its slot, up to the last."""
         following = number + self.slots
         if following > last:
-            return  # a wait that no copy follows would never be joined to the graph
+            return  # a wait without a copy would never join the graph
         if self._copies and self._stream is not None:
             self._read[number % self.slots].record(current_stream(self._device))
             self._stream.wait_event(self._read[number % self.slots])
         self._copy(following)
 
     def _place(self, index: int, layer: Layer) -> tuple[Tensor, ...]:
-        """Where a layer's matrices are when it is computed."""
+        """The matrices of a layer when it is computed."""
         number = self._numbers.get(index)
         if number is None:
             return tuple(_resident(linears, self._device) for linears in layer)
         return self._layout.matrices(self._slots[number % self.slots])
 
     def _take_host(self) -> Tensor:
-        """Memory [streamed layers, size], page-locked for as long as the ring is there."""
+        """Memory [streamed layers, size], page-locked as long as the ring exists."""
         host = torch.empty(0)
         if not self.streamed:
             return host
@@ -230,7 +233,7 @@ class LayerRing:
 
 
 def available_bytes() -> int | None:
-    """Memory that the host could give without swapping; None where nobody says so."""
+    """Bytes of host memory available without swapping; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -240,15 +243,15 @@ def available_bytes() -> int | None:
 
 
 def _resident(linears: Sequence[nn.Linear], device: torch.device) -> Tensor:
-    """One matrix of the weights of some layers, on the device."""
+    """The weights of some linear layers as one matrix on the device."""
     for linear in linears:
-        if not linear.weight.is_meta:  # else it is there in fewer bits alone, and nobody reads it here
+        if not linear.weight.is_meta:  # meta: only fewer bits are left, nobody reads it here
             linear.weight.data = linear.weight.data.to(device)
     return fuse(linears)[0]
 
 
 def _move(layer: Layer, places: Sequence[Tensor]) -> None:
-    """Make a layer's weights parts of matrices elsewhere, with the numbers that they have."""
+    """Move a layer's weights into these matrices, with their values."""
     for linears, place in zip(layer, places, strict=True):
         for linear, rows in zip(
             linears, place.split([len(linear.weight) for linear in linears]), strict=True

@@ -1,8 +1,8 @@
 """What streaming a tower's weights costs and saves: measured when an engine is prepared, and predicted.
 
-Nova's condition (section III-E): of a tower of S bytes that takes T, copies of B bytes a second are hidden if
-B >= S / T; else those of at most the share B * T / S are. The tower is timed with its copies and without, so
-the report says what they cost here, whatever the condition says.
+Nova's condition (section III-E): for a tower of S bytes that takes T seconds, copies at B bytes a second are
+hidden if B >= S / T; otherwise at most the share B * T / S can be hidden. The tower is timed with its copies
+and without, so the report gives the measured cost whatever the condition says.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from vla_accel_ros.engine.stages.stage import Stage
 
 RUNS, WARM_UPS = 20, 3
 HIDDEN = 1.01
-"""A tower that takes so many times as long as without copies, or less, hides them."""
+"""Copies count as hidden if the tower takes at most this many times as long as without them."""
 
 
 @dataclass(frozen=True)
 class OffloadReport:
-    """Of all towers of a stage. layers, streamed: how many; total_bytes (S), streamed_bytes: of weights;
-    saved_bytes: of the device's memory; bandwidth (B): of copies [bytes/s]; tower_s (T), offloaded_s: one run
-    without copies and with them. Bandwidth and times are 0 where the model is in host memory."""
+    """Report on all towers of a stage. layers, streamed: numbers of layers; total_bytes (S), streamed_bytes:
+    of weights; saved_bytes: of device memory; bandwidth (B): of copies [bytes/s]; tower_s (T), offloaded_s:
+    one run without copies and with them. Bandwidth and times are 0 if the model is in host memory."""
 
     layers: int
     streamed: int
@@ -40,17 +40,17 @@ class OffloadReport:
 
     @property
     def needed_bandwidth(self) -> float:
-        """S / T: what hiding all weights takes."""
+        """S / T: the bandwidth [bytes/s] that hides all weights."""
         return self.total_bytes / self.tower_s
 
     @property
     def hidden_share(self) -> float:
-        """Of all weights, the most that copies at this bandwidth can hide."""
+        """The largest share of the weights that copies at this bandwidth can hide."""
         return min(1.0, self.bandwidth / self.needed_bandwidth)
 
     @property
     def hidden(self) -> bool:
-        """Whether the tower takes as long as without copies; what was not measured is not."""
+        """Whether the tower takes as long as without copies; False if it was not measured."""
         return 0 < self.offloaded_s <= HIDDEN * self.tower_s
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ def measure(stage: Stage, rings: Sequence[LayerRing]) -> OffloadReport:
 
 
 def predicted_s(layers: int, share: float, slots: int, layer_s: float, copy_s: float) -> float:
-    """How long a tower takes whose layers take layer_s each, and the copy of one copy_s; see LayerRing."""
+    """Predicted seconds of a tower: layer_s per layer, copy_s per copied layer; see LayerRing."""
     streamed, now, copied = set(spread(layers, share)), 0.0, 0.0
     there, left = deque[float](), len(streamed)
     for _ in range(min(slots, left)):
@@ -109,7 +109,7 @@ def predicted_s(layers: int, share: float, slots: int, layer_s: float, copy_s: f
 
 
 class _Captured(Stage):
-    """A stage's body in a graph that goes when this does."""
+    """A stage's body in a graph that lives as long as this object."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.device)
@@ -121,7 +121,7 @@ class _Captured(Stage):
 
 
 def _time_s(run: Callable[[], object], device: torch.device) -> float:
-    """Median between events of the device around a call."""
+    """Median seconds of a call, between device events."""
     times = []
     for number in range(WARM_UPS + RUNS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,13 +1,13 @@
-"""How the cameras' pixels come to the device, and from when their images may be overwritten.
+"""Copies the cameras' pixels to the device, and tells when their images may be overwritten.
 
-On a GPU the pixels go up as they lie: by the copy engine from page-locked memory, or not at all where the GPU
-reads the host's memory in place; resizing is done there. All of it runs on a stream of its own, beside the
-kernels of actions and text. Only when a copy is over is it known whether the images were still whole.
+On a GPU the pixels are copied unchanged: by the copy engine from page-locked memory, or not at all if the GPU
+reads host memory in place; the GPU resizes them. All of this runs on its own stream, beside the kernels of
+actions and text. Only after a copy can it be checked whether the images were still intact.
 
-`ImageUpload` is where pixels lie for a captured graph to make patches of: a buffer for each camera, made when
-its first frame comes and kept while frames stay as large. What reads them may be submitted before they are
-there: it waits on the device. `end` is the one moment at which the host waits, for the copy alone. A buffer
-is not written while the stage that reads it runs; `read` tells when that is over.
+`ImageUpload` holds the pixels for a captured graph: a buffer for each camera, made at its first frame and
+kept while frames have the same size. Work that reads them may be submitted before they arrive: it waits on
+the device. The host waits only in `end`, and only for the copy. A buffer is not written while the stage that
+reads it runs; `read` marks when that is over.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from vla_accel_ros.timeline import TIMELINE
 
 
 def on_host(image: np.ndarray, device: torch.device) -> Tensor:
-    """The image where it lies, uint8 [H, W, 3], contiguous: a tensor of the device that reads it in place, or
-    of the host."""
+    """The image in place, uint8 [H, W, 3], contiguous: a device tensor over mapped memory, or a host
+    tensor."""
     pointer = mapped_pointer(image) if image.flags.c_contiguous else 0
     if pointer:
         return torch.as_tensor(_Mapped(pointer, image), device=device)
@@ -35,7 +35,7 @@ def on_host(image: np.ndarray, device: torch.device) -> Tensor:
 
 
 class _Mapped:
-    """Host memory by the GPU's address, in the form that torch takes without a copy."""
+    """Mapped host memory at its GPU address, in the form that torch takes without a copy."""
 
     def __init__(self, pointer: int, image: np.ndarray):
         self.image = image
@@ -57,15 +57,17 @@ class _Alias:
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
-    """The same memory, for torch, which warns of read-only arrays each time though nobody writes here."""
+    """The same memory as a writeable array, because torch warns about each read-only one; nobody writes to
+    it."""
     return array if array.flags.writeable else np.asarray(_Alias(array))
 
 
 class ImageUpload:
-    """Buffers for `count` images of any sizes, and what a kernel needs to make squares of them by a rule.
+    """Buffers for `count` images of any sizes, and what a kernel needs to make square patches from them by a
+    rule.
 
-    views: for kernels.reference.image.patches. Not for several threads at once: whoever takes holds the
-    stage's lock until the stage is in the stream and `read` was called.
+    views: for kernels.reference.image.patches. Not safe for several threads at once: the caller of `take` or
+    `begin` holds the stage's lock until the stage is in the stream and `read` was called.
     """
 
     def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:
@@ -77,15 +79,15 @@ class ImageUpload:
             self._read, self._arrived = torch.cuda.Event(), torch.cuda.Event()
 
     def take(self, images: Sequence[np.ndarray], taken: Callable[[], None] = lambda: None) -> None:
-        """Copy images uint8 [H, W, 3] here; they are needed no longer when it returns.
+        """Copy images uint8 [H, W, 3]; the caller may overwrite them afterwards.
 
-        taken: called then, with what raises if the images had been overwritten.
+        taken: called at the end; it raises if the images were overwritten.
         """
         self.begin(images)
         self.end(taken)
 
     def begin(self, images: Sequence[np.ndarray]) -> None:
-        """Copy images here without waiting; what the current stream does next is done when they are here."""
+        """Copy images without blocking; later work in the current stream waits for them."""
         self._began_ns = TIMELINE.now_ns()
         self._make_room(images)
         if self._stream is None or self._read is None or self._arrived is None:
@@ -98,14 +100,14 @@ class ImageUpload:
         current_stream(self._device).wait_event(self._arrived)
 
     def end(self, taken: Callable[[], None] = lambda: None) -> None:
-        """Return when the images are needed no longer; taken: as of `take`."""
+        """Return when the images are not needed any longer; taken: see `take`."""
         if self._arrived is not None:
             self._arrived.synchronize()
         TIMELINE.span("upload", "images", self._began_ns)
         taken()
 
     def read(self) -> None:
-        """What was taken has been read once all is done that is in the current stream now."""
+        """Mark the buffers as read once all work now in the current stream is done."""
         if self._read is not None:
             self._read.record(current_stream(self._device))
 
@@ -119,5 +121,5 @@ class ImageUpload:
         buffers = [torch.empty(image.shape, dtype=torch.uint8, device=self._device) for image in images]
         self._held = [self.views.view(buffer) for buffer in buffers]
         self.views.point(self._held)
-        if self._stream is not None:  # that memory may have been another's until now
+        if self._stream is not None:  # the allocator may reuse memory that the current stream still uses
             self._stream.wait_stream(current_stream(self._device))
