@@ -1,19 +1,18 @@
-"""The high-rate path from the engine to the robot: what each part of it takes, and what a controller gets.
+"""The high-rate path from the engine to the robot: the time of each part, and what a controller receives.
 
     python bench/chunk_port.py [--seconds S] [--chunks N] [--joints D ...]
 
-Parts, in one process, milliseconds of CPU for one chunk of 50 actions, 480 of them a second, in mode blend:
-"write" (a chunk as a record into the slot), "read" (the newest record as a checked chunk), "update" (joined,
-limited, bounded in time: TrajectoryBuffer.update), "stream" (a forward_command stream takes it over). Chunks
-follow a smooth motion; those that are "noisy" are each NOISE_RAD off, "wild" ones ask for random positions
-over the whole range.
+Parts, in one process: milliseconds of CPU for one chunk of 50 actions, 480 chunks a second, in mode blend:
+"write" (write a chunk record into the slot), "read" (read the newest record as a checked chunk), "update"
+(join, limit and bound it in time: TrajectoryBuffer.update), "stream" (hand it to a forward_command stream).
+Chunks follow a smooth motion; "noisy" ones are each NOISE_RAD off; "wild" ones ask for random positions over
+the whole range.
 
-Whole, in three processes: one writes 480 chunks a second into the slot, one runs the trajectory node, and
-this one is the controller of all joints, at 500 Hz. "write to follow" is from a chunk's stamp, which is when
-it was written, to when the node follows it (LoopStats image_to_trajectory, the last 512); the command goes
-out as soon as update and stream are done. "interval" is between two commands as they arrive. CPU is the
-node's alone, in % of one core. Prints tables, and writes them into docs/high_rate.md and
-bench/results/chunk_port.json.
+Whole path, in three processes: one writes 480 chunks a second into the slot, one runs the trajectory node,
+and this one is the controller of all joints, at 500 Hz. "write to follow" is from a chunk's stamp (when it
+was written) to when the node follows it (LoopStats image_to_trajectory, the last 512); the command goes out
+right after update and stream. "interval" is between the arrivals of two commands. CPU is the node's alone, in
+% of one core. Prints tables, and writes them into docs/high_rate.md and bench/results/chunk_port.json.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Several whole chunks in one denoise stage: what a batch takes against one chunk.
+"""Several whole chunks in one denoise stage: the time of a batch relative to one chunk.
 
     python bench/chunks_at_once.py [--kinds pi0 pi05] [--batches 1 2 3 4 8] [--prefix T] [--runs N]
 
-Full-size random weights, ten steps; each batch is one replay of its graph, timed by events of the GPU after a
-warm-up. The prefixes of T tokens (of random numbers) are in the pool already, and the chunks are not read
-back. `against_one` is the time of a batch against that of one chunk: below the number of chunks it is worth
-it. Prints a table and writes bench/results/chunks_at_once.json. --small runs tiny models in float32 on a CPU,
-by the host's clock, to try the command; its figures mean nothing and are written only to --out.
+Full-size random weights, ten steps. Each batch is one replay of its graph after a warm-up, timed by GPU
+events. The prefixes of T random tokens are in the pool already, and the chunks are not copied to the host.
+`against_one` is the time of a batch divided by that of one chunk: batching pays if it is below the number of
+chunks. Prints a table and writes bench/results/chunks_at_once.json. --small runs tiny models in float32 on a
+CPU, timed by the host, to try the command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Commands at a rate: what a forward_command_controller gets from the trajectory node, and what that
-costs.
+"""Commands at a fixed rate: what a forward_command_controller receives from the trajectory node, and the
+node's CPU.
 
-python bench/commands.py [--seconds S] [--rates HZ ...]
+    python bench/commands.py [--seconds S] [--rates HZ ...]
 
 The trajectory node in its own process follows a reference by chunks (10 Hz, 50 ms old); the controller's
-joints are where they are commanded to be. "step" is the largest change from one command to the next, over
-what full speed makes of two periods: 1 is the bound of control/command_stream.py. CPU is the node's alone, in
+joints are exactly where they are commanded. "step" is the largest change from one command to the next,
+divided by two periods of full speed: 1 is the bound of control/command_stream.py. CPU is the node's alone, in
 % of one core. Prints a table and writes bench/results/commands.json.
 """
 

@@ -1,18 +1,18 @@
-"""Requests of agents on one GPU: encode, prefill, decode at Poisson rates, under several schedulers.
+"""Requests of agents on one GPU: encode, prefill and decode at Poisson rates, under several schedulers.
 
     python bench/corun.py [--policies prefill_first chunked two_streams static adaptive planned fifo]
         [--loads 0.4 0.6 0.8] [--seconds S] [--at-once N] [--splits SMS ...] [--slots N] [--chunk TOKENS]
         [--seed N] [--robot]
     python bench/corun.py --simulate [bench/results/corun.json] [--requests 10000] [--at-once N]
 
-A CogAgent-sized model of random weights (agents/model.py): 4.5 billion in the encoder at 1120 px, 9.4 billion
-in the language model; answers of 30 to 80 tokens. Arrivals are open-loop, and the same for every scheduler. A
-load is the rate of arrivals over the most that encode and prefill alone could serve; of fifo, over the most
-whole requests that there could be. First every stage is timed alone and beside decoding, for each split of
-the GPU; each scheduler's settings are those that are best on these durations at the load that it is compared
-at (agents/tuning.py). Prints a table and writes bench/results/corun.json.
+The model has CogAgent's size and random weights (agents/model.py): 4.5 billion in the encoder at 1120 px, 9.4
+billion in the language model; answers have 30 to 80 tokens. Arrivals are open-loop, and the same for every
+scheduler. A load is the arrival rate divided by the highest rate that encode and prefill alone could serve;
+for fifo, by the highest rate of whole requests. First every stage is timed alone and beside decoding, for
+each split of the GPU. Each scheduler gets the settings that are best for these durations at the load it is
+compared at (agents/tuning.py). Prints a table and writes bench/results/corun.json.
 
---at-once N: then N requests come all at once to each scheduler: its most requests a second.
+--at-once N: afterwards N requests come to each scheduler at once, which gives its highest request rate.
 --robot: a robot's pi0 acts on 30 frames a second meanwhile; its latency is in the file.
 --simulate runs the same schedulers in simulated time on the durations of such a file; its figures are
 labelled simulated. --small runs a tiny model on a CPU to try the command; its figures mean nothing. Both

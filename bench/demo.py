@@ -3,11 +3,10 @@ success, jerk.
 
     python bench/demo.py [--episodes N] [--starts K] [--ring]
 
-Separate processes, real DDS, simulated robot in real time: these figures do depend on the machine, which is
-written down with them, and so is "load", what it was busy with before, in cores. How the loops lie to the
-cameras may depend on the moment of a start, so after a run of N episodes there are K short ones of 3, whose
-ages and loads are in "starts". Writes bench/results/demo.json, or demo_ring.json with --ring, which reads the
-cameras from shared memory.
+Separate processes, real DDS, simulated robot in real time. These figures depend on the machine, so the file
+names it, with "load": how many cores were busy before. The phase between loops and cameras may differ from
+start to start, so a run of N episodes is followed by K short ones of 3, whose ages and loads are in "starts".
+Writes bench/results/demo.json, or demo_ring.json with --ring, which reads the cameras from shared memory.
 """
 
 from __future__ import annotations

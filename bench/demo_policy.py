@@ -1,10 +1,11 @@
-"""The bundled policy's success table: 200 paired episodes a family and condition, through the engine, in
-process.
+"""The bundled policy's success table: 200 paired episodes per family and condition, through the engine
+without ROS.
 
     python bench/demo_policy.py [--processes N]
 
-Simulated robot, simulation time (an observation every 0.1 s, in force 0.1 s later): the figures depend on
-the weights and the seeds, not on the speed of the machine. Writes bench/results/demo_policy.json.
+Simulated robot in simulation time (an observation every 0.1 s, whose chunk takes effect 0.1 s later): the
+figures depend on the weights and the seeds, not on the speed of the machine. Writes
+bench/results/demo_policy.json.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How fast images become actions on this GPU, what bounds it, and what else there is.
+"""How fast images become actions on this GPU, the roofline, and how alternatives compare.
 
     python bench/engine.py [--quick] [--kinds pi0 pi05] [--views 1 2 3]
 
-For pi0 and pi0.5 at 1, 2 and 3 views: the roofline, our stages (each and all), plain torch eagerly and in one
-CUDA graph, torch.compile within a time budget; kernels per call, bytes allocated, and the error of the
-actions against float32. First every kernel is compared with its reference at these sizes: figures of a wrong
-kernel would be worth nothing, so the command ends there with status 1 if one is. torch.compile takes minutes:
---only-compile puts its figures into the file of an earlier run, with what they are compared with. Prints a
+For pi0 and pi0.5 at 1, 2 and 3 views: the roofline; our stages, each and together; plain torch, eager and in
+one CUDA graph; torch.compile within a time budget; kernels per call, bytes allocated, and the error of the
+actions against float32. First every kernel is compared with its reference at these sizes; if one is wrong,
+the command ends with status 1, because its figures would be worthless. torch.compile takes minutes:
+--only-compile adds its figures, with those they are compared with, to the file of an earlier run. Prints a
 table and writes bench/results/engine.json and engine.png.
 """
 

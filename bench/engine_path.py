@@ -1,16 +1,16 @@
-"""The product's own path, frames in host memory to actions in host memory, beside its stages alone.
+"""The engine's whole path, from frames in host memory to actions in host memory, beside its stages alone.
 
     python bench/engine_path.py [--kinds pi0 pi05 smolvla] [--views 1 2 3] [--runs N] [--size H W]
         [--pageable] [--plain N]
 
-A frame is `Engine.observe` and `Engine.act`: two requests through the scheduler, by the host's clock, until
-the actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise, of
-SmolVLA those of resize, prefix and step, replayed and waited for after each frame. The difference is all that
-is not a kernel of theirs: words and upload, scheduling, noise, reading and scaling actions. The upload of the
-same frames is timed by itself, too: its time is the machine's. Frames lie in page-locked memory, as in the
-cameras' rings. Counted over further frames: bytes asked of the device's allocator, and tensors and bytes that
-Python has page-locked. With --plain N as many frames of an engine in plain torch follow each case (`plain`),
-beside the seconds that the stages took to be made (`made_s`). Prints a table and writes
+A frame is `Engine.observe` and `Engine.act`: two requests through the scheduler, timed by the host until the
+actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise (for
+SmolVLA resize, prefix and step), replayed and waited for after each frame. The difference is everything
+outside the graphs: tokenizing and upload, scheduling, noise, reading and scaling actions. The upload of the
+same frames is also timed by itself, because it depends on the machine. Frames are in page-locked memory, like
+the cameras' rings. Over further frames it counts the bytes requested from the device allocator, and the
+tensors and bytes that Python page-locks. With --plain N, each case is followed by N frames of an engine in
+plain torch (`plain`), with the seconds that building the stages took (`made_s`). Prints a table and writes
 bench/results/engine_path.json. --small runs tiny models in float32 on a CPU to try the command; its figures
 mean nothing and are written only to --out.
 """

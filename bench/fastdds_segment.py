@@ -1,4 +1,4 @@
-"""Which part of two cameras' images arrives, by the size of Fast DDS' shared-memory segment.
+"""The share of two cameras' images that arrives, by the size of Fast DDS' shared-memory segment.
 
     python bench/fastdds_segment.py [--seconds S]
 

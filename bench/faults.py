@@ -1,13 +1,13 @@
-"""Every fault that the stack is to stand, made in it: what stops, how hard, what is said, what goes on.
+"""Injects every fault that the stack must handle: what stops, how hard, what is reported, and what goes on.
 
     python bench/faults.py [--only NAME ...] [--list]
 
-The demo's robot, model and nodes as processes over real topics, with a relay between robot and nodes that
-spoils what it passes on. For each fault: seconds until the joints stand; peaks of velocity and acceleration
-of what the controllers execute at 500 Hz, over the contract's limits; the reasons told on `motion`; whether
-the robot goes on by itself when the fault has gone, after how long, or what a person has to call. Writes
+The demo's robot, model and nodes run as processes over real topics; a relay between robot and nodes corrupts
+what it passes on. For each fault: seconds until the joints stand; peak velocity and acceleration that the
+controllers execute at 500 Hz, relative to the contract's limits; the reasons reported on `motion`; whether
+the robot goes on by itself after the fault, after how long, or which service a person has to call. Writes
 bench/results/faults.json and the table in docs/safety.md; with --only it prints its lines and writes nothing.
-"load" is what the machine was busy with before, in cores: a busy one delivers and computes late.
+"load" is how many cores were busy before: on a busy machine delivery and computing are late.
 """
 
 from __future__ import annotations

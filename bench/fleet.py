@@ -1,27 +1,33 @@
 """Many robots on one engine: chunks a second, how long a robot waits, and how many robots fit.
 
-    python bench/fleet.py [--parts throughput peers fleet admission replicas2] [--settings ...] [--budget S] [--out DIR]
+    python bench/fleet.py [--parts throughput peers fleet admission replicas2] [--settings ...] [--budget S]
+        [--out DIR]
 
-Full-size pi0.5 of random weights, two 640x480 views, ten steps, bfloat16; robots of two kinds, with numbers of joints,
-statistics and words of their own. What is measured is the product's path without ROS: fleet/replicas/local.py,
-from pixels in host memory to a chunk in host memory, and in the parts `fleet` and `admission` fleet/serving/scheduler.py before it.
+Full-size pi0.5 with random weights, two 640x480 views, ten steps, bfloat16; robots of two kinds, each with
+its own number of joints, statistics and words. It measures the product's path without ROS:
+fleet/replicas/local.py, from pixels in host memory to a chunk in host memory; in the parts `fleet` and
+`admission` also fleet/serving/scheduler.py.
 
-throughput: as many requests as a replica takes are always there, for each setting of the engine: chunks a second and
-  how long one request takes.
-peers: beside it, one request at a time by captured stages; batches of 16 in lock-step, exact and with an 8-bit
-  prefix; plain torch eager, one at a time, and with --compiled S the same compiled, in at most so many seconds.
-fleet: robots ask --hz times a second by a trace (a random phase, intervals that vary by a tenth), each when --buffer
-  seconds of its motion are left, whatever became of its last request. From image to chunk; the share of requests that
-  came later than the motion lasted, and of the time that arms stood.
-admission: for each setting of --admit how many robots fleet/admission/forecast.py expects to fit, from what the replica
-  measures at its start (expected) and of the robots as they were seen to ask in the warm-up of a window (seen); and the
-  largest number that keeps p99 within --within and stall within --stall, by the median over windows of --window s,
-  one for each seed.
-replicas2: two processes with an engine each: on two GPUs, if there are two, else both on one, for function only.
+throughput: the replica always has as many requests as it takes, for each setting of the engine: chunks a
+    second and the time of one request.
+peers: for comparison: one request at a time by captured stages; batches of 16 in lock-step, exact and with an
+    8-bit prefix; plain torch, eager, one at a time; and with --compiled S the same compiled, within S
+    seconds.
+fleet: robots ask --hz times a second by a trace (random phase, intervals that vary by a tenth), each when
+    --buffer seconds of its motion are left, whatever happened to its last request. Time from image to chunk;
+    the share of requests answered after the motion had ended, and the share of time that arms stood still.
+admission: for each setting of --admit, how many robots fleet/admission/forecast.py expects to fit: from what
+    the replica measures at its start (expected), and from robots as they asked in the warm-up of a window
+    (seen). And the largest number that keeps p99 within --within and stall within --stall, by the median over
+    windows of --window s, one for each seed.
+replicas2: two processes with an engine each: on two GPUs if there are two, else both on one, only to test the
+    function.
 
-Each part begins no case after --budget seconds of it. Prints tables and writes bench/results/fleet.json after each case.
---small runs tiny models in float32 on a CPU to try the command; its figures mean nothing and are written only to --out.
-"""  # noqa: E501
+Each part begins no new case after --budget seconds. Prints tables and writes bench/results/fleet.json after
+each case.
+--small runs tiny models in float32 on a CPU to try the command; its figures mean nothing and are written only
+to --out.
+"""
 
 from __future__ import annotations
 

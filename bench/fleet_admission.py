@@ -2,17 +2,18 @@
 
     python bench/fleet_admission.py [--seeds 40] [--seen 6] [--small] [--json FILE]
 
-simulated: the node's FleetScheduler in simulated time, with a replica that runs the engine's own scheduling policy
-(fleets/simulated.py). What the host takes and that durations vary is in it and not in the
-forecast, which knows what such a replica measures at its start. For each case the largest number of robots of which
-99 of 100 chunks come in time and arms stand for 0.1 % at most with half of the seeds, in 12 rounds after 6 of warm-up,
-and what is expected before any is tried. For some seeds the largest number with that seed, what is expected beside
-robots as the scheduler saw them ask in the warm-up, and how far the one expected of robots that nobody saw is from it.
-measured: the windows of the part `admission` of bench/fleet.py on an H200, and the same robots, with the same phases,
-by the forecast's model of what was measured at the start.
+simulated: the node's FleetScheduler in simulated time, with a replica that runs the engine's own scheduling
+    policy (fleets/simulated.py). The simulation includes host time and varying durations; the forecast knows
+    only what such a replica measures at its start. For each case: the largest number of robots with which,
+    for half of the seeds, 99 of 100 chunks come in time and arms stand still for at most 0.1 % of the time,
+    in 12 rounds after 6 of warm-up; and the number that the forecast expects before any is tried. For some
+    seeds also: the largest number with that seed; the forecast for robots as the scheduler saw them ask in
+    the warm-up; and how far the forecast for unseen robots is from the true number.
+measured: the windows of the part `admission` of bench/fleet.py on an H200, and the forecast's model of the
+    same robots, with the same phases, from what was measured at the start.
 
-Prints tables and writes bench/results/fleet_admission.json; --small takes one case and writes only to --json.
-"""  # noqa: E501
+Prints tables and writes bench/results/fleet_admission.json; --small runs one case and writes only to --json.
+"""
 
 from __future__ import annotations
 

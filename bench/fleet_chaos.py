@@ -1,17 +1,16 @@
-"""A fleet in which processes are killed at random, on a network that spoils its messages.
+"""A fleet in which processes are killed at random, on a network that disturbs its messages.
 
     python bench/fleet_chaos.py [--kills 200] [--seed 0] [--robots 3] [--json FILE] [--small]
 
-Real nodes as processes over real DDS: a scheduler with a tiny policy, and robots of `fleet_inference`,
-`trajectory` and drivers and controllers that check every command. Clocks of robots are 2 s ahead of and
-behind the scheduler's. Messages between robots and scheduler are late, doubled, overtaken and lost. What is
-killed with SIGKILL (scheduler with its replica, a robot's inference or trajectory node, or a robot's
-inference whose topics vanish with it) is started again. Status 1 when a chunk was another robot's, a limit
-was broken, a robot moved too long, one that has all it needs again neither moved nor said why within 3 s
-or did not move within 15 s, or when memory, threads, descriptors, seats, slots, files in /dev/shm or the
-graph grew beyond their limits (chaos/leaks.py). Writes bench/results/fleet_chaos.json
-and the table of docs/fleet_chaos.md, unless --json names another file or --small is given (5 kills, two
-robots).
+Real nodes run as processes over real DDS: a scheduler with a tiny policy, and robots with `fleet_inference`,
+`trajectory`, and drivers and controllers that check every command. The robots' clocks are 2 s ahead of and
+behind the scheduler's. Messages between robots and scheduler are delayed, doubled, reordered and lost.
+SIGKILL hits the scheduler with its replica, a robot's inference or trajectory node, or a robot's inference
+whose topics vanish with it; each is started again. The status is 1 if a robot got another robot's chunk,
+broke a limit or moved too long; if a robot that has everything it needs again neither moved nor said why
+within 3 s, or did not move within 15 s; or if memory, threads, descriptors, seats, slots, files in /dev/shm
+or the graph grew beyond their limits (chaos/leaks.py). Writes bench/results/fleet_chaos.json and the table of
+docs/fleet_chaos.md, unless --json names another file or --small is given (5 kills, two robots).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""How long a whole step of a fleet's scheduler takes: `FleetScheduler.step`, not the policy's order alone.
+"""The time of a whole step of a fleet's scheduler: `FleetScheduler.step`, instead of the policy's ordering
+alone.
 
     python bench/fleet_decision.py [--robots 1000] [--steps 4000] [--policies ...] [--small] [--json FILE]
 
-The scheduler of the node, with a replica that computes nothing: it takes 20 requests at once and gives back 177 a
-second, as an H200 does (bench/fleet.py). Robots ask, are called for another observation and answered in simulated
-time; what is measured is the time that `step` truly takes, garbage collection and answers included, after a warm-up.
-Two fleets: in one each robot asks again half a second after its answer, so that nearly all wait; in the other each
-executes for so long that the replica has a load of 0.8. Prints a table and writes bench/results/fleet_decision.json;
---small takes 50 robots and few steps, and writes only to --json.
-"""  # noqa: E501
+The node's scheduler, with a replica that computes nothing: it takes 20 requests at once and returns 177 a
+second, like an H200 (bench/fleet.py). Robots ask, are called for another observation and are answered in
+simulated time. Measured is the real time of `step`, including garbage collection and answers, after a
+warm-up. Two fleets: in one each robot asks again half a second after its answer, so that nearly all wait; in
+the other each executes so long that the replica has a load of 0.8. Prints a table and writes
+bench/results/fleet_decision.json; --small takes 50 robots and few steps, and writes only to --json.
+"""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
     python bench/fleet_hedging.py [--seeds 4] [--seconds 120] [--small] [--json FILE]
 
-Simulated: the node's FleetScheduler with two replicas in simulated time, 12 robots that ask nearly periodically. A chunk
-takes 30 ms and up to a tenth more, four at once. One replica now and then stands still: for 1 s, each 5 s in the mean
-(stalling), or each of its chunks takes three times as long (slow); or both are well. Each with hedging and without:
-from request to answer, the share of requests that were computed twice, and of the replicas' time that was spent on
-chunks that nobody took. Prints a table and writes bench/results/fleet_hedging.json; --small takes 30 s and one seed,
-and writes only to --json.
-"""  # noqa: E501
+Simulated: the node's FleetScheduler with two replicas in simulated time, and 12 robots that ask nearly
+periodically. A chunk takes 30 ms plus up to a tenth, four at once. Either one replica stalls for 1 s, every 5
+s on average (stalling); or each of its chunks takes three times as long (slow); or both replicas are well.
+Each case runs with and without hedging: time from request to answer, the share of requests that were computed
+twice, and the share of the replicas' time spent on chunks that nobody used. Prints a table and writes
+bench/results/fleet_hedging.json; --small takes 30 s and one seed, and writes only to --json.
+"""
 
 from __future__ import annotations
 

@@ -2,20 +2,24 @@
 
     python bench/fleet_replicas.py [--setting OPTION=VALUE,...] [--seconds S] [--out DIR]
 
-Full-size pi0.5 of random weights, two 640x480 views, ten steps, bfloat16. Everything between is the product's own, but
-ROS: pixels in host memory, fleet/serving/scheduler.py, fleet/replicas/ray.py, an engine in an actor on a GPU of its own,
-and a chunk that comes back. Where there is one GPU both actors share it, for function only.
+Full-size pi0.5 with random weights, two 640x480 views, ten steps, bfloat16. It runs the product's path
+without ROS: pixels in host memory, fleet/serving/scheduler.py, fleet/replicas/ray.py, an engine in an actor
+on its own GPU, and a chunk that comes back. With one GPU both actors share it, only to test the function.
 
-local: an engine in this process, for comparison. ray, first; ray, second: either actor alone. ray, both: both.
-Of each case, after a warm-up:
-  saturated: a fourth more robots than the replicas take requests, each of which asks as soon as it is answered: chunks
-    a second, from image to chunk, and the processor time of this process for a chunk (of `local` the engine's, too).
-  fleet: --robots for each replica, which ask --hz times a second by a trace, as in the part `fleet` of bench/fleet.py.
-speedup is `ray, both` over the mean of either alone. network_ms is an observation's bytes to the actor and back.
+local: an engine in this process, for comparison. ray, first; ray, second: either actor alone. ray, both:
+both.
+For each case, after a warm-up:
+saturated: a fourth more robots than the replicas take requests, each of which asks as soon as it is answered:
+    chunks a second, time from image to chunk, and this process's CPU time per chunk (for `local` including
+    the engine).
+fleet: --robots for each replica, which ask --hz times a second by a trace, as in the part `fleet` of
+    bench/fleet.py.
 
-Prints a table and writes bench/results/fleet_replicas.json after each case. --small runs tiny models in float32 on a CPU
-to try the command; its figures mean nothing and are written only to --out.
-"""  # noqa: E501
+speedup is `ray, both` divided by the mean of either alone. network_ms is the time of an observation's bytes
+to the actor and back. Prints a table and writes bench/results/fleet_replicas.json after each case. --small
+runs tiny models in float32 on a CPU to try the command; its figures mean nothing and are written only to
+--out.
+"""
 
 from __future__ import annotations
 

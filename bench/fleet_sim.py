@@ -1,11 +1,12 @@
-"""Scheduling policies of a fleet in simulated time: five workloads, loads below and above what can be served.
+"""Scheduling policies of a fleet in simulated time: five workloads, with loads below and above capacity.
 
     python bench/fleet_sim.py [--seeds 8] [--processes 1] [--quick] [--out FOLDER]
 
-All figures are simulated; what batches take is assumed (fleet/simulator/workloads.py). Every policy has the
-same tasks and arrivals, so changes against another are taken seed by seed; the interval is that of Student's
-t at 95 %. `clairvoyant` is no policy that can be had: it serves the tasks that truly need the fewest rounds,
-which makes the mean about as small as it can be. Prints tables and writes bench/results/fleet_sim.json.
+All figures are simulated; the durations of batches are assumed (fleet/simulator/workloads.py). Every policy
+gets the same tasks and arrivals, so changes against another policy are computed seed by seed, with Student's
+t interval at 95 %. `clairvoyant` is not a real policy: it first serves the tasks that truly need the fewest
+rounds, which makes the mean about as small as possible. Prints tables and writes
+bench/results/fleet_sim.json.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Fleets whose robots do their tasks back to back, deadlines, and what a decision takes, for fleet_sim.py."""
+"""For fleet_sim.py: fleets whose robots do their tasks back to back, deadlines, and the time of a
+decision."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The fleet's best policy on seeds that nothing was chosen with, beside what bounds it.
+"""The fleet's best policy on seeds that were not used to choose it, beside its bounds.
 
     python bench/fleet_sim_fresh.py [--seeds 16]
 
-`known` is aged_remaining if it knew how many rounds each task truly needs: what better predictions could
-bring. `clairvoyant` serves the fewest of these rounds first, without ageing: about the smallest mean that any
-order has. Neither can be had. Changes against fifo at the highest load, static horizons, in percent with
-intervals at 95 %; simulated. Prints a table and writes bench/results/fleet_sim_fresh.json.
+`known` is aged_remaining with the true number of rounds of each task: the most that better predictions could
+bring. `clairvoyant` serves the task with the fewest true rounds first, without ageing: about the smallest
+mean of any order. Neither is a real policy. Changes against fifo at the highest load, static horizons, in
+percent with intervals at 95 %; simulated. Prints a table and writes bench/results/fleet_sim_fresh.json.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Means and changes over seeds, with their intervals at 95 % (Student's t)."""
+"""Means and changes over seeds, with intervals at 95 % (Student's t)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The tables and pictures of docs/fleet_sim.md, made of bench/results/fleet_sim.json.
+"""Makes the tables and pictures of docs/fleet_sim.md from bench/results/fleet_sim.json.
 
     python bench/fleet_sim_tables.py
 
-writes tables into the page, each between its marks, and pictures beside it (matplotlib);
-test/bench/test_bench_fleet_sim.py asks for them.
+Writes each table into the page between its marks, and pictures beside the page (matplotlib).
+test/bench/test_bench_fleet_sim.py checks them.
 """
 
 from __future__ import annotations

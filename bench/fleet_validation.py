@@ -1,15 +1,15 @@
-"""Whether the fleet's simulator says what the node fleet_scheduler does: the same tasks in both.
+"""Compares the fleet's simulator with the node fleet_scheduler on the same tasks.
 
     python bench/fleet_validation.py [--repeats 3] [--policies fifo kairos] [--small]
 
-Tasks of about a minute, at a load of 1.6, go through the real node (its own process, DDS, monotonic time)
-whose replica takes the recorded time for each chunk instead of computing, and through the simulator. The
-simulator is given what it cannot know: how long messages are on their way (the median of the node's run).
-In a second simulation it is also given how much longer a chunk took than it should (again the median): that
-is this machine's threads, which wake late while others compute.
-Compared are the average and the P95 of the tasks' latencies, the stall, and the share of pairs of chunks that
-are served in the same order. A bag of each run of the node becomes tasks again (`vla fleet-trace`), which are
-simulated as well. Prints a table and writes bench/results/fleet_validation.json.
+Tasks of about a minute, at a load of 1.6, go through the real node (its own process, DDS, monotonic time),
+whose replica waits for the recorded time of each chunk instead of computing, and through the simulator. The
+simulator is given the median message delay of the node's run, which it cannot know. A second simulation is
+also given the median excess time of a chunk, which comes from this machine's threads that wake up late while
+others compute.
+Compared are the mean and the P95 of the tasks' latencies, the stall, and the share of pairs of chunks that
+are served in the same order. A bag of each run of the node is also converted to tasks (`vla fleet-trace`),
+which are simulated as well. Prints a table and writes bench/results/fleet_validation.json.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""How long it takes from a sample of a force sensor to the command that was made with it.
+"""Time from a sample of a force sensor to the command that was made with it.
 
     python bench/force.py [--seconds N] [--rate HZ] [--priorities P ...]
 
-The trajectory node in its own process, with a forward_command controller at the rate of the sensor, follows a
-reference by chunks (10 Hz) and joint states (100 Hz), while a timer of its executor makes garbage that only
-the collector can free, 20 times a second, beside 200,000 objects that stay. A third process is the sensor: it
-writes a slot of shared memory, or publishes WrenchStamped, and every 3 s tells of a contact of 14 N (the
-limit is 10 N) for 0.3 s. *command*: from a sample's stamp to the publication of the command of that tick, of
-every tick that had a new sample. *reaction*: from the first sample of each contact to the publication of the
-first command of the brake, with the median of three and the low-pass filter (100 Hz: 1.6 ms) that are in
-between. Prints a table and writes bench/results/force.json, with the load of the machine.
+The trajectory node in its own process, with a forward_command controller at the sensor's rate, follows a
+reference by chunks (10 Hz) and joint states (100 Hz). A timer of its executor makes garbage in cycles 20
+times a second, beside 200,000 live objects. A third process is the sensor: it writes a slot of shared memory,
+or publishes WrenchStamped, and reports a contact of 14 N (the limit is 10 N) for 0.3 s every 3 s. *command*:
+from a sample's stamp to the publication of that tick's command, for every tick with a new sample. *reaction*:
+from the first sample of each contact to the publication of the first braking command, including the median of
+three and the low-pass filter (100 Hz: 1.6 ms). Prints a table and writes bench/results/force.json, with the
+load of the machine.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A frame in groups of layers on one lane: how long each group takes, and how long a step waits for one.
+"""A frame in groups of layers on one lane: the time of each group, and how long a step waits for one.
 
     python bench/groups.py [--kinds pi0 pi05] [--counts 1 2 4 6 8] [--views V] [--prompt T] [--runs N]
 
-Full-size random weights. For each number of groups (`prefill_groups`), 1 being a frame at once: the graphs of
-each group, replayed one after another and timed by events of the GPU; then the engine's own path, by the
-host's clock: ten staggered chunks are always in progress, a frame of page-locked images is observed again and
-again, and each micro-batch on the one lane, stepped without its thread, is timed. `step_ms` is from the end
-of a step of the chunks to the end of the next where nothing is between, `apart_ms` the same where a group is,
-or the whole frame: what a group adds is how long an action waits. `same_bits`: the prefix equals that of a
-frame at once. Prints a table and writes bench/results/groups.json. --small runs tiny models in float32 on a
-CPU to try the command; its figures mean nothing and are written only to --out.
+Full-size random weights. For each number of groups (`prefill_groups`; 1 = the whole frame): the graphs of
+each group, replayed one after another and timed by GPU events. Then the engine's own path, timed by the host:
+ten staggered chunks are always in progress, a frame of page-locked images is observed again and again, and
+each micro-batch on the one lane, stepped without its thread, is timed. `step_ms` is from the end of a step of
+the chunks to the end of the next with nothing in between; `apart_ms` is the same with a group, or the whole
+frame, in between: the difference is how long an action waits. `same_bits`: the prefix equals that of a whole
+frame. Prints a table and writes bench/results/groups.json. --small runs tiny models in float32 on a CPU to
+try the command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How chunks are handed over: styles on a reference, late messages, and on the bundled policy modes, masks,
-noises and staggered chunks.
+"""How chunks replace each other: styles on a reference, late messages, and with the bundled policy modes,
+masks, noises and staggered chunks.
 
     python bench/handover.py [--parts styles policy noise staggered] [--seeds N] [--family reach|place|follow]
-                             [--processes N]
+        [--processes N]
 
 Tables in simulation time: they depend on the weights, the seeds and the code, not on the speed of the
 machine. Prints them as Markdown and writes each part to bench/results/handover.json, where `parts` says where
-and when it was measured. `noise` and `staggered` keep each episode as it comes in out/, and go on from there.
+and when it was measured. `noise` and `staggered` store each finished episode in out/ and resume from there.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How soon ~/hold is answered while chunks of the worst kinds come.
+"""How soon ~/hold is answered while the most expensive kinds of chunks come.
 
     python bench/hold.py [--holds N]
 
-The trajectory node in its own process, a robot of 14 joints that is where it is commanded to be, and a
+The trajectory node in its own process, a robot of 14 joints that are exactly where they are commanded, and a
 publisher in a third process that sends chunks of one kind as fast as the node may take them: "typical" ones;
-"wild" ones that break every limit at every step and still are not refused, of 50 and of the most actions; and
-ones that are refused for their size: hours of motion in 48 kB, megabytes of actions, thousands of joints.
-Times are from the call to its answer, as a caller in Python sees them, with the robot moving where chunks are
+"wild" ones that break every limit at every step and are still accepted, with 50 and with the most actions;
+and ones that are refused for their size: hours of motion in 48 kB, megabytes of actions, thousands of joints.
+Times are from the call to its answer, as a caller in Python sees them, with the robot moving if chunks are
 not refused. Prints a table and writes bench/results/hold.json.
 """
 

@@ -1,10 +1,10 @@
-"""Execution horizons on the bundled policy: which signal predicts errors, and success against load.
+"""Execution horizons with the bundled policy: which signal predicts errors, and success against load.
 
     python bench/horizon.py [--parts signals front] [--seeds N] [--processes N]
 
 In simulation time: figures depend on the weights, the seeds and the code, not on the speed of the machine.
 Prints tables as Markdown and writes each part to bench/results/horizon.json, with where and when. `front`
-keeps each episode as it comes in out/, and goes on from there.
+stores each finished episode in out/ and resumes from there.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What it costs to have two cameras' frames in the engine's process, by transport, and how old they are then.
+"""The cost of receiving two cameras' frames in the engine's process, by transport, and the frames' age.
 
     python bench/ingest.py [--seconds S]
 
-Two processes over real DDS: one publishes as the camera node does, 30 Hz each, and one is a lifecycle node on
+Two processes over real DDS: one publishes like the camera node, 30 Hz each; the other is a lifecycle node on
 the SingleThreadedExecutor with the subscriptions and the Ingest of the inference node. A frame has arrived
-when it can be leased and is intact; its age is from before it was written to that moment [ms]. CPU is in
-percent of a core: of the receiving process, and of the sending one, which also fills the frame and codes the
-JPEG. "copies" are of whole frames, from where the camera's process wrote them to the last place before the
-slot that the policy reads; a JPEG's are of its bytes. "load" is what the machine was busy with before, in
-cores. Writes bench/results/ingest.json.
+when it can be leased and is intact; its age [ms] is from before it was written to that moment. CPU is in
+percent of a core: of the receiving process, and of the sending one, which also fills the frame and encodes
+the JPEG. "copies" are of whole frames, from where the camera's process wrote them to the last place before
+the slot that the policy reads; for a JPEG, of its bytes. "load" is how many cores were busy before. Writes
+bench/results/ingest.json.
 """
 
 from __future__ import annotations

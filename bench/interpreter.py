@@ -1,15 +1,15 @@
-"""What a lane loses to Python: micro-batches one after another, beside the callbacks of the inference node.
+"""What a lane loses to Python: consecutive micro-batches, beside the callbacks of the inference node.
 
     python bench/interpreter.py [--seconds S] [--stage-ms MS]
 
-A lane of the engine's own scheduler computes action requests, each a micro-batch in which the thread sleeps
-for the time of a stage (1.15 ms: a staggered step of ten chunks on an H200), as it would wait for a GPU: the
-interpreter is free meanwhile. What an interval between two ends takes longer than that is the host's:
-choosing, telling, and waiting for the interpreter. Measured alone; beside a node with the subscriptions of
-`inference` in the same process (two cameras of 640x480 at 30 Hz as whole images, joints at 500 Hz, real DDS,
-the sender in a process of its own); with a thread that logs and makes garbage as well, and a full collection
-each second; both as Python is, and as nodes have it (nodes/process.py: a shorter switch interval, and what
-was loaded is no longer collected); and beside the same node in another process, where only processors are
+A lane of the engine's own scheduler computes action requests. In each micro-batch the thread sleeps for the
+time of a stage (1.15 ms: a staggered step of ten chunks on an H200), as it would wait for a GPU, so the
+interpreter is free meanwhile. The rest of the interval between two ends is host time: choosing, callbacks,
+and waiting for the interpreter. Measured alone; beside a node with the subscriptions of `inference` in the
+same process (two cameras of 640x480 at 30 Hz as whole images, joints at 500 Hz, real DDS, the sender in its
+own process); and also with a thread that logs and makes garbage, and a full collection each second. The last
+two run with Python's defaults and with the settings of nodes (nodes/process.py: a shorter switch interval,
+loaded objects not collected). Finally beside the same node in another process, where only processors are
 shared.
 The sleep stands for a GPU, so nothing here says how fast a GPU is. Writes bench/results/interpreter.json.
 """

@@ -1,12 +1,12 @@
-"""What a chunk costs the trajectory node, from its message to the JointTrajectory that goes out, on one core.
+"""The cost of a chunk in the trajectory node, from its message to the published JointTrajectory, on one core.
 
     python bench/limits.py [--chunks N]
 
-Chunks of a contract's joints or of 7 or 14 such joints, 10 a second: "typical" ones follow a smooth motion
-within limits, "wild" ones ask for random positions over the whole range, so that every joint has to be led at
-every step and back to rest. Parsed, joined to the old path, limited, bounded in time and put into a message,
-as the node does. Times are of this thread alone (CPU), in milliseconds. Prints a table and writes
-bench/results/limits.json.
+Chunks of a contract's joints, or of 7 or 14 such joints, 10 a second: "typical" ones follow a smooth motion
+within limits; "wild" ones ask for random positions over the whole range, so that every joint has to be led at
+every step and back to rest. As in the node, chunks are parsed, joined to the old path, limited, bounded in
+time and put into a message. Times are CPU time of this thread alone, in milliseconds. Prints a table and
+writes bench/results/limits.json.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""How long a full-size checkpoint takes to load, and how much memory of host and device it needs.
+"""How long a full-size checkpoint takes to load, and how much host and device memory it needs.
 
     python bench/load.py [--device cpu|cuda] [--dtype TYPE] [--small] [--folder DIR] [--model NAME]
 
-Writes a pi0.5 and an OpenVLA-7B of random weights in the published layouts (one file of 7.5 GB; three shards
-of up to 7 GB and an index; types as published) into a temporary folder, loads each in a process of its own,
-and lets it act once. Prints a table and writes bench/results/load_<device>.json: seconds and GB/s, the host's
-memory beside the model at its peak, against 1.2 times the largest file, the device's at its peak, and whether
-the actions are finite. The files come from the page cache, having just been written. --converted also
-converts each and loads that; of pi0.5 there are also the seconds in which 10 steps are folded, computed or
-read from the converted folder, and how far the two are apart. --small shows that it all works.
+Writes a pi0.5 and an OpenVLA-7B with random weights in the published layouts (one file of 7.5 GB; three
+shards of up to 7 GB and an index; dtypes as published) into a temporary folder, loads each in its own
+process, and lets it act once. Prints a table and writes bench/results/load_<device>.json: seconds and GB/s;
+the peak host memory besides the model, against 1.2 times the largest file; the peak device memory; and
+whether the actions are finite. The files come from the page cache, because they were just written.
+--converted also converts each checkpoint and loads the result; for pi0.5 it also gives the seconds to fold 10
+steps, computed or read from the converted folder, and how far the two differ. --small only shows that
+everything works.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
     python bench/memory.py [--cases pi05:fp8:drop ...] [--small --out DIR]
 
-A case is MODEL:PRECISION:keep or drop, as of `keep_exact`. A model of the published sizes, all of its weights
-zero, goes through the loader a tensor at a time in bfloat16, and the stages for a frame and a chunk are made.
-Counted is every storage of a tensor that lives (vla_accel_ros.tools.bench.memory): at most, in the end, and
-what of it is beyond the end, in layers of the largest stack. What a GPU's libraries take is not there, so the
-plan adds it: those numbers are computed, not measured. Prints a table and writes OUT/memory.json, where the
-rows of other cases stay; some 8 GB of host memory, and ten minutes of two cores. With --small tiny models,
-and nothing is written without --out.
+A case is MODEL:PRECISION:keep or drop, as in `keep_exact`. A model of the published sizes, with zero weights,
+goes through the loader one tensor at a time in bfloat16, and the stages for a frame and a chunk are made.
+Every live tensor storage is counted (vla_accel_ros.tools.bench.memory): the peak, the final amount, and the
+difference in layers of the largest stack. A GPU's libraries use no memory here, so the plan adds theirs:
+those numbers are computed, not measured. Prints a table and writes OUT/memory.json, where rows of other cases
+stay. It needs about 8 GB of host memory, and ten minutes on two cores. --small takes tiny models, and writes
+nothing without --out.
 """
 
 from __future__ import annotations

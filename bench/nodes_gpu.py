@@ -3,23 +3,23 @@
     python bench/nodes_gpu.py [--transports ring raw] [--ways fresh stream plain] [--seconds S] [--model DIR]
         [--inference KEY=VALUE ...] [--trajectory KEY=VALUE ...]
 
-`inference` and `trajectory` run as users start them, with a contract and parameters, on a checkpoint of
-random weights that is written first: a full-size pi0 in bfloat16. Two cameras of 640x480 triggered together
-at 30 Hz publish as the camera node does, whole images (`raw`) or handles of frames in shared memory (`ring`);
-joints come at 500 Hz, and a stand-in for a forward_command controller listens to 500 commands a second. All
-are processes of their own on real DDS with the package's profile, in a graph of their own. So this is
-bench/processes.py with what ROS costs.
+`inference` and `trajectory` run as users start them, with a contract and parameters, on a checkpoint with
+random weights that is written first: a full-size pi0 in bfloat16. Two cameras of 640x480, triggered together
+at 30 Hz, publish like the camera node: whole images (`raw`) or handles of frames in shared memory (`ring`).
+Joints come at 500 Hz, and a stand-in for a forward_command controller receives 500 commands a second. Each is
+its own process on real DDS with the package's profile, in its own graph. So this is bench/processes.py plus
+the cost of ROS.
 
-Random weights move at random: their statistics let actions ask for the part --motion of a degree, so that
-most are within all limits, as those of a policy are.
+Random weights make random motion: their statistics scale actions to the share --motion of a degree, so that
+most are within all limits, like those of a trained policy.
 
 All figures are the nodes' own: the timeline that `vla trace` reads, loop_stats and /diagnostics. A node keeps
 the last 20 s of its timeline or less, so a case is measured in windows of --window seconds, and read between
-them. Of each case: from the stamp of a frame to when it came, to when vision took it, to its prefix, its
-first chunk in the slot, and the first command that was published of a chunk of it; the steps between;
-commands, chunks and frames a second; dropped frames, missed deadlines, what was given up; and processor time,
-by what threads are for. The ways: `fresh` and `stream` as in docs/staggered.md, ten chunks at once; `plain`:
-one after another, as the nodes' defaults are, but for 30 frames a second. Prints a table and writes
+them. For each case: the time from a frame's stamp to its arrival, to when vision took it, to its prefix, to
+its first chunk in the slot, and to the first published command of one of its chunks; the steps between;
+commands, chunks and frames a second; dropped frames, missed deadlines, what was given up; and CPU time by
+purpose of the threads. The ways: `fresh` and `stream` as in docs/staggered.md, ten chunks at once; `plain`:
+chunks one after another, as in the nodes' defaults, but at 30 frames a second. Prints a table and writes
 bench/results/nodes_gpu.json. --small runs a tiny model in float32 on a CPU to try the command; its figures
 mean nothing and are written only to --out.
 """

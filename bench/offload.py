@@ -1,15 +1,15 @@
-"""What vision weights in host memory cost and save, for two image encoders with random weights.
+"""What keeping vision weights in host memory costs and saves, for two image encoders with random weights.
 
     python bench/offload.py [--towers pi0 cogagent] [--small --out DIR]
 
 pi0: SigLIP as the engine runs it, captured, at 2 views, from cameras' pixels to tokens. cogagent: an encoder
-of the size of EVA2-CLIP-E at 1120 px (63 layers of width 1792, 6400 patches; Nova's table II), its layers in
+of the size of EVA2-CLIP-E at 1120 px (63 layers of width 1792, 6400 patches; Nova's table II), with layers in
 plain torch as one captured graph. For each, with all weights on the GPU: the time T and the bandwidth B of
-copies. Then, by number of streamed layers and of slots: median latency, against T and against what is
-predicted of T, B and a layer's bytes; the GPU memory that it frees, by the allocator; and whether the results
-have the same bits. The largest share that costs 1 % at most is named. Prints tables and writes
-OUT/offload.json; with --small tiny encoders run anywhere, for trying, and nothing is written without --out.
-Two minutes on an H200 at most; ends with status 1 where bits differ.
+copies. Then, by number of streamed layers and of slots: median latency, against T and against a prediction
+from T, B and a layer's bytes; the GPU memory saved, by the allocator; and whether the results have the same
+bits. It names the largest share that costs at most 1 %. Prints tables and writes OUT/offload.json; --small
+runs tiny encoders anywhere, to try the command, and writes nothing without --out. It takes at most two
+minutes on an H200, and ends with status 1 if bits differ.
 """
 
 from __future__ import annotations

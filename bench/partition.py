@@ -1,15 +1,16 @@
-"""A GPU's multiprocessors divided between actions and frames: what each split comes to, and a switch costs.
+"""A GPU's multiprocessors divided between actions and frames: the times with each split, and the cost of a
+switch.
 
     python bench/partition.py [--kind pi05] [--splits none 32:100 64:68 88:44 100:32] [--staggered N]
         [--seconds S] [--views V]
 
-Full-size random weights, one engine for each split (actions : the rest; none: two streams that share all).
-By the host's clock, from submission until the device is done: a frame (upload, encode and prefill), a step of
-all seats and a whole chunk, each alone; then steps without a break beside frames that come 30 times a
-second. Last, steps that go to and fro between two captured splits against steps in either: the cost of a
-switch, which is to be less than 0.175 ms; and what partition "auto" chooses for two rates of actions.
-Prints a table and writes bench/results/partition.json. --small runs a tiny model in float32 on a CPU, without
-splits, to try the command; its figures mean nothing and are written only to --out.
+Full-size random weights, one engine for each split (actions : the rest; none: two streams that share the
+GPU). Timed by the host, from submission until the device is done: a frame (upload, encode and prefill), a
+step of all seats and a whole chunk, each alone; then steps without a break beside frames that come 30 times a
+second. Last, steps that alternate between two captured splits against steps in either one: the cost of a
+switch, which must be below 0.175 ms; and what partition "auto" chooses for two rates of actions. Prints a
+table and writes bench/results/partition.json. --small runs a tiny model in float32 on a CPU, without splits,
+to try the command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A JSON of results whose parts are measured one by one, perhaps on several machines."""
+"""A JSON file of results whose parts are measured separately, perhaps on several machines."""
 
 from __future__ import annotations
 

@@ -1,19 +1,21 @@
-"""What sharing forwards brings, one table for each way to share them.
+"""What sharing forwards brings: one table for each way to share them.
 
     python bench/pipeline.py [--quick] [--parts oxygen actionflow staggered mps] [--budget-s N] [--resume]
     python bench/pipeline.py --share 1/4 --json 1.json
     python bench/pipeline.py --merge 1.json 2.json 3.json 4.json
     python bench/pipeline.py --tables
 
-text beside action (OxyGen's grid), the two as processes of their own (its "Parallel" baseline), frames in one
-pipeline (ActionFlow's grid), chunks denoised at different times in one batch; random weights of the published
-sizes, bfloat16, on a GPU. A run may be shorter than its plan: --budget-s ends it between two cells, the file
-says what was not measured, and --resume goes on from there. Several GPUs measure side by side: --share I/N
-by one process each, with a GPU and cores of its own (CUDA_VISIBLE_DEVICES=0 taskset -c 0-15 python ...), and
+oxygen: text beside actions (OxyGen's grid). mps: the two as separate processes (its "Parallel" baseline).
+    actionflow: frames in one pipeline (ActionFlow's grid). staggered: chunks at different denoising steps in
+    one batch.
+
+Random weights of the published sizes, bfloat16, on a GPU. --budget-s ends a run between two cells; the file
+says what was not measured, and --resume goes on from there. Several GPUs can measure side by side: run one
+process --share I/N on each, with its own GPU and cores (CUDA_VISIBLE_DEVICES=0 taskset -c 0-15 python ...);
 --merge joins their files. Writes bench/results/pipeline.json, or the file that --json names, and its tables
-into docs/pipeline.md; --tables does only the latter. --small is the same code with small models in float32
-on a CPU and writes nothing unasked: its figures mean nothing, but there all tokens must be equal, and the
-status is 1 if not.
+into docs/pipeline.md; --tables does only the latter. --small runs the same code with small models in float32
+on a CPU, and writes only to files that are named. Its figures mean nothing, but all tokens must be equal,
+else the status is 1.
 """
 
 from __future__ import annotations

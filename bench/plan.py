@@ -1,17 +1,17 @@
-"""What `vla plan` predicts against what is measured.
+"""Compares predictions of `vla plan` with measurements.
 
     python bench/plan.py [--recorded] [--kinds pi0 pi05 openvla smolvla] [--views 1 2 3] [--small]
 
-Without a GPU, or with --recorded: against the figures that are in bench/results/ already and what others
-published of their engines; OUT/plan.json. On a GPU: micro-benchmarks of memory, products and launches for a
-minute, from which a device file is made (OUT/device.yaml); then the engine's stages of the models at 1 to 3
-views in bfloat16 and 8 bits, against a plan from that file and from the shipped one; memory against the
-allocator's peak; OUT/plan_GPU.json, and the rows as a table. The shipped device is the one that is named like
-the GPU: on an H100 it is the H200's figures scaled by public data. Micro-benchmarks have a third of
---seconds, then exact stages of all models come before those in 8 bits; what would begin later is left out and
-named. --small tries all of it with tiny models on a CPU, whose times mean nothing; nothing is written then
-without --out. --page FILE prints the rows of such a file as docs/plan.md has them; --tuned FILE the products
-of rows in 8 bits that `vla tune` timed as a device file has them.
+Without a GPU, or with --recorded: against figures in bench/results/ and published figures of other engines;
+OUT/plan.json. On a GPU: micro-benchmarks of memory, products and launches for a minute, which give a device
+file (OUT/device.yaml); then the engine's stages of the models at 1 to 3 views in bfloat16 and 8 bits, against
+a plan from that file and from the shipped one; memory against the allocator's peak; OUT/plan_GPU.json, and
+the rows as a table. The shipped device is the one with the GPU's name: the H100's has the H200's figures
+scaled by public data. Micro-benchmarks take a third of --seconds; then exact stages of all models come before
+those in 8 bits; what would begin too late is left out and named. --small tries everything with tiny models on
+a CPU, whose times mean nothing, and writes nothing without --out. --page FILE prints the rows of such a file
+in the form of docs/plan.md; --tuned FILE prints the products of 8-bit rows that `vla tune` timed, in the form
+of a device file.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""What fewer bits cost in error of the actions, and give in time and memory.
+"""The error of the actions with fewer bits, and the time and memory that they save.
 
     python bench/precision.py [--subjects bundled random] [--kinds pi0 pi05] [--views 2]
 
-Two subjects. `bundled`: the demo policy on frames of the simulation, in the middle of its tasks; its actions
-against those of the plain network in float32, in milliradians and over how far they move. It runs anywhere;
-on a CPU by the kernels' references, whose times would say nothing and are not taken. `random`: pi0 and pi0.5
-at full size with random weights on a GPU, where times are. Random weights have no outlying channels, by which
-trained ones lose most; the demo policy is trained, but small. A policy of the same contract may be --model.
-Prints tables and writes bench/results/precision_bundled.json and, on a GPU, precision_random.json.
+Two subjects. `bundled`: the demo policy on frames from the middle of simulated tasks; its actions are
+compared with those of the plain network in float32, in milliradians and relative to how far they move. It
+runs anywhere; on a CPU with the kernels' references, whose times would say nothing and are not taken.
+`random`: pi0 and pi0.5 at full size with random weights on a GPU, with times. Random weights have no outlier
+channels, which cost trained ones the most; the demo policy is trained, but small. --model takes another
+policy of the same contract. Prints tables and writes bench/results/precision_bundled.json and, on a GPU,
+precision_random.json.
 """
 
 from __future__ import annotations

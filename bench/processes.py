@@ -1,25 +1,24 @@
-"""From an image to the command of it through the nodes' loops, each in a process of its own, without ROS.
+"""From an image to its command through the nodes' loops, each in its own process, without ROS.
 
     python bench/processes.py [--ways fresh stream] [--lanes one two three] [--seconds S] [--motion PART]
         [--engine KEY=VALUE ...]
 
-Where rclpy cannot be had, which is the case on machines that only compute, nodes cannot run. So these are
-their loops, of the same parts (bench/node_loops): two cameras of 640x480 at 30 Hz write shared-memory rings,
-a robot tells 500 joint states a second, inference streams a full-size model of random weights over
-page-locked rings and writes every chunk into the slot, and trajectory follows the chunks and makes the
-commands of a forward_command controller. What ROS would carry goes otherwise: handles of frames by a pipe,
-joints and commands by slots. So deserialising messages, publishing and discovery cost nothing here;
-bench/ingest.py and bench/interpreter.py measure what they cost.
+For machines without rclpy, where nodes cannot run, these are the nodes' loops, made from the same parts
+(bench/node_loops): two cameras of 640x480 at 30 Hz write shared-memory rings; a robot sends 500 joint states
+a second; inference streams a full-size model with random weights over page-locked rings and writes every
+chunk into the slot; trajectory follows the chunks and makes the commands of a forward_command controller.
+Pipes replace the topics of frame handles, and slots those of joints and commands. So deserialising,
+publishing and discovery cost nothing here; bench/ingest.py and bench/interpreter.py measure them.
 
-Random weights go to and fro beyond any limit; of their motion actions ask for a part. By default all limits
-are kept, as by most of a policy's chunks; with 0.1 every chunk has to be limited, which takes the trajectory
-some five times as long.
+Random weights ask for motion beyond any limit, so actions are scaled to a share of it (--motion). By default
+all limits are kept, as by most chunks of a policy; with 0.1 every chunk has to be limited, which takes the
+trajectory loop about five times as long.
 
-Of each case, after a warm-up and by one clock: from the stamp of a frame to when it came, to when vision took
-it, to its prefix, its first chunk in the slot, and the first command made with a chunk of it, at the moment
-at which it would be published; commands a second and the time between two; chunks and frames a second, and
-frames that were dropped. The ways: `fresh`: the first chunk of a frame is denoised whole and before others;
-`stream`: every chunk has a seat (docs/staggered.md). Chunks are not guided. --engine sets any other field of
+For each case, after a warm-up and by one clock: the time from a frame's stamp to its arrival, to when vision
+took it, to its prefix, to its first chunk in the slot, and to the first command made with one of its chunks,
+when it would be published; commands a second and the time between two; chunks and frames a second, and
+dropped frames. The ways: `fresh`: the first chunk of a frame is denoised whole and before others; `stream`:
+every chunk has a seat (docs/staggered.md). Chunks are not guided. --engine sets any other field of
 EngineConfig. Prints a table and writes bench/results/processes.json. --small runs a tiny model in float32 on
 a CPU to try the command; its figures mean nothing and are written only to --out.
 """

@@ -2,11 +2,11 @@
 
     python bench/recording.py [--seconds S]
 
-Two processes over real DDS: one publishes as the camera node and a driver do, the other is the recorder node
-itself. What was sent is told by the sender, stamp by stamp, and looked up in the bag afterwards: "lost" are
-stamps between the first and the last that were recorded of a stream that are not in it. CPU is in percent of
-a core, of the recording process and its start; "load" is what the machine was busy with before, in cores.
-Writes bench/results/recording.json.
+Two processes over real DDS: one publishes like the camera node and a driver, the other is the recorder node
+itself. The sender reports every stamp that it sent, which is then looked up in the bag: "lost" are a stream's
+stamps between the first and the last recorded one that are not in the bag. CPU is in percent of a core, of
+the recording process including its start; "load" is how many cores were busy before. Writes
+bench/results/recording.json.
 """
 
 from __future__ import annotations

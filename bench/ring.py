@@ -1,11 +1,11 @@
-"""What a frame costs through the shared-memory ring, and how old it is on the other side.
+"""The cost of a frame through the shared-memory ring, and its age on the other side.
 
     python bench/ring.py [--seconds S]
 
 "costs" are single calls in one process [us]. "cameras" are two processes: one writes two cameras at 30 Hz and
-sends each frame's handle through a pipe, the other takes the frame by it and verifies it; age is from before
-the write to after the check [ms], CPU in percent of a core. "load" is what the machine was busy with before,
-in cores. No ROS in it: a handle message comes on top. Writes bench/results/ring.json.
+sends each frame's handle through a pipe, the other takes the frame by its handle and verifies it; the age
+[ms] is from before the write to after the check, CPU in percent of a core. "load" is how many cores were busy
+before. ROS is not included: a handle message costs extra. Writes bench/results/ring.json.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How long a node takes to end after a signal in the middle of motion, and how long the arm until it stands.
+"""How long a node takes to end after a signal during motion, and how long the arm moves on.
 
     python bench/shutdown.py [--times N]
 
-The whole stack in separate processes, real DDS, the arm moving; one node gets the signal, then it is
-started again. "exit_s" is from the signal until the process has gone. "rest_s" is until the last joint state
-that still moved faster than a hundredth of full speed; a robot whose inference ends goes on until its images
-are too old, as the contract says. Writes bench/results/shutdown.json.
+The whole stack in separate processes, real DDS, the arm moving. One node gets the signal and is started again
+afterwards. "exit_s" is from the signal until the process has ended. "rest_s" is until the last joint state
+that moved faster than a hundredth of full speed; a robot whose inference ends moves on until its images are
+too old, as the contract says. Writes bench/results/shutdown.json.
 """
 
 from __future__ import annotations

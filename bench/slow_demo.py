@@ -2,10 +2,10 @@
 
     python bench/slow_demo.py [--times N] [--episodes N]
 
-Every process gets 1/N of one core (bench/slowly.py). A process that is kept waiting every few milliseconds
-also finds its caches cold, so that its work takes longer than N times, and this machine may be slower than
-the one of README's figures by itself. So how slow it became is measured: what the engine takes from images to
-a chunk, compared with bench/results/stages_cpu.json. Writes bench/results/slow_demo.json. Needs root.
+Every process gets 1/N of one core (bench/slowly.py). A process that is paused every few milliseconds also
+finds its caches cold, so its work takes longer than N times, and this machine may itself be slower than that
+of README's figures. So the slowdown is measured: the engine's time from images to a chunk, compared with
+bench/results/stages_cpu.json. Writes bench/results/slow_demo.json. Needs root.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Runs a command as on a slower machine: every process of it gets 1/N of one core, and no more.
+"""Runs a command as on a slower machine: every process of it gets at most 1/N of one core.
 
     python bench/slowly.py N COMMAND...        e.g. python bench/slowly.py 3 vla demo --headless --episodes 12
 
-Each process that the command starts comes into a cgroup of its own (version 1 or 2, needs root) whose CPU
-quota is 1/N of every 10 ms: fine enough that a callback takes N times as long and is not just late now and
-then. A process of several busy threads is slowed by more than on a machine whose every core is N times
-slower, never by less. At the end it prints the CPU time of each process and how long its quota made it wait.
+Each process that the command starts gets its own cgroup (version 1 or 2, needs root) with a CPU quota of 1/N
+of every 10 ms: short enough that a callback takes N times as long, instead of being late now and then. A
+process with several busy threads is slowed more than on a machine whose every core is N times slower, never
+less. At the end it prints the CPU time of each process and how long its quota made it wait.
 """
 
 from __future__ import annotations

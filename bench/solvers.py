@@ -1,10 +1,10 @@
-"""Solvers of the flow: error against a fine integration, drafts that are verified, success in closed loop.
+"""Solvers of the flow: error against a fine integration, verified drafts, and success in closed loop.
 
     python bench/solvers.py [--parts errors drafts success] [--seeds N] [--processes N] [--small]
 
-`errors` is `vla bench solvers` on the bundled policy, with later times beside it; `drafts` and `success` are
+`errors` is `vla bench solvers` on the bundled policy, and later times beside it; `drafts` and `success` are
 in simulation time. Prints tables as Markdown and writes each part to bench/results/solvers.json, with where
-and when. `success` keeps each episode as it comes in out/, and goes on from there.
+and when. `success` stores each finished episode in out/ and resumes from there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Latency of each stage of the bundled policy, plain torch, one thread, batch 1.
+"""Latency of each stage of the bundled policy: plain torch, one thread, batch 1.
 
     python bench/stages.py [--runs N] [--device cpu|cuda] [--json FILE]
 
 Times whole engine calls from outside: observe (resize, encode, prefix), act (all denoising steps), and one
-token of ask. Prints a table and writes bench/results/stages_<device>.json (medians and p99 in
-milliseconds).
+token of ask. Prints a table and writes bench/results/stages_<device>.json (medians and p99 in milliseconds).
 """
 
 from __future__ import annotations

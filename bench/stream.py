@@ -1,24 +1,23 @@
-"""A stream at several rates over one engine: what each rate comes to, for every setting of lanes.
+"""A stream at several rates over one engine: the rates that it reaches, for every setting of lanes.
 
     python bench/stream.py [--kinds pi0 pi05] [--ways fresh stream] [--settings one text two three ...]
         [--seconds S] [--joints HZ] [--staggered N] [--views V] [--size H W] [--pageable]
 
-A setting is a word for lanes, and other options of the engine behind it: "text,prefill_groups=6",
-"two,partition=32:100". The first is what the others are compared with.
+A setting is a value of lanes, optionally followed by other options of the engine: "text,prefill_groups=6",
+"two,partition=32:100". The others are compared with the first setting.
 
-Full-size random weights. A camera gives a frame 30 times a second, joints change 500 times a second
-(--joints), further chunks are wanted as often, and the model continues its own prompt for 72 tokens a second.
-The ways: `stream`: chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and
-before them (docs/staggered.md). The interpreter is set as in a node. Of each case, by the host's clock after
-a warm-up: frames a second and those dropped, finished chunks a second and the time from one to the next, from
-an image in host memory to the first finished chunk of it, tokens a second, and what was given up for
-overload.
+Full-size random weights. A camera gives 30 frames a second, joints change 500 times a second (--joints),
+further chunks are wanted as often, and the model continues its own prompt at 72 tokens a second. The ways:
+`stream`: chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them
+(docs/staggered.md). The interpreter is set as in a node. For each case, timed by the host after a warm-up:
+frames a second and those dropped, finished chunks a second and the time from one to the next, the time from
+an image in host memory to its first finished chunk, tokens a second, and what was given up for overload.
 
-Then everything is wanted at once without a deadline. The work done in a second is the sum over frames, chunks
-and tokens of how long each takes when nothing else runs in the first setting of the same way, which is meant
-to be `one`; so it is at most about 1 one after another. `against_first` compares it with that setting.
-Prints a table and writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the
-command; its figures mean nothing and are written only to --out.
+Then everything is wanted at once without a deadline. The work of a second is the sum over frames, chunks and
+tokens of the time that each takes alone in the first setting of the same way, which should be `one`; so
+without parallel work it is at most about 1. `against_first` compares it with that setting. Prints a table and
+writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures
+mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What it costs to write down what happens, and to tell it.
+"""The cost of recording events in the timeline, and of reading it.
 
     python bench/timeline.py
 
-All times are of the processor, so that what else the machine does does not count. "events" are single writes
-into the ring of a process [us]: p50 and p99 over batches of 100; "threads" the same with four that do nothing
-else. "hooks" are what a node or a lane pays beside its work, its looks at the clock included. "page" is what
-one answer of ~/timeline takes of a node whose ring is full [ms], "memory_mb" that ring. Where there is a GPU,
-"gpu_us" is the pair of events around a micro-batch. "load" is what the machine was busy with before, in
-cores. Writes bench/results/timeline.json.
+All times are CPU time, so that other work of the machine does not count. "events" are single writes into the
+ring of a process [us]: p50 and p99 over batches of 100; "threads" is the same with four threads that do
+nothing else. "hooks" is what a node or a lane pays besides its work, including reading the clock. "page" is
+the time of one answer of ~/timeline by a node whose ring is full [ms], "memory_mb" the size of that ring.
+With a GPU, "gpu_us" is the pair of events around a micro-batch. "load" is how many cores were busy before.
+Writes bench/results/timeline.json.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
-"""What products of 8-bit rows (precision w8a8, and w8a8-fp8) do to actions, calibrated and not.
+"""The effect of products of 8-bit rows (precision w8a8 and w8a8-fp8) on actions, calibrated and not.
 
     python bench/w8a8.py [--parts errors outliers predicted ...] [--seeds N] [--processes N] [--small]
     python bench/w8a8.py --parts record      # where the simulation is: what the parts on a GPU need, in out/
     python bench/w8a8.py --parts errors_gpu success_gpu [--mujoco FOLDER]      # on a GPU
 
-The bundled policy's calibration is made on demonstrations whose scenes nothing else here has. `errors`: its
-actions on frames of the simulation against the plain network's. `outliers`: stages of random weights with
-columns of outliers (eight_bits/outliers.py) against the same in float32; on a CPU of a part of the
-published size, on a GPU of the whole (--full). `success`: in closed loop, see solving/closed.py; each episode
-is kept as it comes in out/, and goes on from there. `predicted`, and `frontier` of an Orin: times by `vla
-plan`, nothing is measured. On a CPU all is computed by the kernels' references.
+The bundled policy is calibrated on demonstrations whose scenes are used for nothing else here.
+errors: its actions on frames of the simulation against the plain network's.
+outliers: stages with random weights and outlier columns (eight_bits/outliers.py) against float32; on a CPU a
+    part of the published size, on a GPU all of it (--full).
+success: closed loop, see solving/closed.py; stores each finished episode in out/ and resumes from there.
+predicted, and frontier for an Orin: times by `vla plan`; nothing is measured.
+errors_gpu: actions with this GPU's kernels in captured stages, on observations of `record`, against its exact
+    engine; needs neither the simulation nor ROS.
+success_gpu: closed loops with the policy on the GPU, exact and in 8 bits, including denoising; the simulation
+    needs mujoco, which may be a folder of unpacked wheels.
 
-`errors_gpu`: actions by the kernels of this GPU in captured stages, on observations of `record`, against its
-exact engine; needs neither the simulation nor ROS. `success_gpu`: closed loops whose policy is on the GPU,
-exact and in 8 bits, denoising too; the simulation needs mujoco, which may be a folder of unpacked wheels.
-Prints tables and writes each part to bench/results/w8a8.json, with where and when.
+On a CPU the kernels' references compute everything. Prints tables and writes each part to
+bench/results/w8a8.json, with where and when.
 """
 
 from __future__ import annotations
