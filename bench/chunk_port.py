@@ -62,7 +62,7 @@ KINDS, PARTS = ("smooth", "noisy", "wild"), ("write", "read", "update", "stream"
 
 
 def make_chunk(kind: str, rng: np.random.Generator, request: int, stamp_ns: int, joints: int) -> Chunk:
-    """One of a stream of chunks."""
+    """A chunk of a stream, by its number."""
     limits = make_limits(joints)
     shape = "wild" if kind == "wild" else "typical"
     actions = make_actions(shape, rng, stamp_ns, HORIZON, STEP_S, limits)
@@ -196,7 +196,7 @@ def whole(joints: int, seconds: float, folder: Path) -> dict[str, Any]:
 
 
 def number(slot: SlotReader) -> int:
-    """Of the newest chunk; one more with each."""
+    """Request number of the newest chunk, which grows by one with each."""
     entry = slot.newest()
     assert entry is not None
     return entry.number
@@ -232,7 +232,7 @@ def page(document: dict[str, Any]) -> str:
 
 
 def write(document: dict[str, Any]) -> None:
-    """The results, and the page that shows them."""
+    """Write the results, and the page that shows them."""
     RESULT.write_text(json.dumps(document, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{page(document)}\n{END}{rest.partition(END)[2]}")

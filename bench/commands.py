@@ -51,8 +51,8 @@ def reference(t_s: np.ndarray | float) -> np.ndarray:
 
 
 class Robot:
-    """A policy and a controller, in the operator's thread. depth: commands that may wait for it. scale: of
-    the reference's swing."""
+    """A policy and a controller, in the operator's thread. depth: most commands that may wait for it. scale:
+    of the reference's amplitude."""
 
     def __init__(
         self, operator: Operator, joints: tuple[str, ...], depth: int = 100, scale: float = 1.0
@@ -91,13 +91,13 @@ class Robot:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time a process has used."""
+    """CPU time [s] that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(rate_hz: float, seconds: float, folder: Path) -> dict[str, Any]:
-    """One rate."""
+    """Measure one rate."""
     fields = yaml.safe_load(Path(demo_contract()).read_text())
     joints = fields["controllers"][0]["joints"]
     fields["controllers"][0] = {

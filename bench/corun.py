@@ -54,15 +54,15 @@ from vla_accel_ros.tools.provenance import provenance
 
 SPLITS = (8, 16, 24, 32, 48)
 MOST = 4096
-"""Arrivals that are drawn for a run; those in its seconds are taken."""
+"""Arrivals drawn for a run; those within its seconds are used."""
 AT_ONCE = 256
-"""Requests that an engine takes before any is finished."""
+"""Most unfinished requests in an engine."""
 ROBOT_S = 3.0
-"""Of the robot alone."""
+"""Seconds that the robot runs alone."""
 PATIENCE_S = 20.0
-"""For the last answers of a run."""
+"""Time allowed for the last answers of a run."""
 SMALL_TOKENS, SMALL_FRONT_S = (3, 8), 0.1
-"""Of the tiny model, whose stages take less than it takes to schedule them."""
+"""Arrival rate for the tiny model, whose stages take less time than their scheduling."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure or simulate, print, write. Raises RuntimeError without a CUDA device, ValueError for a load or
-    seconds that cannot be."""
+    """Measure or simulate, print, write. Raises RuntimeError without a CUDA device, ValueError for invalid
+    loads or seconds."""
     if not all(load > 0 for load in arguments.loads) or not arguments.seconds > 0:
         raise ValueError(f"loads are {arguments.loads} in {arguments.seconds} s; give numbers above 0.")
     if not 0 <= arguments.at_once <= AT_ONCE:
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     with alone(gpu_id(device)):
         began_s = time.monotonic()
         model = AgentModel(config, device, dtype)
-        # A robot's lanes are to be more urgent than all of the agents' work.
+        # The robot's lanes get higher priority than all work of the agents.
         slots, urgent = arguments.slots, not arguments.robot
         captured = Captured(model, slots, splits, chunk, urgent=urgent)
         durations = measure(captured)
@@ -131,12 +131,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _loads(arguments: argparse.Namespace) -> tuple[float | None, ...]:
-    """None: all requests come at once."""
+    """The loads; None: all requests come at once."""
     return (*arguments.loads, *((None,) if arguments.at_once else ()))
 
 
 def _rate_hz(name: str, load: float | None, durations: Durations, tokens: tuple[int, int]) -> float:
-    """Of arrivals; where all come at once, as many as encode and prefill alone could serve."""
+    """The arrival rate; if all come at once, the most that encode and prefill alone could serve."""
     one_s = durations.whole_s(sum(tokens) / 2) if name == FIFO else durations.front_s()
     return (1.0 if load is None else load) / one_s
 
@@ -154,7 +154,7 @@ def case_of(
     rate_hz: float,
     robot: Robot | None = None,
 ) -> dict[str, Any]:
-    """The figures of one scheduler, with those of the robot beside it if there is one."""
+    """The figures of one scheduler, and of the robot beside it if there is one."""
     device = captured.model.device
     streams = {lane: torch.cuda.Stream(device) for lane in LANES[name] if device.type == "cuda"}
     lanes = [lane_on(lane, streams) for lane in LANES[name]]
@@ -168,12 +168,12 @@ def case_of(
 
 
 def lane_on(name: str, streams: Mapping[str, torch.cuda.Stream]) -> Lane:
-    """A lane, with its stream where there is one."""
+    """A lane, with its own stream on a GPU."""
     return Lane(name, partial(torch.cuda.stream, streams[name])) if streams else Lane(name)
 
 
 def serve(scheduler: Scheduler, arrivals: Sequence[Arrival]) -> list[Any]:
-    """Submit each when it comes, and wait for the last; returns what became of all."""
+    """Submit each request when it arrives, and wait for the last; returns what happened to each."""
     agents = Agents(scheduler)
     scheduler.start()
     try:
@@ -189,7 +189,7 @@ def serve(scheduler: Scheduler, arrivals: Sequence[Arrival]) -> list[Any]:
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """The same schedulers in simulated time."""
+    """Run the same schedulers in simulated time."""
     if not arguments.simulate.is_file():
         raise ValueError(f"{arguments.simulate} is not there; measure first, or name a file of durations.")
     measured = json.loads(arguments.simulate.read_text())
@@ -250,19 +250,19 @@ def _add(
     found: dict[str, Any],
     out: Path | None,
 ) -> None:
-    """A case, to the document, its file and the table."""
+    """Add a case to the document, its file and the table."""
     case = {"policy": name, "load": load, "rate_hz": round(rate_hz, 4), **found}
     document["cases"].append(case)
     document["against_best"] = against_best(document["cases"])
     print(line(case), flush=True)
     if out is not None:
         file = "corun_simulated.json" if document.get("simulated") else "corun.json"
-        write(out / file, document)  # a run that is cut off leaves what it has
+        write(out / file, document)  # an interrupted run keeps its results
 
 
 def against_best(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At each load, how far ours are below the best of the others, as shares of the best's latency, and their
-    requests a second over the most of the others'. fifo has another rate, and is not compared."""
+    """For each load: how far our schedulers' latency is below the best of the others, as a share of that, and
+    their requests a second relative to the most of the others. fifo has another rate and is not compared."""
     found = []
     for load in dict.fromkeys(case["load"] for case in cases):
         done = [case for case in cases if case["load"] == load and "max_s" in case and case["policy"] != FIFO]
@@ -292,7 +292,7 @@ HEAD = (
 
 
 def line(case: dict[str, Any]) -> str:
-    """Of the table."""
+    """A line of the table."""
     load = "all" if case["load"] is None else f"{case['load']:.2f}"
     head = f"{case['policy']:20}{load:>6}{case['lost']:5d}/{case['requests']:<4d}"
     if "max_s" not in case:

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         for kind in arguments.kinds:
             for case in _cases(kind, arguments, device):
                 document["cases"].append(case)
-                write(arguments.out / "engine.json", document)  # a run that is cut off leaves what it has
+                write(arguments.out / "engine.json", document)  # an interrupted run keeps its results
                 total = case["ours"]["total"]["p50_ms"]
                 print(f"{kind}, {case['views']} views: ours {total:.2f} ms", flush=True)
     print(table(document), flush=True)
@@ -114,7 +114,8 @@ def _only_compile(arguments: argparse.Namespace) -> int:
 
 
 def put_compiled(document: dict[str, Any], case: Case, figures: dict[str, Any]) -> None:
-    """Into the case's row, or into a new one. Raises ValueError for figures of another prompt."""
+    """Put the figures into the case's row, or into a new one. Raises ValueError for figures of another
+    prompt."""
     if document["prompt"] != case.prompt:
         raise ValueError(
             f"engine.json has prompts of {document['prompt']} tokens, not {case.prompt}: give --prompt "

@@ -52,7 +52,7 @@ KINDS: dict[str, PiConfig | SmolVLAConfig] = {**PI_KINDS, "smolvla": SMOLVLA}
 STEPS = 10
 OBSERVATIONS = 3
 WARM_UP, COUNTED = 10, 8
-"""Frames before those that are timed, and after them those whose memory is counted."""
+"""Frames before the timed ones, and frames after them whose memory is counted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
                 document["cases"].append(case)
                 print(line(case), flush=True)
                 if out is not None:
-                    write(out / "engine_path.json", document)  # a run that is cut off leaves what it has
+                    write(out / "engine_path.json", document)  # an interrupted run keeps its results
             gc.collect()
     return 0
 
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 def cases(
     config: PiConfig | SmolVLAConfig, arguments: argparse.Namespace, device: torch.device, dtype: torch.dtype
 ) -> Iterator[dict[str, Any]]:
-    """One for each number of views, of one engine."""
+    """One case for each number of views, with one engine."""
     policy = random_policy(config, device, dtype)
     engine = Engine(policy, fast=True, steps=STEPS)
     made = prepared(engine, arguments.views, arguments.prompt)
@@ -122,7 +122,7 @@ def cases(
 
 
 def prepared(engine: Engine, views: Sequence[int], prompt: int) -> float:
-    """Seconds that the stages took to be made."""
+    """Build the stages; returns the seconds it took."""
     began_s = time.perf_counter()
     engine.prepare(views, [prompt])
     synchronize(engine.policy.device)
@@ -148,7 +148,7 @@ def measure(
     upload: Callable[[], object],
     runs: int,
 ) -> dict[str, Any]:
-    """A frame, then a replay of the stages, then an upload, again and again; each is waited for."""
+    """Repeat a frame, a replay of the stages and an upload; each is waited for."""
     device = engine.policy.device
     names = "engine", "observe", "act", "stages", "upload"
     taken: dict[str, list[float]] = {name: [] for name in names}
@@ -187,7 +187,7 @@ def measure(
 
 
 def memory(frame: Callable[[], object], device: torch.device) -> dict[str, float | None]:
-    """Of a frame: bytes of device memory (None on a CPU), and what Python page-locks."""
+    """Memory of a frame: bytes of device memory (None on a CPU), and what Python page-locks."""
 
     def frames() -> None:
         for _ in range(COUNTED):
@@ -204,7 +204,7 @@ def memory(frame: Callable[[], object], device: torch.device) -> dict[str, float
 
 
 def stages_of(engine: Engine, observation: Observation, prompt: int) -> Callable[[], None]:
-    """The graphs that compute a frame, one after another, with whatever their inputs are."""
+    """The graphs that compute a frame, in order, with their present inputs."""
     stages, steps, views = engine.runner.stages, engine.config.steps, len(observation.images)
     chain: list[tuple[Stage, Hashable]]
     if isinstance(stages, PlainStages):
@@ -243,7 +243,7 @@ def upload_of(engine: Engine, observation: Observation) -> Callable[[], None]:
 
 
 def page_locked(observation: Observation) -> tuple[Observation, Registration]:
-    """The same frame in memory that is registered with CUDA, where there is one, until `end`."""
+    """The same frame in memory that is registered with CUDA, if there is a GPU, until `end`."""
     images = observation.images
     size = sum(image.nbytes for image in images.values())
     memory_ = np.frombuffer(mmap.mmap(-1, size), np.uint8)
@@ -262,7 +262,7 @@ HEAD = (
 
 
 def line(case: dict[str, Any]) -> str:
-    """Of the table: medians and p99 in milliseconds, bytes and page-locked tensors a frame."""
+    """A line of the table: medians and p99 in milliseconds, bytes and page-locked tensors of a frame."""
     both = [case[name] for name in ("engine", "stages")]
     times = "".join(f"{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{row['p99_over_p50']:9.3f}" for row in both)
     parts = "".join(f"{case[name]['p50_ms']:9.3f}" for name in ("observe", "act", "upload"))

@@ -33,7 +33,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "safety.md"
 
 
 def play(cases: list[Case], folder: Path) -> list[Row]:
-    """All cases, each stack started once; a stack that cannot be set going again is started anew."""
+    """Play all cases, with one start of each stack; a stack that cannot be set going again is restarted."""
     rows: list[Row] = []
     domain, lock = graph.claim_domain()
     environment = graph.graph_environment(domain)

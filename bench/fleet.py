@@ -102,7 +102,7 @@ SEED = 0
 
 @dataclass
 class Bench:
-    """One run. robots: as many as any part needs."""
+    """One run. robots: the most that any part needs."""
 
     arguments: argparse.Namespace
     policy: Policy
@@ -111,14 +111,14 @@ class Bench:
     out: Path | None
 
     def add(self, part: str, case: dict[str, Any]) -> None:
-        """Print it, and write all that there is."""
+        """Print a row, and write all results so far."""
         self.document.setdefault(part, []).append(case)
         print(line(part, case), flush=True)
         if self.out is not None:
-            write(self.out / "fleet.json", self.document)  # a run that is cut off leaves what it has
+            write(self.out / "fleet.json", self.document)  # an interrupted run keeps its results
 
     def cases(self, part: str, these: Sequence[Callable[[], dict[str, Any]]]) -> None:
-        """Each, until the budget is used up; one that fails keeps no other from being measured."""
+        """Yield each case until the budget is used up; a failing case does not stop the others."""
         began_s = time.monotonic()
         for case in these:
             if time.monotonic() - began_s > self.arguments.budget:
@@ -225,7 +225,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compiled(arguments: argparse.Namespace) -> dict[str, Any]:
-    """In a process of its own, before this one has the GPU."""
+    """torch.compile in its own process, before this one uses the GPU."""
     case = compiled.Case(KIND, arguments.views, 48, 50)
     found = compiled.measure(case, arguments.compiled)
     print(f"compiled: {found}", flush=True)
@@ -250,7 +250,7 @@ def throughput(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def other_ways(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """One request at a time, lock-step, eager."""
+    """For comparison: one request at a time, lock-step, eager."""
     policy, robots, views, seconds = (
         bench.policy,
         bench.robots,
@@ -275,7 +275,7 @@ def other_ways(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """A case for each setting and seed, each on a replica of its own."""
+    """One case for each setting and seed, each on its own replica."""
     given = bench.arguments
 
     def measured(setting: str, seed: int) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """A case for each setting: what is expected, and what is found."""
+    """One case for each setting: the number expected, and the number found."""
 
     def told(window: dict[str, Any]) -> None:
         print(line("fleet", window), flush=True)
@@ -308,7 +308,7 @@ def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def two_replicas(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """One case."""
+    """Two processes with an engine each, as one case."""
     given = bench.arguments
     several = not given.small and torch.cuda.device_count() >= 2
     gpus = [str(gpu_id(torch.device("cuda", index))) for index in range(2)] if several else ["", ""]
@@ -342,7 +342,7 @@ HEADS = {
 
 
 def line(part: str, case: dict[str, Any]) -> str:
-    """Of a part's table."""
+    """A line of a part's table."""
     name = f"{case['setting'].replace('scheduling=', ''):{WIDTH}}"
     if "failed" in case:
         return f"{name}failed: {case['failed']}"

@@ -43,9 +43,9 @@ from vla_accel_ros.tools.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 FRESH = 1000
-"""First of the seeds; none of those that the forecast draws with."""
+"""First of the seeds; the forecast uses none of them."""
 WARM_ROUNDS, ROUNDS = 6, 12
-"""Of each robot, before what counts and in it."""
+"""Rounds of each robot: warm-up, and measured."""
 BUFFER_S = LEFT * STEP_DT_S
 
 DEFAULT = EngineConfig(fast=True, staggered=16, seats_by_load=True)
@@ -62,8 +62,8 @@ ENGINES = {
 
 @dataclass(frozen=True)
 class Case:
-    """setting: of SETTINGS. hz: requests of a robot a second. jitter: by which its intervals vary. policy: of
-    the fleet."""
+    """setting: of SETTINGS. hz: requests a second of a robot. jitter: relative variation of its intervals.
+    policy: of the fleet."""
 
     setting: str
     hz: float
@@ -84,7 +84,8 @@ CASES = (
 
 
 def simulated(case: Case, seeds: int, seen: int) -> dict[str, Any]:
-    """Predictions and largest numbers of a case. seen: seeds with which robots that were seen are judged."""
+    """Predictions and largest numbers of a case. seen: seeds for which the forecast uses robots as they were
+    seen."""
     engine, config = ENGINES[case.engine], SETTINGS[case.setting]
     known = Measured.of(measure(engine, config))
     forecast.chunks_hz.cache_clear()
@@ -137,7 +138,7 @@ def simulated(case: Case, seeds: int, seen: int) -> dict[str, Any]:
 
 
 def against_measured() -> dict[str, Any]:
-    """The H200's windows, and the same robots by the forecast's model."""
+    """The windows of the H200, and the forecast's model of the same robots."""
     document = json.loads((RESULTS / "fleet.json").read_text())
     (found,) = document["admission"]
     hz, within_s, seconds = document["hz"], document["within_s"], document["seconds"]

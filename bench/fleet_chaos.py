@@ -45,7 +45,7 @@ def measure(
     folder: Path, robots: int, kills: int, seed: int, pause_s: float, most_s: float, weather: Weather
 ) -> dict[str, Any]:
     """A whole run, in the graph that this process has entered; no kill begins after most_s. Raises
-    TimeoutError for a fleet that does not begin to move."""
+    TimeoutError if the fleet does not begin to move."""
     with Fleet(folder, {**os.environ}, robots, seed, weather) as fleet:
         if not fleet.until(lambda: fleet.moving(dict.fromkeys(fleet.robots, 0)), START_S):
             raise TimeoutError(f"the fleet does not move within {START_S:g} s; its logs are in {folder}")
@@ -82,7 +82,7 @@ def measure(
 
 
 def faults(found: dict[str, Any]) -> list[str]:
-    """What must not be, one sentence each."""
+    """Violated conditions, one sentence each."""
     judged = found["robots_judged"].values()
     said = [one for robot in judged for what in ("broken", "wrong", "rejected") for one in robot[what]]
     for kind, row in found["by_kind"].items():
@@ -101,7 +101,7 @@ def faults(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Run, print, write; status 1 when something was wrong."""
+    """Run, print, write; status 1 if a condition was violated."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -117,7 +117,7 @@ def main() -> int:
     if wanted.small:
         wanted.kills, wanted.robots = 5, 2
     with suppress(OSError):
-        os.nice(-NICER)  # drivers and controllers are served first, as on a robot; its nodes are not
+        os.nice(-NICER)  # drivers and controllers have a higher priority than the nodes, as on a robot
     with own_graph(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place = wanted.logs or Path(folder)
         found = measure(

@@ -50,11 +50,11 @@ PAUSES: dict[str, Callable[[int], float]] = {
     "all wait": lambda robots: 0.5,
     "load 0.8": lambda robots: robots / (0.8 * CHUNKS_HZ) - MOST / CHUNKS_HZ,
 }
-"""Of each fleet, seconds from an answer to the next request."""
+"""For each fleet: seconds from an answer to the next request."""
 
 
 class Pipeline(Undescribed):
-    """A replica that gives back CHUNKS_HZ chunks a second; the owner of the clock ends them."""
+    """A replica that returns CHUNKS_HZ chunks a second; the owner of the clock finishes them."""
 
     def __init__(self) -> None:
         self.name, self.most, self.network_s = "gpu", MOST, 0.0
@@ -142,7 +142,7 @@ class Fleet:
         self.replica.begun.clear()
 
     def run(self, steps: int) -> None:
-        """So many steps."""
+        """Run so many steps."""
         self.took_ns.clear()
         while len(self.took_ns) < steps:
             self.now_s, _, what, of = heapq.heappop(self.events)
@@ -152,7 +152,7 @@ class Fleet:
 
 
 def measured(robots: int, policy: str, fleet: str, steps: int, warm_up_s: float) -> dict[str, Any]:
-    """Milliseconds of a step, of processor time and that pass."""
+    """Milliseconds of a step, in CPU time and wall time."""
     run = Fleet(robots, policy, PAUSES[fleet](robots))
     run.at(0.0, run.tick)
     while run.now_s < warm_up_s:

@@ -51,8 +51,8 @@ CHUNK = np.zeros((50, 7), np.float32)
 
 
 class FaultyReplica(Undescribed):
-    """Computes each chunk in its own time, several at once. fault: of FAULTS. spent_s, wasted_s: computed in
-    all, and for chunks that were cancelled."""
+    """Computes several chunks at once, each in its own time. fault: of FAULTS. spent_s, wasted_s: time
+    computed in all, and for chunks that were cancelled."""
 
     def __init__(self, name: str, fault: str, seed: int, clock: Clock) -> None:
         self.name, self.fault, self.clock = name, fault, clock
@@ -90,7 +90,7 @@ class FaultyReplica(Undescribed):
             served.cancel()
 
     def finish(self, future: Future[Served]) -> None:
-        """It is computed, unless it was cancelled."""
+        """Finish a chunk, unless it was cancelled."""
         if (job := self.jobs.pop(future, None)) is not None:
             self.spent_s += TAKES_S
             chunk = Chunk(CHUNK, job[1], 1 / 30, 0, 0, CHUNK[:, 0])
@@ -98,7 +98,7 @@ class FaultyReplica(Undescribed):
 
 
 class Clock:
-    """Simulated time, and what happens in it: a replica's chunk, or (None, of whom) a request or a look."""
+    """Simulated time and its events: a replica's chunk, or (None, robot) for a request or a check."""
 
     def __init__(self) -> None:
         self.now_s, self.number = 0.0, 0
@@ -110,7 +110,7 @@ class Clock:
 
 
 def play(fault: str, hedge: bool, seconds: float, seed: int) -> tuple[list[float], dict[str, float]]:
-    """From each request to its answer; and what it cost."""
+    """Returns the times from request to answer, and the cost."""
     clock, answers, calls = Clock(), list[ChunkAnswer](), list[Round]()
     faults = {"first": fault, "second": "none"}
     replicas = [FaultyReplica(name, faults[name], seed, clock) for name in faults]
@@ -162,7 +162,7 @@ def play(fault: str, hedge: bool, seconds: float, seed: int) -> tuple[list[float
 
 
 def measured(fault: str, hedge: bool, seconds: float, seeds: Sequence[int]) -> dict[str, Any]:
-    """Of all seeds together."""
+    """The figures of all seeds together."""
     runs = [play(fault, hedge, seconds, seed) for seed in seeds]
     took_ms = 1e3 * np.concatenate([took for took, _ in runs])
     p50, p99, p999 = np.percentile(took_ms, (50, 99, 99.9))

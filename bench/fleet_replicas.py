@@ -55,7 +55,7 @@ from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 
 MORE = 1.25
-"""Robots for a request that the replicas take, where they are saturated."""
+"""Robots per request that the replicas take, when they are saturated."""
 TIER, NAMES = "edge", ("first", "second")
 LOCAL, BOTH = "local", "ray, both"
 DEADLINES = Deadlines(start=240.0)
@@ -63,7 +63,7 @@ DEADLINES = Deadlines(start=240.0)
 
 @dataclass
 class Bench:
-    """One run. robots: as many as any case needs."""
+    """One run. robots: the most that any case needs."""
 
     arguments: argparse.Namespace
     robots: Robots
@@ -71,7 +71,7 @@ class Bench:
     out: Path | None
 
     def measure(self, name: str, replicas: Sequence[Replica]) -> None:
-        """Both loads on these replicas; printed, and written with all that there is."""
+        """Measure both loads on these replicas; prints, and writes all results so far."""
         given, robots = self.arguments, self.robots
         count = min(len(robots.names), math.ceil(MORE * sum(one.most for one in replicas)))
         saturated = ask_again(replicas, robots, count, given.seconds, given.warm_up)
@@ -161,13 +161,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def in_actors(making: Making, gpus: int) -> Iterator[tuple[RayReplica, ...]]:
-    """Two replicas in a cluster of this process's own, each on a GPU of its own if there are so many. Raises
-    ValueError or RuntimeError for one that does not start."""
+    """Two replicas in a cluster of this process, each on its own GPU if there are enough. Raises ValueError
+    or RuntimeError if one does not start."""
     cluster = Cluster(tiers={TIER: len(NAMES)}, gpus=gpus)
     replicas: tuple[RayReplica, ...] = ()
     try:
         share = 1.0 if gpus >= len(NAMES) else gpus / len(NAMES)
-        for name in NAMES:  # none is measured while another one is loaded
+        for name in NAMES:  # none is measured while another is loading
             one = RayReplica(name, making, Where(TIER, share), DEADLINES)
             replicas += (one,)
             one.ready.result()
@@ -179,7 +179,7 @@ def in_actors(making: Making, gpus: int) -> Iterator[tuple[RayReplica, ...]]:
 
 
 def speedup(cases: Sequence[dict[str, Any]]) -> float:
-    """Of both over the mean of either alone, saturated."""
+    """Rate of both, divided by the mean rate of either alone, saturated."""
     hz = {case["case"]: case["saturated"]["chunks_hz"] for case in cases}
     return round(hz[BOTH] / statistics.mean(hz[f"ray, {name}"] for name in NAMES), 4)
 
@@ -191,7 +191,7 @@ HEAD = (
 
 
 def line(case: dict[str, Any]) -> str:
-    """Of the table."""
+    """A line of the table."""
     one, two = case["saturated"], case["fleet"]
     waits = [[of["image_to_chunk"].get(name, math.nan) for name in ("p50_ms", "p99_ms")] for of in (one, two)]
     return (

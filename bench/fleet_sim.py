@@ -49,7 +49,7 @@ METRICS = ("avg", "p25", "p95", "p99", "stall")
 
 
 class Clairvoyant(InOrder):
-    """Those first that truly need the fewest rounds. rounds: by robot."""
+    """Serves first the robots that truly need the fewest rounds. rounds: by robot."""
 
     def __init__(self, setup: FleetSetup, rounds: dict[str, int]) -> None:
         super().__init__(setup, math.inf)
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Raises ValueError for less than two seeds."""
+    """Raises ValueError for fewer than two seeds."""
     if arguments.seeds < 2:
         raise ValueError(f"--seeds is {arguments.seeds}; give 2 or more, as an interval needs them.")
     tasks, began_s = 30 if arguments.quick else None, time.process_time()
@@ -111,7 +111,7 @@ CLOUD_IS = {"faster": 2.5, "network_s": 0.2}
 
 
 def cases(seeds: Iterable[int], tasks: int | None) -> Iterable[Job]:
-    """All runs of open loops."""
+    """All open-loop runs."""
     for seed in seeds:
         for name in WORKLOADS:
             for load in (*LOADS, TOP[name]):
@@ -128,7 +128,7 @@ def cases(seeds: Iterable[int], tasks: int | None) -> Iterable[Job]:
 
 
 def simulate(job: Job) -> dict[str, float]:
-    """Figures of a run."""
+    """The figures of a run."""
     name, horizon, load, policy, seed, tasks, how = job
     what, drawn = WORKLOADS[name], Load.of(WORKLOADS[name], seed, horizon, tasks)
     make: Callable[[FleetSetup], FleetPolicy]
@@ -143,7 +143,7 @@ def simulate(job: Job) -> dict[str, float]:
     }.get(how, {"edge": edge})  # fmt: skip
     drawn = replace(
         drawn, arrived_s=drawn.arrivals_s(load, edge).tolist()
-    )  # a load is relative to the edge's
+    )  # a load is relative to the edge's capacity
     found = figures(open_loop(drawn, make, None, replicas, SETTINGS[how]))
     latency, stall, age = found["latency_s"], found["stall_s"], found["observation_age_s"]
     return {
@@ -158,7 +158,7 @@ Found = dict[Job, dict[str, float]]
 
 
 def values(found: Found, seeds: Sequence[int], metric: str, *case: Any) -> np.ndarray:
-    """Of each seed. case: workload, horizon, load, policy, and of SETTINGS."""
+    """The values of each seed. case: workload, horizon, load, policy, and setting."""
     name, horizon, load, policy, how = case
     tasks = next(iter(found))[5]
     return np.array([found[name, horizon, load, policy, seed, tasks, how][metric] for seed in seeds])
@@ -201,7 +201,7 @@ def table_2(found: Found, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
 
 
 def settings_compared(found: Found, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
-    """What asking earlier, an elastic horizon and a cloud change, each policy against itself."""
+    """What asking earlier, an elastic horizon and a cloud change, for each policy against itself."""
     for load in (0.8, 1.6):
         for how in SETTINGS:
             for policy in (FIFO, KAIROS, AGED):
@@ -227,7 +227,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 
 def kairos_choices(seeds: Sequence[int], tasks: int | None) -> Iterable[dict[str, Any]]:
-    """What the choices that the paper leaves open change, against the defaults, at the highest load."""
+    """What choices that the paper leaves open change, against the defaults, at the highest load."""
     for name in ("libero_pi05", "meta_smol"):
         runs: dict[str, list[dict[str, Any]]] = {}
         for title, choice in {"": {}, **CHOICES}.items():

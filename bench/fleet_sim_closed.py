@@ -50,8 +50,8 @@ def closed(seeds: Sequence[int], quick: bool) -> Iterable[dict[str, Any]]:
 
 
 def deadlines(seeds: Sequence[int], quick: bool) -> Iterable[dict[str, Any]]:
-    """Chunks are of no use after WITHIN_S. As policies are, and as they would be if they did not pass by
-    those who cannot be answered in time."""
+    """Chunks are useless after WITHIN_S. Each policy as it is, and as it would be if it did not skip robots
+    that cannot be answered in time."""
     for robots in (30,):
         for policy in POLICIES:
             for passed in (True, False):
@@ -81,7 +81,7 @@ def _run(
 
 
 def _regardless(make: Make, setup: FleetSetup) -> FleetPolicy:
-    """A policy that serves also who cannot be answered in time."""
+    """A policy that also serves robots that cannot be answered in time."""
     policy: Any = make(setup)
     policy._in_time = lambda replica, ready, now_s: ready
     return policy
@@ -98,7 +98,7 @@ def _change(new: np.ndarray, old: np.ndarray) -> dict[str, float]:
 
 
 def decisions(times: int, robots: int = 1000) -> dict[str, dict[str, float]]:
-    """Milliseconds of one decision where 1000 robots wait: of processor time, and that pass (wall)."""
+    """Milliseconds of one decision while 1000 robots wait: CPU time, and wall time."""
     found = {}
     for name in names(FLEET_POLICIES):
         chance, what = random.Random(0), WORKLOADS[WORKLOAD]

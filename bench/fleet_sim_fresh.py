@@ -37,7 +37,7 @@ FIRST_SEED, KNOWN = 5000, "known"
 
 
 class Known(AgedRemaining):
-    """rounds: that each robot's task needs."""
+    """rounds: the number that each robot's task truly needs."""
 
     def __init__(self, setup: FleetSetup, rounds: dict[str, int]) -> None:
         super().__init__(setup)
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Raises ValueError for less than two seeds."""
+    """Raises ValueError for fewer than two seeds."""
     if arguments.seeds < 2:
         raise ValueError(f"--seeds is {arguments.seeds}; give 2 or more, as an interval needs them.")
     seeds, rows = range(FIRST_SEED, FIRST_SEED + arguments.seeds), []
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def makers(drawn: Load) -> dict[str, Make]:
-    """What makes each policy for these tasks."""
+    """Functions that make each policy for these tasks."""
     rounds = {f"/r{number}": script.rounds for number, script in enumerate(drawn.scripts)}
     return {
         FIFO: find(FLEET_POLICIES, FIFO),
@@ -99,7 +99,7 @@ def makers(drawn: Load) -> dict[str, Make]:
 
 
 def one(workload: str, drawn: Load, make: Make) -> dict[str, float]:
-    """Figures of a run."""
+    """The figures of a run."""
     replicas = {"edge": assumed(WORKLOADS[workload])}
     found = figures(open_loop(drawn, make, TOP[workload], replicas))
     latency = found["latency_s"]

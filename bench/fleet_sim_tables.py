@@ -32,7 +32,7 @@ def overload(document: Document) -> Iterable[Sequence[str]]:
 
 
 def seconds(document: Document) -> Iterable[Sequence[str]]:
-    """Of fifo and the policies that come off best."""
+    """Seconds of fifo and the best policies."""
     yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall", "observation age", "GPU"
     for row in _rows(document, "static", _tops(document)):
         if row["policy"] in ("fifo", "kairos", "aged_remaining"):
@@ -110,7 +110,7 @@ def closed(document: Document) -> Iterable[Sequence[str]]:
 
 
 def deadlines(document: Document) -> Iterable[Sequence[str]]:
-    """Of closed fleets, with and without passing by who cannot be answered in time."""
+    """Closed fleets, with and without skipping robots that cannot be answered in time."""
     head = ("chunks a second", "computed for nobody", "average", "P95")
     yield "robots", "policy", *head, *(f"{name}, regardless" for name in head)
     rows = {(row["robots"], row["policy"], row["passed_by"]): row for row in document["deadlines"]}
@@ -128,7 +128,7 @@ def deadlines(document: Document) -> Iterable[Sequence[str]]:
 
 
 def fresh(document: Document) -> Iterable[Sequence[str]]:
-    """On seeds that nothing was chosen with."""
+    """Results on seeds that were not used to choose."""
     yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall"
     for row in json.loads(FRESH.read_text())["rows"]:
         named = row["workload"], f"{row['load']:g}", row["policy"]
@@ -191,7 +191,7 @@ def markdown(name: str, document: Document) -> str:
 
 
 def filled(page: str, document: Document) -> str:
-    """The page with its tables. Raises ValueError for a table that it has no marks for."""
+    """The page with its tables. Raises ValueError for a table without marks in the page."""
     for name in TABLES:
         page, times = re.subn(
             f"<!-- {name} -->.*?<!-- end of {name} -->",

@@ -121,7 +121,7 @@ def through_node(trace: Trace, tasks: Path, policy: str, bag: Path, environment:
 
 
 def compared(policy: str, trace: Trace, ran: Ran, bag: Path) -> dict[str, Any]:
-    """A run of the node, and what the simulator says of the tasks, and of those of the run's bag."""
+    """A run of the node, beside simulations of its tasks and of the tasks from the run's bag."""
     link_s = float(np.median(ran.links_s)) / 2
     over_s = max(0.0, float(np.median(ran.over_s)))
     simulated = simulate(policy, trace, link_s)
@@ -146,13 +146,13 @@ def compared(policy: str, trace: Trace, ran: Ran, bag: Path) -> dict[str, Any]:
 
 
 def later(trace: Trace, over_s: float) -> Trace:
-    """The same tasks, whose chunks take so much longer."""
+    """The same tasks, with chunks that take longer by this much."""
     scripts = tuple(replace(one, served_s=tuple(s + over_s for s in one.served_s)) for one in trace.scripts)
     return replace(trace, scripts=scripts, served_s=(trace.served_s or 0.0) + over_s)
 
 
 def simulate(policy: str, trace: Trace, link_s: float) -> Outcome:
-    """With the settings of the node and its robots."""
+    """Simulate with the settings of the node and its robots."""
     assert trace.step_s is not None
     what = Load(trace.scripts, trace.scripts, arrived_s=trace.arrived_s)
     settings = Settings(1.0 / trace.step_s, LEAD_S, link_s, STALE_S, call_s=CALL_S)
@@ -168,12 +168,12 @@ def told(outcome: Outcome) -> dict[str, float]:
 
 
 def distance(simulated: dict[str, float], node: dict[str, float]) -> dict[str, float]:
-    """Of the simulated figures from the node's, in percent."""
+    """Difference of the simulated figures from the node's, in percent."""
     return {name: round(100.0 * (simulated[name] / node[name] - 1.0), 2) for name in node if node[name]}
 
 
 def same_order(one: Sequence[tuple[str, int]], other: Sequence[tuple[str, int]]) -> float:
-    """Share of the pairs of chunks that both served, of two robots, which both served in the same order."""
+    """Share of pairs of chunks of two robots, served in both, that were served in the same order."""
     place = {chunk: number for number, chunk in enumerate(other)}
     common = [chunk for chunk in one if chunk in place]
     robots = np.array([chunk[0] for chunk in common])
@@ -184,8 +184,8 @@ def same_order(one: Sequence[tuple[str, int]], other: Sequence[tuple[str, int]])
 
 
 def worst(rows: Sequence[dict[str, Any]], policy: str) -> dict[str, Any]:
-    """Of the repeats of a policy: the median and the largest distance in percent, and the least share of
-    pairs in the same order."""
+    """For the repeats of a policy: the median and the largest difference in percent, and the smallest share
+    of pairs in the same order."""
     mine = [row for row in rows if row["policy"] == policy]
     found: dict[str, Any] = {"same_order": min(row["same_order"] for row in mine)}
     for of in ("distance", "distance_late", "distance_from_bag"):

@@ -54,13 +54,14 @@ KEPT, GARBAGE, GARBAGE_HZ = 200_000, 5_000, 20.0
 
 
 def write_contract(folder: Path, rate_hz: float, slot: str) -> Path:
-    """The simulated arm's, with a streamed arm and a force sensor. slot: empty for a topic."""
+    """The simulated arm's contract, with a streamed arm and a force sensor. slot: its name, empty for a
+    topic."""
     fields = yaml.safe_load(Path(demo_contract()).read_text())
     joints = fields["controllers"][0]["joints"]
     streamed = {"topic": TOPIC, "kind": "forward_command", "rate_hz": rate_hz, "joints": joints}
     fields["controllers"][0] = streamed
     for joint in fields["joints"]:
-        joint["velocity"] = 30.0  # joints that are told late, on a busy machine, are no broken encoder
+        joint["velocity"] = 30.0  # late joint states on a busy machine are not a broken encoder
     source = {"slot": slot} if slot else {"topic": WRENCH_TOPIC}
     force_n, torque_nm = {"yields": 10, "stops": 100}, {"yields": 2, "stops": 5}
     wrench = {**source, "rate_hz": rate_hz, "max_age_s": 0.3, "force_n": force_n, "torque_nm": torque_nm}
@@ -76,7 +77,7 @@ def _wait_for_end(over: threading.Event) -> None:
 
 
 def run_sensor(rate_hz: float, slot: str, out: Path) -> None:
-    """The sensor's process, until its standard input ends; writes when contacts began."""
+    """The sensor's process, until its standard input ends; then writes when contacts began."""
     over, began, k = threading.Event(), list[int](), 0
     threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     if slot:
@@ -107,12 +108,12 @@ def run_sensor(rate_hz: float, slot: str, out: Path) -> None:
 
 
 def run_node(out: Path) -> None:
-    """The trajectory node with its load, until its standard input ends; writes the latencies."""
+    """The trajectory node with its load, until its standard input ends; then writes the latencies."""
     over = threading.Event()
     threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     kept = [{"k": [k]} for k in range(KEPT // 2)]
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
-    sys.setswitchinterval(SWITCH_S)  # as nodes/process.py does, which runs a node otherwise
+    sys.setswitchinterval(SWITCH_S)  # as in nodes/process.py, which otherwise runs a node
     node, reacted_ns = TrajectoryNode(), list[int]()
     node.on_configured, node.on_cleaned_up = keep_loaded, gc.unfreeze
     executor = SingleThreadedExecutor()

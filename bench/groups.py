@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
                     document["cases"].append({"kind": kind, "groups": count, **found})
                     print(line(document["cases"][-1]), flush=True)
                     if out is not None:
-                        write(out / "groups.json", document)  # a run that is cut off leaves what it has
+                        write(out / "groups.json", document)  # an interrupted run keeps its results
                     gc.collect()
             finally:
                 registration.end()
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 def measure(
     policy: Policy, frame: Observation, count: int, arguments: argparse.Namespace, whole: list[Tensor]
 ) -> dict[str, Any]:
-    """The figures of one number of groups. whole: keys and values of the frame, of the first case."""
+    """The figures for one number of groups. whole: keys and values of the frame in the first case."""
     engine = Engine(
         policy, fast=True, steps=STEPS, staggered=STEPS, slots=2 * STEPS + 6, prefill_groups=count
     )
@@ -123,7 +123,7 @@ def measure(
 
 
 def replays(stages: Stages, views: int, prompt: int, count: int) -> list[Callable[[], None]]:
-    """The graphs of each group, with whatever is in their buffers."""
+    """The graphs of each group, with the present contents of their buffers."""
     encode, prefill = stages.encode(views), stages.prefill(views, prompt)
 
     def at_once() -> None:
@@ -143,7 +143,7 @@ def replays(stages: Stages, views: int, prompt: int, count: int) -> list[Callabl
 
 @torch.inference_mode()
 def replayed(groups: Sequence[Callable[[], None]], device: torch.device, runs: int) -> list[list[float]]:
-    """Seconds of each group, frame after frame; of the GPU where there is one."""
+    """Seconds of each group, frame after frame; GPU time if there is a GPU."""
     taken: list[list[float]] = [[] for _ in groups]
     for _ in range(WARM_UP + runs):
         for times, group in zip(taken, groups, strict=True):
@@ -165,8 +165,8 @@ def _timed(work: Callable[[], None], device: torch.device) -> float:
 
 
 def path(engine: Engine, frame: Observation, runs: int) -> tuple[list[float], list[float], list[list[float]]]:
-    """Seconds from one step's end to the next with nothing between and with a group or the whole frame, and
-    what each group's micro-batch took in the lane."""
+    """Seconds from one step's end to the next, with nothing in between and with a group or the whole frame in
+    between; and the time of each group's micro-batch in the lane."""
     scheduler, count = engine.scheduler, engine.config.prefill_groups
     steps, apart = list[float](), list[float]()
     host: list[list[float]] = [[] for _ in range(count)]
@@ -192,7 +192,8 @@ def path(engine: Engine, frame: Observation, runs: int) -> tuple[list[float], li
 
 
 def _step(engine: Engine) -> tuple[Request, ...]:
-    """A micro-batch where another chunk is always wanted, of the newest frame: something new is committed."""
+    """A step in which another chunk of the newest frame is always wanted, because something new is
+    committed."""
     if not any(request.want == ACT and not request.begun for request in engine.scheduler.requests):
         act = Request(ACT, stream=True, waits=True, commits=lambda stamp_ns: 1)
         engine.scheduler.submit(act)
@@ -208,7 +209,7 @@ HEAD = f"{'':18}{'bits':>6}{''.join(f'{name:>9}' for name in NAMES)}   ms of eac
 
 
 def line(case: dict[str, Any]) -> str:
-    """Of the table: medians and p99 in milliseconds."""
+    """A line of the table: medians and p99 in milliseconds."""
     both = [case[name] for name in ("step_ms", "apart_ms")]
     times = "".join(f"{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}" for row in both)
     each = " ".join(f"{one['p50_ms']:.3f}" for one in case["gpu_ms"])

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def styles(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What needs no policy."""
+    """The comparisons that need no policy."""
     print("peak acceleration etc. with interpolate_from_desired_state true / false\n")
     rows = {
         "styles": scene.table(),
@@ -61,7 +61,7 @@ def styles(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def on_policy(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Modes and masks."""
+    """Modes and masks with the policy."""
     from handovers import masks, modes
     from handovers.episodes import open_policy
 
@@ -77,7 +77,7 @@ def on_policy(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compared(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Two ways, scene by scene."""
+    """Compare two variants, scene by scene."""
     from handovers import comparisons
 
     cases = {"noise": comparisons.noises, "staggered": comparisons.staggered}[part]()
@@ -99,7 +99,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 
 
 def write(part: str, measured: dict[str, Any]) -> None:
-    """Put a part in place of the one that was written before."""
+    """Replace a part of the file."""
     document: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"parts": {}}
     document = {"parts": {**document.pop("parts"), part: provenance()}, **document, **measured}
     RESULT.parent.mkdir(exist_ok=True)

@@ -81,7 +81,7 @@ def contract(folder: Path) -> Path:
 
 
 class Flood:
-    """A robot that is where it is commanded to be, and a publisher of chunks of a kind."""
+    """A robot whose joints are exactly where they are commanded, and a publisher of chunks of one kind."""
 
     def __init__(self, node: Node, kind: str) -> None:
         self._node, self._shape, self._rng = node, KINDS[kind], np.random.default_rng(SEED)
@@ -157,7 +157,7 @@ class Caller:
         return time.perf_counter() - since
 
     def wait_for(self, state: int) -> None:
-        """Until the node says that it does that."""
+        """Wait until the node reports that state."""
         deadline = time.monotonic() + 60.0
         while self.motion is None or self.motion.state != state:
             if time.monotonic() > deadline:
@@ -166,7 +166,7 @@ class Caller:
 
 
 def spinning(make: Callable[[Node], Any], name: str) -> tuple[Any, SingleThreadedExecutor]:
-    """What `make` makes of a node, and the executor to spin it."""
+    """The object that `make` makes from a node, and the executor to spin it."""
     context = rclpy.Context()
     rclpy.init(context=context)
     executor = SingleThreadedExecutor(context=context)
@@ -176,14 +176,14 @@ def spinning(make: Callable[[Node], Any], name: str) -> tuple[Any, SingleThreade
 
 
 def flood(kind: str) -> None:
-    """Send until somebody ends this."""
+    """Send until the process is ended."""
     _, executor = spinning(lambda node: Flood(node, kind), "flood")
     with contextlib.suppress(KeyboardInterrupt, ExternalShutdownException):
         executor.spin()
 
 
 def measure(kind: str, holds: int, folder: Path, caller: Caller) -> dict[str, Any]:
-    """One row of the table: the node and the flood begin anew."""
+    """One row of the table, with a new node and a new flood."""
     environment = process_environment({"XDG_STATE_HOME": str(folder / kind.replace(" ", "_"))})
     parameters = {"autostart": "true", "check_controllers": "false", "contract": f"'{contract(folder)}'"}
     node_command = [sys.executable, "-m", "vla_accel_ros.nodes.trajectory", "--ros-args"]

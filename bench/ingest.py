@@ -44,7 +44,7 @@ WARM_UP_S = 1.5
 
 
 class Measured(Ingest):
-    """An Ingest that notes the age of each frame once it can be had. now_ns: as the node's."""
+    """An Ingest that records each frame's age once it can be leased. now_ns: the node's clock."""
 
     def __init__(self, contract: Contract) -> None:
         super().__init__(contract)
@@ -73,7 +73,7 @@ def contract_of(transport: str) -> Contract:
 
 
 def send(transport: str, width: int, height: int, seconds: float) -> None:
-    """The cameras' process: both cameras until the receiver is done; prints the part of a core it used."""
+    """The cameras' process: runs both cameras until the receiver is done; prints its CPU share."""
     import rclpy
 
     from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
@@ -104,7 +104,7 @@ def send(transport: str, width: int, height: int, seconds: float) -> None:
 
 
 def receive(transport: str, seconds: float) -> None:
-    """The engine's process without its engine; prints what arrived in a window, and what that used."""
+    """The engine's process without its engine; prints what arrived in a window, and the CPU that it used."""
     contract = contract_of(transport)
     ingest = Measured(contract)
     node, executor = receiver(contract, ingest)

@@ -61,7 +61,7 @@ WARM_UP_S = 1.5
 
 
 class Sleeping:
-    """A runner whose micro-batches take a time, and no interpreter."""
+    """A runner whose micro-batches take time without holding the interpreter."""
 
     def __init__(self, stage_s: float) -> None:
         sizes = GemmaConfig(width=8, depth=1, mlp=8, heads=1, kv_heads=1, head_dim=4)
@@ -70,19 +70,19 @@ class Sleeping:
         self._stage_s = stage_s
 
     def first_stage(self, request: Request) -> str:
-        """DENOISE, always."""
+        """Always DENOISE."""
         return DENOISE
 
     def kind(self, request: Request) -> str:
-        """What it wants."""
+        """The request's want."""
         return request.kind
 
     def room(self, request: Request) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def begin(self, request: Request) -> None:
-        """Nothing is to be prepared."""
+        """Does nothing."""
 
     def run(self, batch: MicroBatch) -> None:
         """Wait as for a GPU."""
@@ -92,12 +92,12 @@ class Sleeping:
             request.finished = True
 
     def drop(self, request: Request) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
 
 def lane(stage_s: float, seconds: float) -> dict[str, float]:
-    """Action requests one after another in a lane's thread, each submitted when the one before has ended;
-    what intervals took longer than the stage."""
+    """Action requests in a lane's thread, each submitted when the one before has ended; returns by how much
+    intervals exceeded the stage."""
     runner = Sleeping(stage_s)
     scheduler = Scheduler(runner, WholeChunks())
     seen = Observation({}, np.zeros(1, np.float32), "", 1)
@@ -128,7 +128,8 @@ def lane(stage_s: float, seconds: float) -> dict[str, float]:
 
 
 def spin(seconds: float, ready: Any = None) -> None:
-    """The node with the subscriptions of inference, in this thread, for so long after its first frame."""
+    """Spin the node with the subscriptions of inference in this thread, for this long after its first
+    frame."""
     contract = ingest.contract_of("raw")
     received = Ingest(contract)
     node, executor = ingest.receiver(contract, received)
@@ -141,7 +142,7 @@ def spin(seconds: float, ready: Any = None) -> None:
 
 
 def send() -> None:
-    """Cameras and joints, until this process is ended."""
+    """Publish cameras and joints until this process is ended."""
     import rclpy
     from sensor_msgs.msg import JointState
 
@@ -168,7 +169,7 @@ def send() -> None:
 
 
 def garbage(over: threading.Event) -> None:
-    """Log a hundred lines a second, make objects that refer to each other, collect all each second."""
+    """Log a hundred lines a second, make reference cycles, and run a full collection each second."""
     log = logging.getLogger("bench")
     log.propagate = False
     log.addHandler(logging.StreamHandler(open(os.devnull, "w")))  # noqa: SIM115

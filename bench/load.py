@@ -50,7 +50,8 @@ Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def pi_shapes(config: PiConfig) -> Shapes:
-    """As openpi saves it: the tied table under the head's name, and the expert's head that nothing reads."""
+    """Tensor shapes as openpi saves them: the tied table under the head's name, and the expert's unused
+    head."""
     parameters = dict(empty_pi(config, torch.bfloat16).named_parameters())
     shapes = {name: (p.dtype, tuple(p.shape)) for name, p in parameters.items()}
     shapes[LM_HEAD] = shapes.pop(EMBED_TOKENS)
@@ -59,7 +60,7 @@ def pi_shapes(config: PiConfig) -> Shapes:
 
 
 def openvla_shapes(config: OpenVLAConfig) -> Shapes:
-    """As published: also each tower's last block and norm, which nothing reads."""
+    """Tensor shapes as published, including each tower's unused last block and norm."""
     parameters = empty_openvla(config, torch.bfloat16).named_parameters()
     shapes = {name: (p.dtype, tuple(p.shape)) for name, p in parameters}
     for tower, sizes in (("featurizer", config.dino), ("fused_featurizer", config.siglip)):
@@ -71,14 +72,15 @@ def openvla_shapes(config: OpenVLAConfig) -> Shapes:
 
 
 def piece(noise: Tensor, begin: int, count: int) -> Tensor:
-    """So many numbers of it from one on, over and over."""
+    """So many numbers of a repeated array, from an offset on."""
     first = noise[begin : begin + count]
     left = count - len(first)
     return torch.cat((first, noise.repeat(-(-left // len(noise)))[:left])) if left else first
 
 
 def numbers(shapes: Shapes, seed: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Numbers with which a network stays finite: pieces of one draw, since billions of draws take minutes."""
+    """Weights with which a network stays finite: pieces of one random array, because drawing billions takes
+    minutes."""
     largest = max(torch.Size(shape).numel() for _, shape in shapes.values())
     noise = torch.randn(min(NOISE, largest), generator=torch.Generator().manual_seed(seed))
     for index, (name, (dtype, shape)) in enumerate(shapes.items()):
@@ -115,7 +117,7 @@ def write_weights(folder: Path, shapes: Shapes, shard_bytes: int | None) -> None
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Every word is unknown to it: the numbers of a prompt's tokens do not matter here."""
+    """A tokenizer that knows no word: the values of prompt tokens do not matter here."""
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1, "<s>": 2}, unk_token="<unk>"))
     tokenizer.add_special_tokens(["<unk>", "</s>", "<s>"])
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -123,7 +125,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_pi05(folder: Path, small: bool) -> None:
-    """openpi's folder; its config.json says our sizes only where no published one would be known."""
+    """openpi's folder; its config.json gives sizes only if they are not a published model's."""
     config = PI05
     if small:
         stack = GemmaConfig(width=256, depth=4, mlp=1024, heads=4, kv_heads=1, head_dim=64)
@@ -170,7 +172,7 @@ WRITERS: dict[str, Callable[[Path, bool], None]] = {"pi05": write_pi05, "openvla
 
 
 def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
-    """In a process of its own: load, act once, and say what it took."""
+    """In its own process: load, act once, and print what it took."""
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy
     from vla_accel_ros.types import Observation
@@ -202,8 +204,8 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
 
 
 def fold_times(model: Pi) -> dict[str, Any]:
-    """Seconds of folding with what lies beside the weights and without; and how far the two are apart, as a
-    share of the largest number of a tensor."""
+    """Seconds of folding with the data beside the weights and without it; and their difference, as a share of
+    a tensor's largest number."""
     kept, model.fold = model.fold, None
     found, computed = timed_fold(model)
     if kept is None:
@@ -218,7 +220,7 @@ def fold_times(model: Pi) -> dict[str, Any]:
 
 
 def timed_fold(model: Pi) -> tuple[float, Expert]:
-    """The second of two, for the first one loads libraries."""
+    """Time of the second of two runs, because the first one loads libraries."""
     seconds = 0.0
     for _ in range(2):
         start = time.perf_counter()

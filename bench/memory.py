@@ -53,7 +53,7 @@ CPU, BF16 = torch.device("cpu"), torch.bfloat16
 CASES = ("pi05:exact:keep", "pi05:fp8:drop", "pi05:int8:drop", "pi0:int8:drop", "openvla:int4:drop")
 SLOTS, VIEWS, PROMPT, STEPS = 3, 2, 20, 10
 DEVICE = "rtx-4090"
-"""Whose context and work spaces the plan adds: a device that computes encode and denoise in fp8, too."""
+"""The device whose context and workspaces the plan adds; it also computes encode and denoise in fp8."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         kind, precision, exact = [*case.split(":"), "", ""][:3]
         if kind not in ("pi0", "pi05", "openvla") or precision not in PRECISIONS:
             raise ValueError(f"--cases has {case!r}; give MODEL:PRECISION:keep or drop, such as {CASES[1]}.")
-        with patch.object(quantized, "SHRINKS", (1.0,)):  # zeros need no search for the best scale
+        with patch.object(quantized, "SHRINKS", (1.0,)):  # zeros need no search for a scale
             rows.append(counted(models[kind], precision, exact != "drop"))
         print(line(rows[-1]), flush=True)
     out = arguments.out or (None if arguments.small else RESULTS)
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def others(out: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """These rows behind those of other cases that are in the file already."""
+    """These rows, after the rows of other cases in the file."""
     file = out / "memory.json"
     before = json.loads(file.read_text())["rows"] if file.exists() else []
     counted_now = [_case(row) for row in rows]
@@ -131,7 +131,7 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
     plan = memory(sizes, work, device, SLOTS, keep_exact=keep_exact)
     tensors = plan.allocated - plan.workspace - plan.building
     if isinstance(sizes, OpenVLAConfig):
-        tensors -= plan.buffers + plan.frames  # forwards are made when a shape comes for the first time
+        tensors -= plan.buffers + plan.frames  # forwards are made when their shape first occurs
     layer = 2 * g.width * ((2 * g.heads + 2 * g.kv_heads) * g.head_dim + 3 * g.mlp)
     return {
         "model": sizes.kind,

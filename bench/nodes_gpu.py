@@ -62,7 +62,7 @@ WAYS: Mapping[str, Mapping[str, object]] = {
     },
     "stream": {"action_hz": HIGH_HZ, "staggered": STAGGERED, "prefill_groups": 9, "text_groups": 4},
 }
-"""Parameters of the node inference that are not its defaults."""
+"""Parameters of the node inference that differ from its defaults."""
 SMALL: Mapping[str, object] = {"device": "cpu", "fast": "true", "text_groups": 2, "prefill_groups": 2}
 
 
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises RuntimeError without a CUDA device, and for a node that fails."""
+    """Measure, print, write. Raises RuntimeError without a CUDA device, and if a node fails."""
     from full_size.command import place
     from full_size.figures import write
     from vla_accel_ros.tools.provenance import provenance
@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
                 document["cases"].append({"way": way, "transport": transport, **found})
                 print(line(document["cases"][-1]), flush=True)
                 if out is not None:
-                    write(out / "nodes_gpu.json", document)  # a run that is cut off leaves what it has
+                    write(out / "nodes_gpu.json", document)  # an interrupted run keeps its results
     return 0
 
 
@@ -191,8 +191,8 @@ def measure(
 
 @dataclass(frozen=True)
 class Tally:
-    """Of one window. misses: deadlines, by loop. cpu: shares of a core, by process and by what its threads
-    are for."""
+    """Counts of one window. misses: missed deadlines, by loop. cpu: shares of a core, by process and purpose
+    of its threads."""
 
     misses: Mapping[str, int]
     cpu: Mapping[str, Mapping[str, float]]
@@ -276,7 +276,7 @@ def _parameters(
 
 
 def _options(node: str, given: Sequence[str]) -> dict[str, object]:
-    """KEY=VALUE as parameters of a node. Raises ValueError or TypeError for what is none."""
+    """KEY=VALUE as parameters of a node. Raises ValueError or TypeError for an invalid one."""
     import yaml
 
     from vla_accel_ros.nodes.params.tables import NODES

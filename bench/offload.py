@@ -40,14 +40,15 @@ SMALL_VISION = {"width": 32, "mlp": 64, "heads": 4, "depth": 7, "image_size": 56
 
 
 class Case(NamedTuple):
-    """Layers that are streamed, and through how many slots; None = as many as the engine has."""
+    """Number of streamed layers and of slots; None = the engine's number of slots."""
 
     streamed: int
     slots: int | None = None
 
 
 class Tower(NamedTuple):
-    """An encoder: its layers, tokens of a run, a ring of a share and slots, and a stage over a ring."""
+    """An encoder: its layers, the tokens of a run, and functions for a ring of a share and slots and for a
+    stage over a ring."""
 
     layers: int
     rows: int
@@ -115,7 +116,7 @@ def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.devic
 
     from vla_accel_ros.engine.stages.memory.offload_report import predicted_s
 
-    # One stream: each that cuBLAS is recorded on has a work space of its own, which is no weights.
+    # One stream for all: cuBLAS keeps a workspace for each stream that is recorded on, which is not weights.
     recording = torch.cuda.Stream(device) if device.type == "cuda" else None
     ring = tower.ring(0.0, None)
     stage, tokens = tower.stage(ring)
@@ -209,7 +210,7 @@ def allocated(device: torch.device) -> int:
 
 
 def pi0(device: torch.device, small: bool) -> Tower:
-    """SigLIP in the engine's own stage, beside as small a language model as can be."""
+    """SigLIP in the engine's own stage, with the smallest possible language model."""
     import numpy as np
     import torch
 
@@ -238,7 +239,7 @@ def pi0(device: torch.device, small: bool) -> Tower:
 
 
 def cogagent(device: torch.device, small: bool) -> Tower:
-    """The layers of an EVA2-CLIP-E, of the repository's own vision layers."""
+    """The layers of an EVA2-CLIP-E, made of the package's own vision layers."""
     import torch
     from torch import nn
     from torch.func import functional_call

@@ -45,7 +45,7 @@ STEPS = 10
 VISION_HZ = 30.0
 SPLITS = (NO_PARTITION, "32:100", "64:68", "88:44", "100:32")
 RATES_HZ = (60.0, 500.0)
-"""Of actions, for which auto chooses."""
+"""Rates of actions for which "auto" chooses."""
 Run = Callable[[], object]
 
 
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     def keep() -> None:
         gc.collect()
         if out is not None:
-            write(out / "partition.json", document)  # a run that is cut off leaves what it has
+            write(out / "partition.json", document)  # an interrupted run keeps its results
 
     print(HEAD, flush=True)
     with alone(gpu_id(device)):
@@ -116,7 +116,7 @@ def make(policy: Policy, arguments: argparse.Namespace, **options: Any) -> Engin
 
 
 class Stations:
-    """What an engine computes, called by hand: each in its lane, until the device is done."""
+    """The engine's work, called by hand: each in its lane, until the device is done."""
 
     def __init__(self, engine: Engine, views: int, prompt: int) -> None:
         runner, policy = engine.runner, engine.policy
@@ -139,7 +139,7 @@ class Stations:
         self._in("action", self.step_here, wait)
 
     def step_here(self) -> None:
-        """In whatever stream is the current one."""
+        """A step in the current stream."""
         self._actor.rehearse(self._acted, self._length, STEPS)
 
     def chunk(self) -> None:
@@ -159,7 +159,7 @@ class Stations:
 
 
 def figures(engine: Engine, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Of one split."""
+    """The figures of one split."""
     split = engine.runner.partitioned.split
     stations = Stations(engine, arguments.views, arguments.prompt)
     runs = 3 if arguments.small else arguments.runs
@@ -185,7 +185,7 @@ def timed(work: Run, runs: int) -> np.ndarray:
 
 
 def beside(frame: Run, step: Run, seconds: float) -> dict[str, Any]:
-    """Steps without a break in a thread, and frames at their rate, or as fast as they are."""
+    """Steps without a break in a thread, beside frames at their rate, or as fast as possible."""
     steps, frames, over = list[float](), list[float](), threading.Event()
 
     def act() -> None:
@@ -217,7 +217,7 @@ def beside(frame: Run, step: Run, seconds: float) -> dict[str, Any]:
 
 
 def switching(policy: Policy, arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What going from one captured split to another costs, and what auto chooses."""
+    """The cost of switching between two captured splits, and what "auto" chooses."""
     chosen: list[dict[str, Any]] = []
     for rate_hz in RATES_HZ:
         engine = make(policy, arguments, partition="auto", camera_hz=VISION_HZ, action_hz=rate_hz)

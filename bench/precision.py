@@ -123,7 +123,7 @@ def bundled(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
 
 
 def frames(count: int, seed: int = 0) -> Iterator[Observation]:
-    """So many observations of the expert at its tasks, a few of each episode. seed: before the first's."""
+    """So many observations of the expert at its tasks, a few of each episode. seed: of the first episode."""
     import numpy as np
 
     from vla_accel_ros.sim.demonstrations import draw_task, record_episode
@@ -144,7 +144,7 @@ def frames(count: int, seed: int = 0) -> Iterator[Observation]:
 
 
 def chunks(engine: Engine, observations: list[Observation]) -> Any:
-    """float32 [observations, H, D] rad, each of the same noise for every engine."""
+    """float32 [observations, H, D] rad, from the same noise for every engine."""
     import numpy as np
 
     config, made = engine.policy.config, []
@@ -209,14 +209,14 @@ def random(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any
 
 
 def copied_bytes(ours: Ours) -> int:
-    """Of the weights that its stages have in fewer bits."""
+    """Bytes of the weights that the stages have in fewer bits."""
     stages = ours.stages
     return stages.small.nbytes + (0 if stages.int8 is None else stages.int8.nbytes)
 
 
 def ways(precisions: Sequence[str]) -> Iterator[tuple[str, str, Int8 | None]]:
-    """What a case is called, its precision and its weights: rows in 8 bits as the device has them, and in
-    denoising, too."""
+    """Name of a case, its precision and its weights: rows in 8 bits by the device's default, and also in
+    denoising."""
     from vla_accel_ros.engine.stages.int8 import Int8
     from vla_accel_ros.engine.stages.precision import ROWS_EVERYWHERE
 

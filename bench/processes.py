@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises RuntimeError without a CUDA device, and for a process that fails."""
+    """Measure, print, write. Raises RuntimeError without a CUDA device, and if a process fails."""
     from full_size.command import place
     from full_size.figures import write
 
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
                 document["cases"].append({"way": way, "lanes": lanes, **found})
                 print(line(document["cases"][-1]), flush=True)
                 if out is not None:
-                    write(out / "processes.json", document)  # a run that is cut off leaves what it has
+                    write(out / "processes.json", document)  # an interrupted run keeps its results
     return 0
 
 
@@ -158,7 +158,7 @@ def _setting(
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE as options. Raises ValueError for what is none."""
+    """KEY=VALUE as options. Raises ValueError for an invalid one."""
     import yaml
 
     from vla_accel_ros.engine.config import EngineConfig

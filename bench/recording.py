@@ -49,7 +49,7 @@ def contract_of(transport: str, folder: Path) -> Path:
 
 
 def send(transport: str, seconds: float) -> None:
-    """Cameras and joints at their rates, once they are heard; prints the stamps of each."""
+    """Publish cameras and joints at their rates, once there are subscribers; prints the stamps of each."""
     import rclpy
     from sensor_msgs.msg import JointState
 
@@ -102,7 +102,7 @@ def recorded(bag: Bag) -> dict[str, list[int]]:
 
 
 def compare(sent: list[int], kept: list[int]) -> dict[str, int]:
-    """Counts of one stream; what was sent before the recorder heard the first is not lost."""
+    """Counts of one stream; messages sent before the first recorded one are not lost."""
     between = [stamp for stamp in sent if kept and kept[0] <= stamp <= kept[-1]]
     return {
         "sent": len(sent),
@@ -145,7 +145,7 @@ def measure(transport: str, seconds: float, domain: int, folder: Path) -> dict[s
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process so far, its start included."""
+    """CPU time [s] of a process so far, including its start."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -34,12 +34,12 @@ CALLS = 3000
 
 
 def quantiles(samples: list[float]) -> dict[str, float]:
-    """p50 and p99, rounded to what can be told apart."""
+    """p50 and p99, rounded to the measurable digits."""
     return {f"p{q}": round(float(np.percentile(samples, q)), 2) for q in (50, 99)}
 
 
 def timed_us(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> dict[str, float]:
-    """How long a call takes; `before` is made ahead of each and not timed."""
+    """Time of a call; `before` runs ahead of each and is not timed."""
     samples = []
     for _ in range(CALLS):
         before()
@@ -50,7 +50,7 @@ def timed_us(call: Callable[[], object], before: Callable[[], object] = lambda: 
 
 
 def costs(width: int, height: int) -> dict[str, dict[str, float]]:
-    """Single calls; each read is of a frame not read before."""
+    """Times of single calls; each read is of a new frame."""
     name = f"bench-{os.getpid()}"
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     copy = np.empty_like(image)
@@ -86,7 +86,7 @@ def costs(width: int, height: int) -> dict[str, dict[str, float]]:
 
 
 def film(connection: Connection, names: list[str], width: int, height: int, seconds: float) -> None:
-    """The cameras' process: two cameras at their rate; at the end, the part of a core it used."""
+    """The cameras' process: runs two cameras at their rate; prints its CPU share at the end."""
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     writers = [RingWriter(name, height, width) for name in names]
     connection.send("ready")

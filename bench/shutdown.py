@@ -55,7 +55,7 @@ def get_moving(stack: Stack, seed: int) -> None:
 
 
 def rest_s(operator: Operator, since_ns: int) -> float:
-    """From then until the arm stands still for good."""
+    """Seconds from then until the arm stands still for good."""
 
     def last_moving_ns() -> int:
         return max(
@@ -93,7 +93,7 @@ def summary(runs: list[dict[str, float | int]]) -> dict[str, Any]:
 
 
 def tell(sentence: str) -> None:
-    """What the stack has to say."""
+    """Print what the stack reports."""
     print(sentence, file=sys.stderr)
 
 

@@ -23,11 +23,11 @@ from vla_accel_ros.tools.provenance import provenance
 
 HERE = Path(__file__).parent
 TIMES = 2.2
-"""Makes the engine somewhat more than three times slower on the machines where this was tried."""
+"""Slows the engine by somewhat more than three times on the machines where this was tried."""
 
 
 def asked(command: list[str]) -> dict[str, Any]:
-    """What a command that takes --json writes. Ends the process when it fails."""
+    """The JSON of a command that takes --json. Ends the process if the command fails."""
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.json"
         status = subprocess.run([*command, "--json", str(figures)], check=False).returncode

@@ -22,7 +22,7 @@ LOOK_S = 0.02
 
 
 class Quota:
-    """A cgroup for each process; raises OSError where they cannot be made."""
+    """A cgroup for each process; raises OSError if they cannot be made."""
 
     def __init__(self, share: float) -> None:
         first, second = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
@@ -36,7 +36,7 @@ class Quota:
         self._folders: dict[int, tuple[Path, str]] = {}
 
     def take(self, pid: int) -> None:
-        """Slow this process, if it is not slowed yet."""
+        """Slow this process, unless it is slowed already."""
         if pid in self._folders:
             return
         try:
@@ -55,7 +55,7 @@ class Quota:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def end(self) -> None:
-        """Print what the quotas did, and delete the cgroups, which are empty now."""
+        """Print the effect of the quotas, and delete the cgroups, which are empty now."""
         for folder, command in self._folders.values():
             stat = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
             waited_s = int(stat.get("throttled_time", 0)) * 1e-9 + int(stat.get("throttled_usec", 0)) * 1e-6
@@ -65,7 +65,7 @@ class Quota:
 
 
 def descendants(pid: int) -> list[int]:
-    """This process and all that it has started, by /proc."""
+    """This process and all that it has started, from /proc."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -68,7 +68,8 @@ def of_errors(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_drafts(arguments: argparse.Namespace) -> dict[str, Any]:
-    """How much of them is accepted within other tolerances, and how far the chunk is from the ordinary."""
+    """The share of drafts accepted within other tolerances, and the distance of the chunk from the ordinary
+    one."""
     rows = []
     for tolerance in TOLERANCES[-1:] if arguments.small else TOLERANCES:
         way = Way(DEFAULT.solver, DEFAULT.steps, tolerance)

@@ -129,7 +129,7 @@ def _cases(
             print(line(case), flush=True)
             gc.unfreeze()
             if out is not None:
-                write(out / "stream.json", document)  # a run that is cut off leaves what it has
+                write(out / "stream.json", document)  # an interrupted run keeps its results
             gc.collect()
     finally:
         for _, registration in locked:
@@ -172,12 +172,12 @@ def measure(
 
 
 def _work(saturated: dict[str, Any], alone_ms: dict[str, float]) -> float:
-    """Seconds of work in a second: what was done, each by what it takes alone."""
+    """Seconds of work in a second: everything done, weighted by its time alone."""
     return sum(1e-3 * alone_ms[name] * rate_hz for name, rate_hz in saturated["rates_hz"].items())
 
 
 def options_of(setting: str) -> dict[str, Any]:
-    """Options of the engine that a setting means. Raises ValueError for what is none."""
+    """The engine options of a setting. Raises ValueError for an invalid one."""
     lanes, *others = setting.split(",")
     given = {"lanes": lanes, **read_options(others, setting)}
     EngineConfig(fast=True, staggered=STEPS, **given)

@@ -46,7 +46,7 @@ def quantiles(samples: list[float]) -> dict[str, float]:
 
 
 def timed_us(call: Callable[[], object], batches: int = BATCHES) -> dict[str, float]:
-    """Processor time of a call, the loop around it included."""
+    """CPU time of a call, including the loop around it."""
     samples = []
     for _ in range(batches):
         begin = time.thread_time_ns()
@@ -57,7 +57,7 @@ def timed_us(call: Callable[[], object], batches: int = BATCHES) -> dict[str, fl
 
 
 def threads_us(call: Callable[[], object]) -> float:
-    """Processor time of a call while several threads do nothing else."""
+    """CPU time of a call while several threads do nothing else."""
     used, begin = [], threading.Barrier(THREADS)
 
     def write() -> None:
@@ -84,18 +84,18 @@ class Nowhere:
     topic_name, is_activated = "/action_chunk", True
 
     def publish(self, message: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def create_service(self, *_: object) -> None:
-        """None."""
+        """Returns None."""
 
     def resolve_topic_name(self, topic: str) -> str:
-        """As it is."""
+        """Returns the name unchanged."""
         return f"/{topic}"
 
 
 def hooks() -> dict[str, dict[str, float]]:
-    """What nodes and lanes pay."""
+    """What nodes and lanes pay for recording."""
     told: Any = NodeTimeline(Nowhere())
     image = bytes([0, 1, 0, 0, *bytes(100)])
     heard, published = (
@@ -113,7 +113,7 @@ def hooks() -> dict[str, dict[str, float]]:
 
 
 def page_ms() -> dict[str, float]:
-    """An answer of the service, of a full ring."""
+    """Milliseconds of a service answer from a full ring."""
     timeline = Timeline()
     for _ in range(MOST):
         timeline.instant("loop vision", "run", (STAMP_NS,))
@@ -128,7 +128,7 @@ def page_ms() -> dict[str, float]:
 
 
 def memory_mb() -> float:
-    """Of a full ring."""
+    """MB of a full ring."""
     tracemalloc.start()
     timeline = Timeline()
     for _ in range(MOST):

@@ -92,7 +92,7 @@ def of_outliers(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_predicted(arguments: argparse.Namespace) -> dict[str, Any]:
-    """By `vla plan`."""
+    """Times predicted by `vla plan`."""
     from eight_bits import predicted
 
     found = predicted.measure()
@@ -101,7 +101,7 @@ def of_predicted(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_frontier(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Of an Orin by `vla plan`."""
+    """An Orin, predicted by `vla plan`."""
     from eight_bits import frontier
 
     found = frontier.measure()
@@ -122,7 +122,8 @@ def of_success(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def record(arguments: argparse.Namespace) -> None:
-    """What errors_gpu and success_gpu need of the simulation: calibration and observations, in out/."""
+    """Record what errors_gpu and success_gpu need from the simulation: calibration and observations, in
+    out/."""
     from eight_bits import kernels
 
     _calibrated(arguments)
@@ -145,7 +146,7 @@ def of_errors_gpu(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_success_gpu(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Of the bundled policy in closed loop, on a GPU where there is one."""
+    """The bundled policy in closed loop, on a GPU if there is one."""
     if arguments.mujoco is not None:
         folder = str(arguments.mujoco.resolve())
         sys.path.append(folder)
@@ -178,7 +179,7 @@ def _played(arguments: argparse.Namespace, ways: dict[Any, int], default: Any) -
 
 
 def _calibrated(arguments: argparse.Namespace) -> Path:
-    """The file for the bundled policy, made if it is not there."""
+    """The calibration file of the bundled policy, made if it does not exist."""
     from eight_bits import errors
 
     path = ROOT / CALIBRATION
