@@ -1,10 +1,11 @@
-"""Stages of an agent's model as CUDA graphs: one for each split of the GPU and each batch; plain on a CPU.
+"""Stages of an agent's model as CUDA graphs: one for each split of the GPU and each batch; without capture on
+a CPU.
 
-A graph that is captured on a stream of a set of multiprocessors keeps them wherever it is replayed from
-(engine.lanes.partitions), and its kernels the urgency of that stream, so a lane replays whichever fits on its
-own. The answers of a decode step
-are the slots of the pool from 0 on: a batch is the smallest captured one that reaches the last open slot, and
-its slots without an answer write their row to a place that nobody reads.
+A graph that is captured on a stream of a partition keeps its multiprocessors wherever it is replayed
+(engine.lanes.partitions), and its kernels keep the priority of that stream, so a lane replays any of them on
+its own stream. The answers of a decode step are the slots of the pool from 0 on: the batch is the smallest
+captured one that includes the last open slot, and slots without an answer write their row to a place that
+nobody reads.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ SLOTS = 16
 CHUNK = 256
 """Tokens of a prompt in a forward of chunked prefill."""
 SCREENS = 3
-"""That differ."""
+"""Number of different screens."""
 _ROUND = 64
 
 Stage = Callable[[], object]
 
 
 def room(prompt: int, answer: int, chunk: int) -> int:
-    """Tokens of a slot: prompt and answer, a last chunk that is not full, and a place nobody reads."""
+    """Tokens of a slot: prompt and answer, a partial last chunk, and a place that nobody reads."""
     most = max(prompt + answer, -(-prompt // chunk) * chunk) + 1
     return -(-most // _ROUND) * _ROUND
 
@@ -85,7 +86,7 @@ class Captured:
 
     @property
     def answering(self) -> int:
-        """Slots with an answer that is not whole."""
+        """Slots with an unfinished answer."""
         return int(self._active.sum())
 
     def encode(self, slot: int, split: Split | None) -> None:
@@ -188,7 +189,7 @@ class Captured:
         self._first.index_copy_(0, self._slot, self.model.next_token(hidden[-1:]))
 
     def _step(self, chunk: bool, batch: int) -> None:
-        """A chunk of the prompt in `_slot`, if there is to be one, and a token of the first `batch` slots."""
+        """A chunk of the prompt in `_slot`, if wanted, and a token of the first `batch` slots."""
         head = self.chunk if chunk else 0
         active = self._active[:batch]
         nowhere = len(self._places) - 1

@@ -1,4 +1,4 @@
-"""How long an agent's stages take, alone and beside each other: what a simulation runs on."""
+"""Times of an agent's stages, alone and beside each other: the basis of the simulation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BESIDE_BATCH = 4
 
 @dataclass(frozen=True)
 class Durations:
-    """Seconds of a stage. decode_s: by open answers. chunk_s: a chunk of a prompt with so many answers beside
-    it. beside: by the multiprocessors that decoding has, with BESIDE_BATCH answers; SHARED: two streams of a
-    GPU that is not divided; SCREENS_FIRST: the same, where screens are more urgent. sms: of the GPU."""
+    """Seconds of stages. decode_s: by number of open answers. chunk_s: a chunk of a prompt, by number of
+    answers beside it. beside: by number of multiprocessors for decoding, with BESIDE_BATCH answers; SHARED:
+    two streams share the GPU; SCREENS_FIRST: the same, but screens have priority. sms: of the GPU."""
 
     encode_s: float
     prefill_s: float
@@ -28,7 +28,7 @@ class Durations:
     sms: int = 132
 
     def takes_s(self, batch: MicroBatch, other: MicroBatch | None) -> float:
-        """A micro-batch while another runs, or none."""
+        """Seconds of a micro-batch beside another one, or alone."""
         rows = len(batch.requests)
         if batch.stage == PREFILL and batch.steps:
             return _at(self.chunk_s, rows - 1)
@@ -45,14 +45,14 @@ class Durations:
         return self.prefill_s if both is None else both.prefill_s
 
     def _both(self, batch: MicroBatch, other: MicroBatch | None) -> Beside | None:
-        """What is known of it beside others. A split holds whether or not something runs beside."""
+        """The known times beside others. A split holds whether or not something runs beside."""
         mode = self.mode(batch.split)
         if mode in self.splits:
             return self.beside[mode]
         return None if other is None else self.beside[mode if mode in self.beside else SHARED]
 
     def mode(self, split: Split | None) -> int:
-        """Of `beside`, that which a micro-batch runs in."""
+        """The key of `beside` for a micro-batch."""
         return mode_of(split, self.splits)
 
     @property
@@ -61,23 +61,22 @@ class Durations:
         return tuple(sorted(split for split in self.beside if split > 0))
 
     def front_s(self) -> float:
-        """Encode and prefill alone: one over it is the most requests a second that there can be."""
+        """Encode and prefill alone: the highest request rate is one divided by this."""
         return self.encode_s + self.prefill_s
 
     def whole_s(self, tokens: float) -> float:
-        """A request with nobody beside it; its first token is the prefill's."""
+        """A request alone; prefill gives its first token."""
         return self.front_s() + (tokens - 1) * self.decode_s[min(self.decode_s)]
 
     def best(self, tokens: float) -> dict[str, int]:
-        """The splits of Nova's equation 3, by the stage beside which decoding is; none of a GPU that is not
-        divided."""
+        """The splits of Nova's equation 3, by the stage beside decoding; none if the GPU is not divided."""
         if not self.splits:
             return {}
         measured = {split: self.beside[split] for split in self.splits}
         return dict(zip((ENCODE, PREFILL), best_splits(measured, tokens), strict=True))
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it, in ms."""
+        """As JSON, in ms."""
         return {
             "sms": self.sms,
             "encode_ms": _ms(self.encode_s),
@@ -92,7 +91,7 @@ class Durations:
 
 
 def read(document: Mapping[str, Any]) -> Durations:
-    """What `document` wrote. Raises ValueError, one sentence, for what is not that."""
+    """Reads what `document` wrote. Raises ValueError, in one sentence, for anything else."""
     try:
         beside = {
             int(row["split"]): Beside(

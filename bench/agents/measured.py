@@ -1,7 +1,7 @@
-"""Durations of captured stages, alone and beside each other.
+"""Measures durations of captured stages, alone and beside each other.
 
-In the first run on an H200 encode and prefill took 12 % longer while requests were served than they had after
-a moment of idleness; a limit of power would do that. So the GPU computes for a while before it is timed.
+In the first run on an H200, encode and prefill took 12 % longer under load than after a moment of idleness; a
+power limit would explain that. So the GPU computes for a while before anything is timed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from agents.durations import BESIDE_BATCH, Durations
 from vla_accel_ros.engine.policies.agents import SHARED, Beside
 
 ENCODES, PREFILLS, STEPS = 4, 8, 20
-"""Runs of each."""
+"""Runs of each stage."""
 WARM_S = 4.0
-"""Of encode, before anything is timed."""
+"""Runs of encode before anything is timed."""
 _MORE = 1.7
-"""Decode steps are queued for so many times what encode takes alone; if they end earlier, for more."""
+"""Decode steps are queued for this many times encode's time alone; for more if they end earlier."""
 
 
 def measure(captured: Captured) -> Durations:
-    """Of every stage, by the GPU's clock; on a CPU nothing runs beside anything, so what is alone stands for
+    """Times of every stage, by GPU events. On a CPU nothing runs side by side, so the times alone stand for
     both."""
     device, batches = captured.model.device, captured.batches
     encode, prefill, _, _ = captured.runs(SHARED, batches[0])

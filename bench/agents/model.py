@@ -1,11 +1,11 @@
-"""A CogAgent-sized model of random weights, as plain functions whose tensors stay where they are.
+"""A CogAgent-sized model with random weights, as plain functions whose tensors stay in place.
 
-The sizes of CogAgent-9B (GLM-4V-9B), which are Nova's: the vision transformer has 63 layers of width 1792 on
-80 x 80 patches of a 1120 px screen, and with its adapter (2 x 2 patches are a token, then a gated layer) 4.5
-billion weights: the 8,595 MiB of Nova's table VI. The language model has 40 layers of width 4096 with 2
+It has the sizes of CogAgent-9B (GLM-4V-9B), as in Nova: the vision transformer has 63 layers of width 1792 on
+80 x 80 patches of a 1120 px screen, and with its adapter (2 x 2 patches become a token, then a gated layer)
+4.5 billion weights: the 8,595 MiB of Nova's table VI. The language model has 40 layers of width 4096 with 2
 heads of keys and values, 9.4 billion weights with both embeddings. A prompt is 1,600 tokens of the screen and
-100 of words: keys and values of about 70 MB, as Nova says. Class token, biases and learned positions are left
-out; they take no time to speak of.
+100 of words: keys and values of about 70 MB, as in Nova. Class token, biases and learned positions are left
+out, because they take hardly any time.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Layer:
 
 
 class AgentModel:
-    """Random weights in `dtype` on `device`. Attention and norms have no weights worth their time."""
+    """Random weights in `dtype` on `device`. Attention and norms have no weights of notable size."""
 
     def __init__(self, config: AgentConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
         self.config, self.device, self.dtype = config, device, dtype
@@ -139,7 +139,7 @@ class AgentModel:
 
     @property
     def weights(self) -> tuple[int, int]:
-        """Numbers in the encoder with its adapter, and in the language model."""
+        """Number of weights in the encoder with its adapter, and in the language model."""
         encoder, language = self._tensors()
         return sum(map(torch.numel, encoder)), sum(map(torch.numel, language))
 
@@ -204,7 +204,7 @@ class AgentModel:
 
 
 def attend_whole(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """A whole prompt [n, heads, head_dim], each row to those before and itself -> [n, heads * head_dim]."""
+    """Causal attention of a whole prompt [n, heads, head_dim] -> [n, heads * head_dim]."""
     q, k, v = (rows.transpose(0, 1)[None] for rows in (query, key, value))
     seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     return seen[0].transpose(0, 1).flatten(1)

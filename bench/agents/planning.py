@@ -1,10 +1,10 @@
-"""Which splits are best on measured durations: a Markov chain, solved exactly.
+"""Finds the best splits for measured durations: a Markov chain, solved exactly.
 
-The state is how many screens wait, how many answers are open, and whether a screen is encoded. A decision is
-made when encode or prefill begins: the split that it has, or that decoding pauses meanwhile. Arrivals are
-Poisson, and an answer ends at each step with the same probability, so that its mean length is right (real
-ones vary less). `latency_s` is the mean latency of a rule, by Little's law from the mean number of requests;
-`best` finds the rule of which it is least (policy iteration), a bound for every rule that decides there by
+The state is the number of waiting screens, the number of open answers, and whether a screen is encoded. A
+decision is made when encode or prefill begins: its split, or a pause of decoding. Arrivals are Poisson, and
+an answer ends at each step with the same probability, so its mean length is right (real lengths vary less).
+`latency_s` is the mean latency of a rule, by Little's law from the mean number of requests. `best` finds the
+rule with the least latency (policy iteration), a bound for every rule that decides at these moments from
 these numbers.
 """
 
@@ -26,10 +26,10 @@ Rule = Callable[[str, int, int], int]
 """Stage, screens in work or waiting, open answers -> the mode."""
 
 ALONE = -3
-"""Of a rule: answers are decoded for a step beside nothing, and the screen waits."""
+"""A rule's mode: decode for a step beside nothing, while the screen waits."""
 SCREENS, LOST_S = 28, 30.0
-"""At most in a chain. More that come are lost and cost as much as so long a latency, so rules that cannot
-keep up are bad ones; tables are taken from well below (`KNOWN`)."""
+"""Most screens in a chain. Further ones are lost and cost as much as a latency of that length, so rules that
+cannot keep up are bad; tables use states well below (`KNOWN`)."""
 KNOWN = 18
 STAGES = (ENCODE, PREFILL)
 _ROUNDS = 30
@@ -47,8 +47,8 @@ class _Action:
 
 
 class Chain:
-    """durations: of the stages. rate_hz: of arrivals. tokens: of an answer, mean. slots: requests that can be
-    between the begin of encode and the end of their answer."""
+    """durations: of the stages. rate_hz: of arrivals. tokens: mean of an answer. slots: most requests between
+    the beginning of encode and the end of their answer."""
 
     def __init__(self, durations: Durations, rate_hz: float, tokens: float, slots: int) -> None:
         self.modes = (PAUSED, *sorted(durations.beside))
@@ -69,11 +69,11 @@ class Chain:
             self._actions.append(actions | {ALONE: replace(alone, back=True)})
 
     def latency_s(self, rule: Rule) -> float:
-        """Mean, of a rule. ALONE is a rule's for schedulers of one lane."""
+        """Mean latency of a rule. ALONE is allowed only for schedulers with one lane."""
         return self._solve(self._all(rule))[0] / self._rate_hz
 
     def best(self) -> tuple[float, dict[str, Table]]:
-        """The least mean latency of the modes that were measured, and a table for each stage."""
+        """The least mean latency over the measured modes, and a table for each stage."""
         chosen = self._all(lambda *_: max(mode for mode in self.modes if mode <= 0))
         mean = math.inf
         for _ in range(_ROUNDS):

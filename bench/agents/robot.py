@@ -1,8 +1,8 @@
 """A robot's policy on the same GPU: pi0 at its camera's rate, beside agents.
 
-It is another engine in the same process, since the keys and values of the two models have other shapes. Its
-lanes are streams that are more urgent than those of the agents, as `lanes: two` makes them. Frames never
-queue: one that comes while the last is being acted on is dropped.
+It is another engine in the same process, because the two models' keys and values have different shapes. Its
+lanes are streams with higher priority than those of the agents, as `lanes: two` makes them. Frames never
+queue: a frame that comes while the last one is being acted on is dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZE = 480, 640
 
 @dataclass
 class Acted:
-    """latency_ms: of each frame, from when it was due to its chunk. dropped: those that came meanwhile."""
+    """latency_ms: of each frame, from its due time to its chunk. dropped: frames that came meanwhile."""
 
     latency_ms: list[float] = field(default_factory=list)
     dropped: int = 0

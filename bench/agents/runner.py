@@ -1,8 +1,7 @@
 """Requests of agents as a Runner: a screen is an OBSERVE (encode, prefill), its answer an ASK (decode).
 
-What is computed is another's (`Computing`), so a simulation runs the same states. A screen takes a slot of
-the pool when it begins and keeps it until its answer is whole: that is all the room there is, and a request
-waits for it.
+A `Computing` object does the computing, so a simulation goes through the same states. A screen takes a slot
+of the pool when it begins and keeps it until its answer is finished; a request waits for a free slot.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from vla_accel_ros.types import Observation
 
 
 class Computing(Protocol):
-    """Computes stages of requests by their slots, to their end. split: of the GPU,
-    None = all are everybody's."""
+    """Computes stages of requests by their slots, and waits for the results. split: of the GPU, None = not
+    divided."""
 
     def encode(self, slot: int, split: Split | None) -> None:
         """The screen of a slot."""
@@ -45,7 +44,7 @@ class Computing(Protocol):
         ...
 
     def close(self, slot: int) -> None:
-        """Its answer is whole, or nobody wants it."""
+        """The answer is finished or cancelled."""
         ...
 
 
@@ -123,7 +122,7 @@ class AgentRunner:
         return made
 
     def _publish(self, slot: int, request: Request) -> Prefix:
-        """Its prefix, which is nobody's newest: screens are no stream."""
+        """The screen's prefix, which is not published as newest: screens are no stream."""
         state = np.zeros(0, np.float32)
         seen = request.observation or Observation({}, state, "", stamp_ns=0, robot=request.robot)
         nobody: Any = None

@@ -1,7 +1,7 @@
-"""The same policies on the same scheduler in simulated time: nothing is computed, no thread, no real clock.
+"""The same policies and scheduler in simulated time: nothing is computed, without threads or a real clock.
 
-A micro-batch advances at the rate that it has beside what runs in the other lane, so it goes on faster when
-that ends. A step of the scheduler is taken in its two halves, since what runs at once overlaps.
+A micro-batch advances at its rate beside the work in the other lane, so it speeds up when that ends. A step
+of the scheduler is split into its two halves, because micro-batches of two lanes overlap.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Running:
 
 
 class Simulation:
-    """Lanes over durations. order: each micro-batch that began, as (when, lane, it)."""
+    """Lanes that take durations. order: each micro-batch that began, as (time, lane, batch)."""
 
     def __init__(
         self, policy: Policy, lanes: Sequence[str], durations: Durations, prompt: int, slots: int = 16
@@ -72,7 +72,7 @@ class Simulation:
         self._running: dict[str, _Running] = {}
 
     def run(self, arrivals: Sequence[Arrival]) -> list[Served]:
-        """All of them, to the end. Raises RuntimeError if the policy leaves some for ever."""
+        """Run all arrivals to the end. Raises RuntimeError if the policy never runs some."""
         agents, coming = Agents(self.scheduler), list(reversed(arrivals))
         while coming or agents.left:
             while coming and coming[-1].at_s <= self.now_s:

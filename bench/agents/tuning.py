@@ -1,9 +1,9 @@
-"""The settings of each scheduler that are best on measured durations: Nova's offline profiling.
+"""Finds the best settings of each scheduler for measured durations: Nova's offline profiling.
 
-Equation 3 says which split is best where nobody waits; how fast it should fall with the number of screens
-that wait, and to what, is left to profiling. So all are tried: those of each scheduler that has any, at the
-rate that it is compared at, by the mean latency of `planning.Chain`. Of equation 5 one stage is tried after
-the other. A static split may leave the GPU undivided beside prefill.
+Equation 3 gives the best split without queueing; how fast it should fall with the number of waiting screens,
+and how far, is left to profiling. So all settings of each scheduler are tried, at the arrival rate of the
+comparison, by the mean latency of `planning.Chain`. For equation 5 one stage is tried after the other. A
+static split may leave the GPU undivided beside prefill.
 """
 
 from __future__ import annotations

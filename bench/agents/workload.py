@@ -1,9 +1,9 @@
-"""Poisson arrivals of agents' requests, what became of each, and what queueing theory says of it.
+"""Poisson arrivals of agents' requests, the outcome of each, and what queueing theory predicts.
 
-Arrivals are open-loop: a request comes when it comes, whatever waits, and its latency counts from then. The
-delay in the queue is the time until its screen begins. One server that takes screens one after another is an
-M/G/1 queue (Nova, equation 6): `mg1_s` is its mean delay from the moments of the service times, `same_s` that
-of these very arrivals and service times, which a short run is compared with more sharply.
+Arrivals are open-loop: a request comes whatever waits, and its latency counts from then. The queueing delay
+is the time until its screen begins. One server that takes screens one after another is an M/G/1 queue (Nova,
+equation 6): `mg1_s` is its mean delay from the moments of the service times, `same_s` the mean delay for the
+actual arrivals and service times, a closer comparison for a short run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Arrival:
 
 @dataclass
 class Served:
-    """One request. Times by the scheduler's clock: when it came, its screen began and was prefilled, and its
-    answer was whole; NaN where it did not come to that. gap_s: longest between two tokens. said: tokens.
-    lost: why."""
+    """One request. Times by the scheduler's clock: its arrival, the beginning and the prefill of its screen,
+    and the end of its answer; NaN if it did not get there. gap_s: longest time between two tokens. said:
+    number of tokens. lost: the reason."""
 
     came_s: float
     tokens: int

@@ -1,6 +1,6 @@
-"""A fleet in which things die: its robots, its processes, the network between, and what became of each.
+"""A fleet in which processes are killed: its robots, its processes, its network, and what happened to each.
 
-model: the checkpoint and contracts; clock: a node whose clock is off; network: what robots and scheduler tell
-each other, spoilt; robot: drivers and controllers, and what they were sent; processes: what is killed and
-started again; run: the kills; leaks: what is left of them.
+model: the checkpoint and contracts. clock: a node with a wrong clock. network: disturbed messages between
+robots and scheduler. robot: drivers and controllers, and what they received. processes: kills and restarts.
+run: the sequence of kills. leaks: what remains afterwards.
 """

@@ -1,6 +1,6 @@
-"""Runs a node in a process whose clock is off: `python clock.py SECONDS MODULE --ros-args ...`.
+"""Runs a node in a process with a wrong clock: `python clock.py SECONDS MODULE --ros-args ...`.
 
-ROS time and Python's wall clock are shifted, as on a machine whose clock was set so; steady time is not.
+ROS time and Python's wall clock are shifted, as on a machine whose clock is set wrong; steady time is not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rclpy.time import Time
 
 
 def shift(seconds: float) -> None:
-    """Have all of this process's clocks but the steady one so many seconds ahead."""
+    """Shift all of this process's clocks but the steady one ahead by so many seconds."""
     ahead, ahead_ns = Duration(nanoseconds=round(seconds * 1e9)), round(seconds * 1e9)
     now, time_s, time_ns = Clock.now, time.time, time.time_ns
 

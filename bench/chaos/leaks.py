@@ -1,4 +1,4 @@
-"""What is left when all the kills are over: memory, descriptors, seats, slots, the graph, shared memory."""
+"""What remains after all kills: memory, descriptors, seats, slots, the graph, shared memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A tiny policy whose chunks say for whom they were made, and the contract of its robots.
+"""A tiny policy whose chunks identify their robot, and the contract of its robots.
 
-Every robot has statistics of its own, and in them the gripper goes to a place of its own: a chunk, or a
-command, whose gripper is elsewhere was made for another robot. The other joints move at random.
+Every robot has its own statistics, in which the gripper goes to its own position: a chunk or command with
+another gripper position was made for another robot. The other joints move at random.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What robots and the scheduler tell each other, on a network that doubles, delays, reorders and loses.
+"""The messages between robots and the scheduler, on a network that doubles, delays, reorders and loses them.
 
-The robots' own topics are renamed to `local/...`; under their own names they are the network's. So a robot
-can vanish from the graph at once, as one does whose radio is gone.
+The robots' own topics are renamed to `local/...`; the network publishes under the original names. So a robot
+can vanish from the graph at once, like a robot that loses its radio.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes of a fleet: started again when they die, as launch files do, and looked at meanwhile."""
+"""The processes of a fleet: restarted when they die, as by launch files, and watched meanwhile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A robot's drivers and controllers, which write down all that they are sent, and what that says.
+"""A robot's drivers and controllers, which record and check everything they receive.
 
-Its joints are where its controllers command them to be. Commands count from when they were published: what
-this process takes to hear of them is no property of a controller.
+The joints are exactly where the controllers command them. Commands count from their publication, because this
+process's own delay in receiving them is not the controller's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 
 S = 1_000_000_000
 ALL = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
-"""Of a judge who must miss no command, though a busy machine may not schedule it for seconds."""
+"""Queue depth of a judge that must miss no command, although a busy machine may not schedule it for
+seconds."""
 MOVES_RAD_S = 0.05
 TOLD_S = 0.1
 STOPS_WITHIN_S = 0.5

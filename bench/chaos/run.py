@@ -29,12 +29,12 @@ MOVES_S = 15.0
 
 @dataclass
 class Kill:
-    """One kill -9. mid_request: its robot waited for an answer. up_s: until the process was started again;
-    ready_s: from then until it said something; resumed_s: from when all that a robot needs had said something
-    until each robot that needs it moved by a new chunk, None if it did not; silent: robots that neither moved
-    nor said why within HEARD_S of that. stood:
-    robots that stopped meanwhile; said: why, the first reasons; moves_after_s: the longest that one of them
-    moved on, by what it had. others: robots that stopped and do not need it."""
+    """One kill -9. mid_request: its robot waited for an answer. up_s: until the process was restarted;
+    ready_s: from then until its first message; resumed_s: from when everything that a robot needs had sent a
+    message until each affected robot moved by a new chunk, None if one did not; silent: robots that neither
+    moved nor said why within HEARD_S of that. stood: robots that stopped meanwhile; said: their first
+    reasons; moves_after_s: the longest motion of one of them on old chunks. others: unaffected robots that
+    stopped."""
 
     kind: str
     at_s: float

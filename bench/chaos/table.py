@@ -1,4 +1,4 @@
-"""The page's tables, made of the JSON of a run."""
+"""Makes the page's tables from the JSON of a run."""
 
 from __future__ import annotations
 

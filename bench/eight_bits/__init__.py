@@ -1,5 +1,5 @@
-"""What 8 bits do to actions; see bench/w8a8.py.
+"""The effect of 8 bits on actions; see bench/w8a8.py.
 
-errors: the bundled policy's, on a CPU; kernels: on a GPU; outliers: random weights with
-columns of outliers; predicted: times by a plan.
+errors: of the bundled policy, on a CPU. kernels: on a GPU. outliers: random weights with outlier columns.
+predicted: times by a plan. frontier: an Orin with each option.
 """

@@ -1,4 +1,4 @@
-"""The bundled policy's actions in w8a8 and w8a8-fp8 against the plain network's, in float32, of the same
+"""The bundled policy's actions in w8a8 and w8a8-fp8 against the plain network's in float32, on the same
 frames."""
 
 from __future__ import annotations

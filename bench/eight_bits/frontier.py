@@ -1,8 +1,8 @@
-"""What `vla plan` predicts of an AGX Orin with each option, what bounds it, and which rate the aims want.
+"""What `vla plan` predicts for an AGX Orin with each option, what bounds it, and which rate the targets need.
 
 Nothing is measured. Times are of launches alone, from images to actions. bound: milliseconds of launches that
-wait for arithmetic, for memory, or for their start. rates: the same with other rates of int8 products than
-the device file's, beside the row that others published, which the file's rate is judged by.
+are bound by arithmetic, by memory, or by launch overhead. rates: the same with other rates of int8 products
+than the device file's, beside the published row against which the file's rate is checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The bundled policy's actions by the kernels of this GPU, in precisions of 8-bit rows, against its exact
+"""The bundled policy's actions with this GPU's kernels, in precisions with 8-bit rows, against its exact
 engine on the same GPU and against the plain network in float32.
 
-Observations and calibration are files: they are made where the simulation is (`record`), and may be brought
-to a GPU where it is not. Without a GPU the kernels' references compute all, which says that it runs.
+Observations and calibration are files: `record` makes them where the simulation is, and they may be copied to
+a GPU without it. Without a GPU the kernels' references compute everything, which only shows that it runs.
 """
 
 from __future__ import annotations

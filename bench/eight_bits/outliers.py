@@ -1,12 +1,12 @@
-"""Stages of random weights whose activations have columns of outliers, in w8a8 against the same in float32.
+"""Stages with random weights whose activations have outlier columns: w8a8 against float32.
 
-Random weights have none, and 8 bits lose little on them. In trained transformers a few columns are some 20 to
-100 times the others, the same ones in all layers of a stack, while what is computed from them is ordinary
-(LLM.int8, arXiv 2208.07339; SmoothQuant, arXiv 2211.10438). They are made so: of each width 0.5 % of the
-columns, and at least one, get factors drawn log-uniformly from 20 to 100. What makes these columns (a norm's
-factor and shift, a value's row, an up projection's row) is multiplied, and the columns of the matrix that
-reads them are divided, so the network computes what it did. The image encoder's fc2 alone reads what a gelu
-made and has none. The calibration sees other images, words and noise than those that are compared.
+Random weights have no outliers, and 8 bits lose little on them. In trained transformers a few columns are
+about 20 to 100 times larger than the others, the same ones in all layers of a stack, while the outputs are
+ordinary (LLM.int8, arXiv 2208.07339; SmoothQuant, arXiv 2211.10438). Here 0.5 % of the columns of each width,
+and at least one, get factors drawn log-uniformly from 20 to 100. What produces these columns (a norm's factor
+and shift, a value's row, an up projection's row) is multiplied by them, and the columns of the matrix that
+reads them are divided, so the network computes the same function. Only the image encoder's fc2, which reads a
+gelu's output, has none. The calibration uses other images, words and noise than the comparison.
 """
 
 from __future__ import annotations

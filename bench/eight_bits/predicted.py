@@ -1,4 +1,4 @@
-"""What `vla plan` predicts of each precision on devices that nobody here has."""
+"""What `vla plan` predicts for each precision on devices that were not available."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The table of faults: what stands between the robot and its nodes, the faults, and what becomes of each."""
+"""The table of faults: the relay between the robot and its nodes, the faults, and the outcome of each."""

@@ -30,10 +30,9 @@ Step = Callable[[Robot], None]
 
 @dataclass(frozen=True)
 class Case:
-    """One fault. begin, end: make and mend it. lasts_s: between the two. patience_s: for the robot to go on
-    by itself. stack: which of STACKS. orders: services that a person calls when it does not, in turn.
-    moves: the fault itself is a motion of the robot's, which is over when it is mended.
-    """
+    """One fault. begin, end: make and remove it. lasts_s: between the two. patience_s: for the robot to go on
+    by itself. stack: which of STACKS. orders: services that a person calls in this order if it does not.
+    moves: the fault itself is a motion of the robot, which ends with the fault."""
 
     name: str
     title: str

@@ -1,4 +1,5 @@
-"""What became of one fault: stop, peaks of what controllers executed, words, and how the robot went on."""
+"""The outcome of one fault: stop, peaks of the executed motion, reported reasons, and how the robot went
+on."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Everything between the simulated robot and the nodes passes through here, and may be spoilt on the way.
+"""Relays everything between the simulated robot and the nodes, and may corrupt it on the way.
 
 The robot's topics are renamed to `robot/...` and those of inference's chunks to `model/...`; the relay passes
-each message on under its own name. So a fault is at one place and nothing else changes: no node knows that it
-is not real. What reached the controllers and where the joints truly were is written down in a time that no
-one sets: steady time, or simulated time without its jumps.
+each message on under its original name. So a fault is in one place, nothing else changes, and no node can
+tell that it is artificial. What reached the controllers and where the joints truly were is recorded in a time
+that no one sets: steady time, or simulated time without its jumps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demo's robot and nodes with a relay between them: started, set going, ended, and looked at."""
+"""The demo's robot and nodes with a relay between them: started, set going, ended, and inspected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All robots of recorded tasks in one process: real messages, and the motion of simulated robots.
 
-A robot asks, is called, is answered by the topics of fleet/; when it asks and what it executes says
-fleet.simulator.robot, by this process's monotonic clock. What was sent and came is written to a bag.
+A robot asks, is called and is answered by the topics of fleet/. fleet.simulator.robot decides when it asks
+and what it executes, by this process's monotonic clock. Everything sent and received is written to a bag.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks that a fleet could have done: of a few kinds, with the time that each chunk takes."""
+"""Tasks that a fleet could have done: of a few kinds, with the time of each chunk."""
 
 from __future__ import annotations
 

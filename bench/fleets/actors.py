@@ -1,4 +1,5 @@
-"""A replica that a Ray actor makes for itself: full-size weights of a seed, without a file or a network."""
+"""A replica that a Ray actor makes for itself: full-size random weights from a seed, without a file or a
+network."""
 
 from __future__ import annotations
 

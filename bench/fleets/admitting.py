@@ -1,5 +1,5 @@
-"""How many robots fit an engine: expected before any is tried, expected of robots that were seen to ask, and
-found by trying."""
+"""How many robots fit an engine: expected before any is tried, expected for robots as they were seen to ask,
+and found by trying."""
 
 from __future__ import annotations
 

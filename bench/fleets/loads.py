@@ -1,4 +1,4 @@
-"""Requests that are sent to a replica or a scheduler, and what came of them."""
+"""Sends requests to a replica or a scheduler, and measures the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other ways to serve the same model: one request at a time, batches in lock-step, plain torch eager."""
+"""Other ways to serve the same model: one request at a time, batches in lock-step, eager plain torch."""
 
 from __future__ import annotations
 

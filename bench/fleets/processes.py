@@ -1,4 +1,4 @@
-"""The same replica in several processes at once, each on a GPU of its own if there are enough."""
+"""The same replica in several processes at once, each on its own GPU if there are enough."""
 
 from __future__ import annotations
 

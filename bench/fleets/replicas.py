@@ -1,4 +1,4 @@
-"""What replicas have in common that compute nothing of a robot: they need no description of it."""
+"""The common part of replicas that compute nothing for a robot, and therefore need no description of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full-size engine as a fleet's replica, and robots of two kinds with words and states of their own."""
+"""A full-size engine as a fleet's replica, and robots of two kinds with their own words and states."""
 
 from __future__ import annotations
 

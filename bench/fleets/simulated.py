@@ -1,7 +1,7 @@
-"""A replica in simulated time, in more detail than fleet/admission/replica_model.py has it, and a fleet of
-robots that asks it through the node's scheduler.
+"""A replica in simulated time, in more detail than fleet/admission/replica_model.py, and a fleet of robots
+that asks it through the node's scheduler.
 
-The engine's own policy chooses. The host launches, begins chunks and takes them in, and durations vary.
+The engine's own policy chooses. The host takes time to launch, begin and finish chunks, and durations vary.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Full-size models of random weights on a GPU: what is run, what else there is, and how it is shown.
+"""Full-size models with random weights on a GPU: what runs, the alternatives, and how results are shown.
 
-subjects, policies: models, observations and the ways to run them. roofline: the least time there is.
-compiled: torch.compile. figures, report, gpu: how runs are summed up, shown, and kept to themselves.
+roofline: the least possible time. compiled: torch.compile. figures, report: summaries and tables. gpu: one
+process per GPU. streamed: a stream at its rates. command, options, processes: what the commands share.
 """

@@ -1,4 +1,4 @@
-"""What commands that measure models at full size share: where they run, and where their figures go."""
+"""What commands that measure full-size models share: the device, and the files of their figures."""
 
 from __future__ import annotations
 

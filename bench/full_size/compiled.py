@@ -1,14 +1,14 @@
-"""The plain model through torch.compile, each case in a process of its own that ends when its time is up.
+"""The plain model through torch.compile, each case in its own process with a time limit.
 
-Compiled are the three modules that a chunk is made of, encode, prefix and velocity, and the ten calls of the
-last: a whole chunk unrolled is three times as many operations to compile and not faster, as no kernel reaches
-over a step. They run in one CUDA graph. What a figure is compared with is measured in the same process:
-our stages and the plain model, each in graphs, too.
+Compiled are the three modules of a chunk, encode, prefix and velocity, with ten calls of the last: unrolling
+a whole chunk means three times as many operations to compile and is not faster, because no kernel spans two
+steps. They run in one CUDA graph. The figures to compare with are measured in the same process: our stages
+and the plain model, each in graphs, too.
 
     PYTHONPATH=bench python -m full_size.compiled KIND VIEWS PROMPT RUNS
 
-prints lines of JSON, together: `beside` by way, `compile_s` by module, median and p99 in milliseconds, and
-`error`, against float32.
+prints lines of JSON, to be joined: `beside` by variant, `compile_s` by module, median and p99 in
+milliseconds, and `error`, against float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a run is summed up: quantiles of its times, kernels on the device, memory asked for; and its file."""
+"""Summarises a run: quantiles of its times, kernels on the device, requested memory; and writes its file."""
 
 from __future__ import annotations
 

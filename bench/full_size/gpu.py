@@ -1,8 +1,7 @@
-"""Which GPU is measured, and that it is measured by one process.
+"""Identifies the measured GPU, and lets only one process measure it.
 
-CUDA_VISIBLE_DEVICES gives the GPUs of a process new numbers, which NVML and NVIDIA's MPS know nothing of. So
-whatever concerns a GPU outside of torch (its energy, its lock, another process that is to use it) goes by its
-UUID.
+CUDA_VISIBLE_DEVICES renumbers the GPUs of a process, which NVML and NVIDIA's MPS do not know. So everything
+about a GPU outside of torch (its energy, its lock, another process that should use it) goes by its UUID.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of an engine as words, "staggered=16"."""
+"""Parses options of an engine, such as "staggered=16"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results as a table and as bars; both from the JSON alone, so that they can be made again anywhere."""
+"""Shows the results as a table and as bars, from the JSON alone, so that both can be made again anywhere."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The least time a stage can take: for each product the greater of its bytes and its arithmetic.
+"""The least time of a stage: for each product the larger of its memory time and its arithmetic time.
 
-Bytes are weights, keys and values read once; activations are small and stay in L2. A step's weights do not
-(0.6 GB for the action expert), so each step reads them again. The ceilings are measured ones, not a
-datasheet's: what a copy and a large matrix product reach on that device.
+Memory time counts weights, keys and values, read once; activations are small and stay in L2. A step's weights
+do not (0.6 GB for the action expert), so each step reads them again. The ceilings are measured ones instead
+of a datasheet's: what a copy and a large matrix product reach on that device.
 """
 
 from __future__ import annotations

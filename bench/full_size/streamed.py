@@ -1,4 +1,4 @@
-"""A stream that is measured: a camera and joints that change at their rates, and what came of them when."""
+"""Measures a stream: a camera and joints that change at their rates, and when results came."""
 
 from __future__ import annotations
 
