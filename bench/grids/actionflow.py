@@ -1,13 +1,12 @@
 """The grid of ActionFlow (section 4.3): K action tokens and prompts of L tokens, frames one after another.
 
-The language model alone, as in the paper's figures of its speed: prompts are random embeddings. A frame comes
-as soon as the last forward is done; its age runs from then to its last token on the host. Our systems are
-requests through the product's scheduler (grids.language); what a forward alone takes stands beside them.
-`naive pipe` packs frames in plain torch, which gathers each rider's keys and values in every layer.
-Speculation is given drafts of which the first 0, half or all tokens are right, as one frame by itself is
-verified; beside riders a near tie may round otherwise, so every row has what was accepted. `fresh` finishes
-what is left by decodes at once. `shift` is what a ring buffer whose frames are moved from slot to slot would
-pay each frame.
+Only the language model, as in the paper's speed figures: prompts are random embeddings. A frame comes as soon
+as the last forward is done; its age is from then to its last token on the host. Our systems are requests
+through the product's scheduler (grids.language); the time of a forward alone is beside them. `naive pipe`
+packs frames in plain torch, which gathers each rider's keys and values in every layer. Speculation gets
+drafts of which the first 0, half or all tokens are right, as verified for one frame alone; beside riders a
+near tie may round differently, so every row has the number accepted. `fresh` finishes the rest by decodes at
+once. `shift` is the cost per frame of a ring buffer that moves its frames from slot to slot.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class Bench:
             torch.randn(shape, generator=generator, device=self.device).to(self.dtype) for _ in range(PROMPTS)
         ]
         grid, found = self.grid, dict[str, float]()
-        # Their tokens are what the other systems' are compared with, so they are run first.
+        # The other systems' tokens are compared with theirs, so they run first.
         alone = self._frames(prompts, tokens, grid.frames, SEQUENTIAL)
         eager = self._peer(prompts, tokens, graph=False)
         ours, truths = _by_prompt(alone[1]), _by_prompt(eager[1])
@@ -119,7 +118,7 @@ class Bench:
             name = f"speculative {part:.0%}"
             ours_frames = partial(self._frames, prompts, tokens, grid.frames, SPECULATIVE, drafts=drafts)
             systems[name], systems[f"{name}, fresh"] = partial(ours_frames, prefer=RATE), ours_frames
-        # Last, because a capture that breaks off may leave the device unusable.
+        # Last, because a failed capture may leave the device unusable.
         systems["HF, one graph"] = partial(self._peer, prompts, tokens, graph=True)
         for name, run in systems.items():
             row: dict[str, Any] = {"system": name, "tokens": tokens, "prompt": length}

@@ -1,10 +1,11 @@
-"""One task of OxyGen's "Parallel" baseline (section 4.1.2), a process of its own with a model of its own.
+"""One task of OxyGen's "Parallel" baseline (section 4.1.2): its own process with its own model.
 
     PYTHONPATH=bench python -m grids.apart TASK PLAN STEPS TOKENS
 
-TASK is `action` or `text`, on the stages of the isolated baseline. Works by lines of standard input and
-answers each with one line of JSON: `open` and `close` a window of measuring, do one `frame TOKENS`, `run
-SECONDS TOKENS` as many as there is time for. Ends with its input; prints all else to standard error.
+TASK is `action` or `text`, on the stages of the isolated baseline. It reads commands from standard input, one
+a line, and answers each with one line of JSON: `open` and `close` a measuring window, do one `frame TOKENS`,
+or `run SECONDS TOKENS` as many frames as there is time for. It ends with its input; everything else goes to
+standard error.
 """
 
 from __future__ import annotations

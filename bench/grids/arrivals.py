@@ -1,7 +1,8 @@
 """How many requests come with each frame, and how many tokens of text each of them wants.
 
-The workloads of OxyGen (section 4.4): one request a frame; a Poisson number of them, one on the mean; one a
-frame of which half are short. A request is an observation: it is answered with a chunk of actions and a text.
+The workloads of OxyGen (section 4.4): one request a frame; a Poisson number of them, with mean one; and one a
+frame of which half are short. A request is an observation, which is answered with a chunk of actions and a
+text.
 """
 
 from __future__ import annotations

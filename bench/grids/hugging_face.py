@@ -1,7 +1,7 @@
-"""The peer: transformers' LlamaForCausalLM with our weights, a frame as prefill and K - 1 cached decodes.
+"""The baseline: transformers' LlamaForCausalLM with our weights, a frame as prefill and K - 1 cached decodes.
 
-Run eagerly it is the baseline of ActionFlow's figures; recorded whole into one CUDA graph, what can be had
-without changing a module.
+Eager, it is the baseline of ActionFlow's figures; recorded whole into one CUDA graph, the best that is
+possible without changing a module.
 """
 
 from __future__ import annotations

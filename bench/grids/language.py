@@ -1,7 +1,7 @@
 """The language model of a policy that acts by tokens, alone, behind the product's scheduler.
 
-A frame is a prompt of embeddings that is copied in where the product would encode an image; what comes after
-is the product's own: requests, scheduler, policies.tokens, PackedTokenActor. Its tokens are not made actions.
+A frame is a prompt of embeddings that is copied in where the product would encode an image. The rest is the
+product's own: requests, scheduler, policies.tokens, PackedTokenActor. Tokens are not converted to actions.
 """
 
 from __future__ import annotations

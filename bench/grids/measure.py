@@ -1,8 +1,8 @@
-"""What a run of frames took: time by the host's clock, memory, and energy where the GPU can tell.
+"""Measures a run of frames: time by the host's clock, memory, and energy if the GPU reports it.
 
-The host's clock, because a frame ends when its actions or tokens are on the host; the device is waited for
-before the first frame and after the last. Energy is the GPU's own counter (NVML), which is renewed every few
-tens of milliseconds: runs of half a second and more can be believed.
+The host's clock, because a frame ends when its actions or tokens are on the host; the device is synchronised
+before the first frame and after the last. Energy is the GPU's own counter (NVML), which is updated every few
+tens of milliseconds, so only runs of at least half a second are reliable.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def counted_j(device: torch.device) -> float | None:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(name)
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
-    except Exception:  # whatever keeps a driver from telling, the times are still good
+    except Exception:  # without a reading the times are still good
         return None
 
 

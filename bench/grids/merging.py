@@ -1,7 +1,7 @@
-"""Files of several shares as one: the figures of all, where each is from, and what none of them has.
+"""Merges the files of several shares: all figures, where each is from, and what none of them has.
 
-Only what may stand in one table is joined: shares of one plan, measured on one kind of GPU with the same
-versions, and no cell twice, since nothing would say which of its figures is to count.
+Only figures that may stand in one table are merged: shares of one plan, measured on one kind of GPU with the
+same versions, and no cell twice, because nothing would say which of its figures counts.
 """
 
 from __future__ import annotations

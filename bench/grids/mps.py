@@ -1,10 +1,10 @@
-"""OxyGen's "Parallel" baseline: action and text as two processes that share a GPU, under NVIDIA MPS or in
-turns that the driver gives them.
+"""OxyGen's "Parallel" baseline: action and text as two processes that share a GPU, under NVIDIA MPS or
+time-sliced by the driver.
 
-Three ways to serve the same two processes (apart.py), each with a model of its own: one task after the other,
-both at once frame by frame (a frame is done when both are), and both as fast as each can. MPS lets kernels
-of both be on the device together; without it they take turns. Its daemon is ours alone: it has a folder
-of its own for its pipes, and ends with the measurement. Where there is none, the row says so.
+Three ways to serve the same two processes (apart.py), each with its own model: one task after the other; both
+at once frame by frame (a frame is done when both are); and both as fast as each can. With MPS, kernels of
+both run on the device together; without it they take turns. The measurement starts its own MPS daemon, with
+its own folder for pipes, and ends it. Without MPS the row says so.
 """
 
 from __future__ import annotations

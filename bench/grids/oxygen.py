@@ -1,10 +1,10 @@
 """The grid of OxyGen (sections 4.2 to 4.6): denoising steps S, texts of N tokens, k of these a frame, and how
 requests arrive.
 
-A row is a cell. Frames a second count chunks of actions, actions a second what is in them. Beside ours stand
-the same stages one request after another, plain torch likewise, and the bound that batching could reach at
-best (each text cut off at k tokens, so that one alone is open). Memory is the peak of weights and pools,
-power and energy the whole GPU's.
+A row is a cell. Frames a second counts chunks of actions; actions a second counts the actions in them. Beside
+ours are the same stages one request after another, plain torch likewise, and the upper bound for batching
+(each text cut off at k tokens, so that one alone is open). Memory is the peak of weights and pools; power and
+energy are the whole GPU's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The parts of bench/pipeline.py over a plan: their cells, how these are grouped, and what measures them.
+"""The parts of bench/pipeline.py for a plan: their cells, how cells are grouped, and what measures them.
 
-Making a part makes no model: that is left to the first cell.
+Making a part makes no model: the first cell does that.
 """
 
 from __future__ import annotations

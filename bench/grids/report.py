@@ -1,4 +1,5 @@
-"""Rows of figures as a table: a column for every key but the less important, dashes for what is not there."""
+"""Rows of figures as a table: a column for every key but the less important ones, dashes for missing
+values."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The file of figures, cell by cell: what a run adds to it, what is missing, and where each part is from.
 
-A grid may take longer than a GPU is at hand for. So it is cut into cells, in the order of what they are
-worth: a run measures those that the file lacks until its time is up, the file is written after each, and says
-what was not measured. Cells of another plan, GPU or version of torch or triton are not of one table with new
-ones: they go when the part is measured again.
+A grid may take longer than a GPU is available. So it is cut into cells, the most valuable first: a run
+measures those that the file lacks until its time is up; the file is written after each, and says what was not
+measured. Cells of another plan, GPU or version of torch or triton do not fit into one table with new ones:
+they are removed when the part is measured again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ of lists name their cell, and a run its cells: so it is known of each when and w
 
 
 class Part(NamedTuple):
-    """cells: by name, those worth most first. open: makes the model, once, and returns what measures a cell.
-    counts: of what a figure is made, for the reader. groups: what one process measures, see shares."""
+    """cells: by name, the most valuable first. open: makes the model, once, and returns the function that
+    measures a cell. counts: sample sizes, for the reader. groups: what one process measures, see shares."""
 
     cells: Mapping[str, Any]
     open: Callable[[], Callable[[Any], Figures]]

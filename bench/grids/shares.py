@@ -1,9 +1,9 @@
-"""A plan shared out to several processes, each with a GPU to itself.
+"""Divides a plan between several processes, each with its own GPU.
 
-Cells that are compared with the same baseline are of one group, and a group is of one process: a figure and
-what it is compared with are from one GPU and one run. Groups are dealt out by what they may take, the longest
-first, always to the process that has least to do; a model that a process would have to make for it counts,
-too. Every process finds the same shares by itself, from the plan alone.
+Cells that are compared with the same baseline form a group, and one process measures a group: a figure and
+its baseline are from one GPU and one run. Groups are assigned by their estimated time, the longest first,
+always to the process with the least work, including the models that it would have to make. Every process
+computes the same shares by itself, from the plan alone.
 """
 
 from __future__ import annotations

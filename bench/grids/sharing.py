@@ -2,7 +2,7 @@
 
 `Shared` is ours: one prefill feeds actions and text, texts of several frames advance together, k tokens a
 frame, actions first. `Isolated` is the same stages one request after another: a prefill for the actions, one
-for the text, and the text token by token. `Plain` is that in plain torch.
+for the text, and the text token by token. `Plain` is the same in plain torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which models and cells a run of bench/pipeline.py has: all, those with targets, or small ones to try."""
+"""The models and cells of a run of bench/pipeline.py: all, those with targets, or small ones to try."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text only in the time that actions leave over: what the product's policy of text gives beside frames.
+"""Text only in the slack of actions: the token rate of the product's text policy beside frames.
 
 Frames, actions and text are requests through the scheduler of one engine (engine.policies.text).
 """
@@ -23,9 +23,9 @@ def text_in_slack(
     model: Pi, seeds: Sequence[int], views: int, prompt: int, frames: int, steps: int, tokens: int,
     most: int, share: float,
 ) -> dict[str, float]:  # fmt: skip
-    """Texts only in the time that `share` of the actions' rate leaves, as many open as fit in `most`.
+    """Texts only in the slack at a `share` of the actions' highest rate, with as many open as fit in `most`.
 
-    Frames follow each other at once. Those that are ahead of a camera of (1 - share) of the rate without
+    Frames follow each other at once. Frames that are ahead of a camera with (1 - share) of the rate without
     text have slack. Returns both rates and tokens/s.
     """
     policy = policy_of(model)

@@ -1,9 +1,9 @@
-"""Chunks one after another against chunks begun one step apart: completed chunks a second, and how long each
-took from its first step to its last.
+"""Chunks one after another against chunks begun one step apart: completed chunks a second, and the time of
+each from its first step to its last.
 
-Both are requests through the scheduler of an engine, from a held prefix to actions on the host: scheduling,
-noise and joint units are in every figure. Sequential: whole chunks, each a micro-batch. Staggered: one is
-submitted before each step, and a step advances all that have begun.
+Both are requests through the scheduler of an engine, from a held prefix to actions on the host, so every
+figure includes scheduling, noise and conversion to joint units. Sequential: whole chunks, each a micro-batch.
+Staggered: one is submitted before each step, and a step advances all that have begun.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """docs/pipeline.md: the file of figures as Markdown, so that what is published is what was measured.
 
-Every table is made of rows that are there; what was not measured, failed or is missing is said below it, and
-so is where the figures come from. Nothing is computed here but shares of two figures of one row.
+Tables contain the rows that exist; notes below name what was not measured, failed or is missing, and where
+the figures come from. The only computation is the ratio of two figures of one row.
 """
 
 from __future__ import annotations

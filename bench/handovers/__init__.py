@@ -1,1 +1,1 @@
-"""How chunks are handed over, measured: styles of sending on a reference, modes and masks on the policy."""
+"""How chunks replace each other: styles of sending on a reference, and modes and masks with the policy."""

@@ -1,8 +1,8 @@
-"""Two ways to play, in several situations, scene by scene: noise that is fresh or coherent, and guidance of
+"""Compares two variants, scene by scene, in several situations: fresh or coherent noise, and guidance of
 staggered chunks.
 
-Seed n is the same scene and event in every cell. Scenes are the outer loop, so that what was played before a
-kill is complete for the first of them.
+Seed n is the same scene and event in every cell. Scenes are the outer loop, so that after an interruption the
+first scenes are complete.
 """
 
 from __future__ import annotations

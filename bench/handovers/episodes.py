@@ -1,6 +1,7 @@
-"""Episodes of the bundled policy, in simulation time: what is played, by how many processes, and kept where.
+"""Episodes of the bundled policy, in simulation time: what is played, by how many processes, and where it is
+stored.
 
-An episode is a function of its job and the weights, so one that is kept need not be played again.
+An episode is a function of its job and the weights, so a stored one need not be played again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How much of a plan that is out of date a mask keeps: why a long soft mask is slow to answer.
+"""How much of an outdated plan a mask keeps: why a long soft mask reacts slowly.
 
-The arm has been on its way for 5 frames when the target jumps; the chunk of that moment is the old plan. 8
-frames later a new image is taken, and from the same noise one chunk is sampled freely and one under guidance
-by each mask. What the mask keeps of action i is the part of the way from the free action to the old one that
-the guided action has gone: 1 sticks to the old plan, 0 replans. `predicted` is what the weights alone let
-one expect (models.flow.rtc.kept); the rest is the network, which keeps neighbouring actions alike.
+The arm has moved for 5 frames when the target jumps; the chunk of that moment is the old plan. 8 frames later
+a new image is taken, and from the same noise one chunk is sampled freely and one with guidance by each mask.
+What the mask keeps of action i is how far the guided action is from the free one towards the old one: 1
+sticks to the old plan, 0 replans. `predicted` follows from the weights alone (models.flow.rtc.kept); the rest
+is the network, which keeps neighbouring actions alike.
 """
 
 from __future__ import annotations

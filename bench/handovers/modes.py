@@ -1,10 +1,11 @@
-"""The modes of the trajectory path on the bundled policy: block, async, blend and rtc, and two masks of rtc.
+"""The modes of the trajectory path with the bundled policy: block, async, blend and rtc, and two masks of
+rtc.
 
 Closed loop in simulation time, one family of tasks, three conditions (the scene stays; the target jumps 6 to
-14 cm on the way; another block is asked for after 1 s), an inference of 2, 4 and 8 steps of 1/30 s. A chunk
-is begun when the last one is done, but no sooner than 0.1 s after it; in mode block, when the arm is at rest.
-Seed n is the same scene, event and noise in every cell, so differences are paired. Intervals are 95 %:
-Wilson's for success, bootstrap for medians.
+14 cm during the motion; another block is asked for after 1 s), and an inference of 2, 4 and 8 steps of 1/30
+s. A chunk begins when the last one is done, at least 0.1 s after that began; in mode block, when the arm is
+at rest. Seed n is the same scene, event and noise in every cell, so differences are paired. Intervals are 95
+%: Wilson's for success, bootstrap for medians.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two ways to play the same scenes, compared scene by scene; intervals are 95 %.
+"""Compares two variants on the same scenes, scene by scene; intervals are 95 %.
 
 Wilson's for success, Newcombe's (hybrid score, method 10) for a difference of success in the same scenes, and
 the percentile bootstrap for medians.

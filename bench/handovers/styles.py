@@ -1,8 +1,8 @@
-"""The ways chunks are handed to a joint_trajectory_controller: those one meets, and ours.
+"""The ways to send chunks to a joint_trajectory_controller: common ones, and ours.
 
-A style turns a chunk, or the tick of its own timer, into what would be published. Ours is the trajectory
-buffer as the trajectory node uses it; the one before it in the list is the same blending with a first point
-one step ahead, which is what a sender does that does not repeat what it has already commanded.
+A style turns a chunk, or the tick of its own timer, into the message to publish. Ours is the trajectory
+buffer as the trajectory node uses it. The one before it in the list is the same blending with a first point
+one step ahead, as in a sender that does not repeat what it has already commanded.
 """
 
 from __future__ import annotations

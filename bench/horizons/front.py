@@ -1,10 +1,10 @@
 """Success against load: episodes of the bundled policy under execution horizons.
 
-On demand (`blend`): the next image is taken so late that its chunk comes just before the horizon of the last
-one ends, as a robot does that shares a GPU. A cell may also be `block`: the arm executes the horizon, comes
-to rest, and only then looks again. An inference takes 4 frames of 1/30 s. Seed n is the same scene, event and
+On demand (`blend`): the next image is taken so late that its chunk comes just before the last horizon ends,
+as on a robot that shares a GPU. A cell may also be `block`: the arm executes the horizon, comes to rest, and
+only then takes the next image. An inference takes 4 frames of 1/30 s. Seed n is the same scene, event and
 noise under every horizon. The load is chunks a second, without the further samples of `spread`; `actions` is
-what that leaves of a chunk, 30 Hz over the load.
+the number executed per chunk, 30 Hz divided by the load.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which signal tells, action by action, how wrong a chunk is.
+"""Which signal predicts, action by action, how wrong a chunk is.
 
-Episodes of the bundled policy, a chunk in every third frame, executed by `blend`. Of every fourth chunk more
-samples are drawn from the same prefix, which the robot does not see. Two errors of an action, RMS over the
-joints in the contract's units: how far it is from what a chunk says that was observed within three frames
-before it is due (`later`), and from the mean of other samples (`mean`). A signal says something if its rank
-correlation (Spearman) with an error is above 0: over all actions, and over actions of the same place in their
-chunks, where knowing the place tells nothing. Intervals: 95 %, bootstrap over episodes.
+Episodes of the bundled policy, a chunk in every third frame, executed by `blend`. For every fourth chunk more
+samples are drawn from the same prefix, which the robot does not use. Two errors of an action, RMS over the
+joints in the contract's units: its distance from what a chunk says that was observed within three frames
+before it is due (`later`), and from the mean of other samples (`mean`). A signal is informative if its rank
+correlation (Spearman) with an error is above 0: over all actions, and over actions at the same place in their
+chunks, where the place itself predicts nothing. Intervals: 95 %, bootstrap over episodes.
 """
 
 from __future__ import annotations

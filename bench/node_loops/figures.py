@@ -1,4 +1,4 @@
-"""What the logs of all processes come to, of the frames of a window."""
+"""Evaluates the logs of all processes for the frames of a window."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The process of the model: what nodes/inference does, with a pipe and slots where that has topics.
+"""The model's process: what nodes/inference does, with a pipe and slots in place of topics.
 
-One thread takes handles and joints into the Ingest, as the node's executor does; vision, actions and text
-stream through one engine (engine/streaming.py), and every chunk goes into the slot as the node writes it.
+One thread takes handles and joints into the Ingest, like the node's executor; vision, actions and text stream
+through one engine (engine/streaming.py), and every chunk is written into the slot as by the node.
 """
 
 from __future__ import annotations

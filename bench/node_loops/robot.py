@@ -1,4 +1,4 @@
-"""The robot: its joints are where they were commanded to be, and say so."""
+"""The robot: its joints are exactly where they were commanded, and it reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that start anew (CUDA outlives no fork), say when they are ready, and return a log."""
+"""Spawned processes (CUDA does not survive a fork) that report when they are ready, and return a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a run agree on: the robot's contract, and what lies under which name."""
+"""What the processes of a run agree on: the robot's contract, and the names of slots and rings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The process between chunks and the controller: what nodes/trajectory does, with slots for topics.
+"""The process between chunks and the controller: what nodes/trajectory does, with slots in place of topics.
 
-At the controller's rate, as that node's executor: joints that have come, a look into the slot of chunks
-(sensing/chunk_slot.py), each new one followed, and the command of a forward_command controller; and the
-checks of ages at the watchdog's rate.
+At the controller's rate, like that node's executor: take new joints, poll the slot of chunks
+(sensing/chunk_slot.py), follow each new chunk, and make the command of a forward_command controller; at the
+watchdog's rate: check ages.
 """
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
-"""A plan against what was measured. recorded: figures that are there already, of bench/results and of others.
-stages: the engine's stages on the GPU of this machine.
+"""A plan against measurements.
+
+recorded: existing figures, of bench/results and published ones. page, tuned: the rows as docs/plan.md and a
+device file have them.
 """

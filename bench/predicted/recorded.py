@@ -1,8 +1,8 @@
-"""Plans against figures that are there already: those of bench/results/ and what others published.
+"""Plans against existing figures: those of bench/results/ and published ones of other engines.
 
-No figure here was used to make a device file but those that a row's reason or a docstring names. Rows of
-others are of their engines, with kernels of their own: what is compared is whether a plan from public rates
-comes near them.
+No figure here was used to make a device file, except those that a row's reason or a docstring names.
+Published rows are of other engines with their own kernels: the comparison shows whether a plan from public
+rates comes near them.
 """
 
 from __future__ import annotations

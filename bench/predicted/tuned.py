@@ -1,4 +1,4 @@
-"""Products that `vla tune` timed, as `gemm` of a device file has them (planning.device.Shape)."""
+"""Products that `vla tune` timed, in the form of `gemm` in a device file (planning.device.Shape)."""
 
 from __future__ import annotations
 

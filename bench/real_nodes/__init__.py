@@ -1,6 +1,6 @@
-"""The real nodes on a robot that is not there, for bench/nodes_gpu.py.
+"""The real nodes with a simulated robot, for bench/nodes_gpu.py.
 
-robot: its cameras, joints and controller, over ROS 2, in processes. running: the nodes as processes, and who
-waits for them. figures: what their timelines come to. shares: processor time of a process, by what its
-threads are for.
+robot: its cameras, joints and controller, over ROS 2, in processes. running: starts the nodes as processes
+and waits for them. figures: evaluates their timelines. shares: CPU time of a process, by purpose of its
+threads.
 """

@@ -1,4 +1,4 @@
-"""What the timelines of the nodes come to, of the frames of several windows."""
+"""Evaluates the nodes' timelines for the frames of several windows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The robot's side: cameras that publish as the camera node does, and joints with their controller.
+"""The robot's side: cameras that publish like the camera node, and joints with their controller.
 
-A controller of positions is told where the joints are to be, and they are there at once; their states are
-told at a rate of their own.
+A position controller gets target positions, and the joints are there at once; joint states have their own
+rate.
 """
 
 from __future__ import annotations

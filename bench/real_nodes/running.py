@@ -1,4 +1,4 @@
-"""The nodes as processes, as users start them, and who tells them what to do and waits for them."""
+"""Starts the nodes as processes, as users do, gives them commands and waits for them."""
 
 from __future__ import annotations
 

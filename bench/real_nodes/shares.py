@@ -1,7 +1,7 @@
-"""Processor time of processes by what their threads are for.
+"""CPU time of processes by purpose of their threads.
 
-The first thread of a node spins it: the executor. Threads of the middleware are named so by Fast DDS. The
-others are the engine's lanes and loops, and what else Python or CUDA started.
+The first thread of a node spins it: the executor. Fast DDS names the threads of the middleware. The others
+are the engine's lanes and loops, and threads of Python or CUDA.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Success of the bundled policy with other solvers and numbers of steps, in simulation time.
 
-Reach, with a target that stands, jumps 6 to 14 cm on the way, and another one that is asked for after 1 s. A
-chunk is begun in every third frame of 1/30 s and comes 4 frames later, however many steps it takes, so what
-differs is the chunk alone. Seed n is the same scene, event and noise for every way, so differences are
-paired. Intervals are 95 %: Wilson's for success, Newcombe's for its differences, bootstrap for medians.
+Reach, with a target that stays, one that jumps 6 to 14 cm during the motion, and another one that is asked
+for after 1 s. A chunk begins in every third frame of 1/30 s and comes 4 frames later, however many steps it
+takes, so only the chunks differ. Seed n is the same scene, event and noise for every variant, so differences
+are paired. Intervals are 95 %: Wilson's for success, Newcombe's for its differences, bootstrap for medians.
 """
 
 from __future__ import annotations

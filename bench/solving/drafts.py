@@ -1,10 +1,11 @@
-"""An experiment: the rest of the last chunk, moved on, is a draft of the next, which one forward verifies.
+"""An experiment: the rest of the last chunk, shifted, is a draft of the next one, which one forward verifies.
 
-With noise e and a draft d the flow would go straight, through x(t) = (1 - t) d + t e. Velocities at the first
-x of all steps are computed in one batch. Step by step from t = 1 on, an update that differs from the straight
-one by no more than a tolerance (RMS over the chunk, as the network sees actions, times the number of steps)
-is accepted; at the first that does not, the flow goes on from the x before by steps of the solver, with the
-velocity that is there already. A draft that is accepted to its end costs one forward of S times as many rows.
+With noise e and a draft d the flow would be straight, x(t) = (1 - t) d + t e. Velocities at the first x of
+all steps are computed in one batch. Step by step from t = 1 on, an update is accepted if it differs from the
+straight one by no more than a tolerance (RMS over the chunk, in the network's units of actions, times the
+number of steps). At the first that is not accepted, the flow continues from the x before it by steps of the
+solver, with the velocity that is already computed. A draft that is accepted to its end costs one forward with
+S times as many rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An experiment: steps that become shorter towards the actions, t = (1 - i / S) ** POWER.
+"""An experiment: steps that get shorter towards the actions, t = (1 - i / S) ** POWER.
 
-Adams-Bashforth of second order with steps of any sizes: with the ratio r of a step to the one before, the
+Second-order Adams-Bashforth with steps of any sizes: with the ratio r of a step to the one before, the
 velocity is (1 + r / 2) v - r / 2 v_before.
 """
 
