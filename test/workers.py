@@ -12,7 +12,7 @@ from pathlib import Path
 ROBOTS, NODES = "robots", "nodes"
 STARTING = {
     ROBOTS: {
-        "bench": "processes stream",
+        "bench": "nodes_gpu processes stream",
         "launch": "ros2_launch",
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_time trace",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
