@@ -17,7 +17,7 @@ STARTING = {
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_time trace",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
-        " instruction lost_ports odd_images openvla_node questions staggered_node transports",
+        " instruction lost_ports node_on_a_gpu odd_images openvla_node questions staggered_node transports",
         "nodes/recorder": "recorder",
         "nodes/trajectory": "force stop_and_resume",
         "tools": "demo fleet_demo",
