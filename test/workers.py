@@ -12,12 +12,12 @@ from pathlib import Path
 ROBOTS, NODES = "robots", "nodes"
 STARTING = {
     ROBOTS: {
-        "bench": "processes stream",
+        "bench": "nodes_gpu processes stream",
         "launch": "ros2_launch",
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_time trace",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
-        " instruction lost_ports odd_images openvla_node questions staggered_node transports",
+        " instruction lost_ports node_on_a_gpu odd_images openvla_node questions staggered_node transports",
         "nodes/recorder": "recorder",
         "nodes/trajectory": "force stop_and_resume",
         "tools": "demo fleet_demo",
@@ -25,8 +25,8 @@ STARTING = {
     NODES: {
         "bench": "fleet_validation",
         "fleet": "replica_ray",
-        "nodes": "added_controller clock_watch doctor fork_server graph lifecycle_nodes params process"
-        " security_policies service_calls",
+        "nodes": "added_controller clock_watch doctor executor fork_server graph lifecycle_nodes params"
+        " process security_policies service_calls",
         "nodes/adapters": "forward_command servo",
         "nodes/camera": "camera_node",
         "nodes/fleet": "fleet_up hybrid_placement seen_robots",
