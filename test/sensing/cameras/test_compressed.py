@@ -107,7 +107,7 @@ def huge(data: bytes) -> bytes:
         (PNG[:40], "is damaged"),
         (PNG[:20], "which is neither jpeg nor png: have the driver publish one of these"),
         (PNG[:500] + bytes([PNG[500] ^ 1]) + PNG[501:], "is damaged: the png does not decode"),
-        (huge(JPEG), "says it is 65500 x 65500: at most 33177600 pixels are decoded; if the camera sends"),
+        (huge(JPEG), "declares 65500 x 65500: at most 33177600 pixels are decoded; if the camera sends"),
         (code(".bmp"), "which is neither jpeg nor png"),
         (b"", "which is neither jpeg nor png"),
         (b"\xff\xd8", "without its end"),
@@ -153,7 +153,7 @@ def test_what_a_camera_may_send_with_its_cap_on_is_decoded(make):
 def test_a_camera_has_a_bound_of_its_own():
     data = view(code(".png", np.zeros((11, 10, 3), np.uint8)))
     assert decode(data, 110).shape == (11, 10, 3)
-    with pytest.raises(ValueError, match="says it is 11 x 10: at most 109 pixels are decoded"):
+    with pytest.raises(ValueError, match="declares 11 x 10: at most 109 pixels are decoded"):
         decode(data, 109)
 
 
