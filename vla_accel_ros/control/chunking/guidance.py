@@ -33,7 +33,7 @@ class Execution:
 
 
 class Guiding:
-    """Turns guidance on and off by what the executing side reports. Use it from one thread at a time.
+    """Turns guidance on and off as the executing side reports. Use it from one thread at a time.
 
     chunking: its settings' delivery_s covers the way to the other side; that side's lead_s is added. wanted:
     auto guides when the other side's mode is rtc; always guides also when it reports nothing. unguided: a

@@ -70,8 +70,8 @@ class TakingOver:
             self._tell(reaction, now_ns)
 
     def watch(self, now_ns: int) -> str:
-        """Hold and release by what the sensors report; call it after the follower's step. Returns a sentence
-        if a discrete move has to end because of them, else empty."""
+        """Hold and release the robot according to the sensors; call it after the follower's step. Returns a
+        sentence if a discrete move has to end because of them, else empty."""
         guard, state = self.guard, self._follower.safety.state
         with self._lock:
             problem, wrong = guard.problem(now_ns), guard.wrong

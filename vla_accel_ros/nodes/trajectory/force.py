@@ -93,8 +93,8 @@ class ForceLoop:
             self._taking_over.adopt(self._node.now_ns() - set_by_ns)
 
     def watch(self) -> None:
-        """Hold and release by what the sensors report; call it at the watchdog's rate, after the follower's
-        step."""
+        """Hold and release the robot according to the sensors; call it at the watchdog's rate, after the
+        follower's step."""
         if self._taking_over is None:
             return
         sentence = self._taking_over.watch(self._node.now_ns())
