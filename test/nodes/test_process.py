@@ -113,7 +113,7 @@ raise SystemExit(run(EndsSlowly))
             0.2,
             600.0,
             128 + signal.SIGTERM,
-            "killed: the node was still ending 0.2 s after it should",
+            "killed: the node was still ending 0.2 s after its end was due",
         ),
     ],
 )

@@ -110,11 +110,11 @@ class Ending:
         self.future.set_result(None)
         self._wait(number, first, PATIENCE_S)
         if not self.begun.is_set():
-            _say(f"killed: the node was still busy {PATIENCE_S} s after it should have ended")
+            _say(f"killed: the node was still busy {PATIENCE_S} s after its end was due")
             os._exit(self.status or 128 + number)
         self._wait(number, first, LONGEST_S)
         if not self.over.is_set():
-            _say(f"killed: the node was still ending {LONGEST_S} s after it should have ended")
+            _say(f"killed: the node was still ending {LONGEST_S} s after its end was due")
             os._exit(self.status or 128 + number)
 
     def _wait(self, number: int, first: float, seconds: float) -> None:
