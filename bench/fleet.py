@@ -275,7 +275,7 @@ def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
     def measured(setting: str, seed: int) -> dict[str, Any]:
         with serving(bench.policy, setting, bench.robots, given.views) as replica:
             found = play(
-                replica, bench.robots, given.robots, given.hz, given.buffer, given.fleet_seconds, seed,
+                [replica], bench.robots, given.robots, given.hz, given.buffer, given.fleet_seconds, seed,
                 warm_up=given.warm_up,
             )  # fmt: skip
             return {"setting": setting, "seed": seed, **found}

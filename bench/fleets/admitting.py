@@ -65,7 +65,7 @@ def measured_fleet(
         expected = min(round(chunks_hz(known, hz, within_s, buffer_s) / hz), limit)
 
         def window(count: int, seed: int) -> dict[str, Any]:
-            found = play(replica, robots, count, hz, buffer_s, given.window, seed, warm_up=given.warm_up)
+            found = play([replica], robots, count, hz, buffer_s, given.window, seed, warm_up=given.warm_up)
             windows.append({"seed": seed, **found})
             told({"setting": f"  seed {seed}", **found})
             return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,7 +95,7 @@ class Fleet:
     computed, and every STEP_S. answers: of requests, with the time when they came. seen, took_s: how robots
     were seen to ask until seen_s of the trace, and the median of how long their requests took."""
 
-    replica: Replica
+    replicas: Sequence[Replica]
     robots: Robots
     names: tuple[str, ...]
     hz: float
@@ -113,7 +114,7 @@ class Fleet:
         ports = Ports(self._admit, self._call, self._answer, self._wake.set)
         settings = Settings(rules=Rules(most_robots=1024, load=1e6))  # who is admitted is not asked here
         make = find(FLEET_POLICIES, "fifo")
-        self.scheduler = FleetScheduler("bench", [self.replica], make, ports, settings)
+        self.scheduler = FleetScheduler("bench", self.replicas, make, ports, settings)
         for name in self.names:
             described = RobotDescription("bench", name, "", chunks_per_s=self.hz)
             self.scheduler.described(described, time.monotonic())
@@ -141,6 +142,23 @@ class Fleet:
             due_s = began_s + trace[at].at_s if at < len(trace) else last_s + FORGOTTEN_S
             self._wake.wait(max(0.0, min(STEP_S, due_s - time.monotonic())))
         return began_s
+
+    def ask_again(self, warm_up: float, seconds: float) -> tuple[float, float]:
+        """Each robot asks, and again as soon as it is answered, for so long; returns when the warm-up was
+        over, by time.monotonic, and what this process has computed since [s]."""
+        counted_s = time.monotonic() + warm_up
+        spent_s, asking = math.nan, list(self.names)
+        while (now_s := time.monotonic()) < counted_s + seconds:
+            if now_s >= counted_s and math.isnan(spent_s):
+                spent_s = time.process_time()
+            self._wake.clear()
+            for name in asking:
+                self._ask(round_of(name, self._newest.get(name, -1) + 1))
+            self._step()
+            asking = [name for name, number in self._newest.items() if (name, number) in self.answers]
+            if not asking:
+                self._wake.wait(STEP_S)
+        return counted_s, time.process_time() - spent_s
 
     def close(self) -> None:
         self.scheduler.close(time.monotonic())
@@ -170,8 +188,42 @@ class Fleet:
         self.answers[answer.round.robot, answer.round.number] = time.monotonic(), answer
 
 
+def ask_again(
+    replicas: Sequence[Replica], robots: Robots, count: int, seconds: float, warm_up: float = 1.0
+) -> dict[str, Any]:
+    """`count` robots ask anew as soon as they were answered, through the scheduler: chunks a second, from the
+    observation that was computed to its chunk, which replicas computed how many, and what this process
+    computed for a chunk."""
+    fleet = Fleet(replicas, robots, _named(robots, count), hz=1.0)
+    try:
+        began_s, spent_s = fleet.ask_again(warm_up, seconds)
+    finally:
+        fleet.close()
+    came = [one for one in fleet.answers.values() if began_s <= one[0] < began_s + seconds]
+    chunks = [(came_s, answer.chunk) for came_s, answer in came if answer.chunk is not None]
+    image = [came_s - chunk.stamp_ns * 1e-9 for came_s, chunk in chunks]
+    return {
+        "robots": count,
+        "chunks_hz": round(len(chunks) / seconds, 2),
+        "chunks": len(chunks),
+        "refused": len(came) - len(chunks),
+        "image_to_chunk": times(np.array(image)),
+        "by_replica": dict(Counter(answer.replica for _, answer in came)),
+        "cpu_ms_per_chunk": round(1e3 * spent_s / max(1, len(chunks)), 3),
+        "scheduler_step": times(np.array(fleet.steps_s)),
+    }
+
+
+def _named(robots: Robots, count: int) -> tuple[str, ...]:
+    """The first so many."""
+    names = robots.names[:count]
+    if len(names) < count:
+        raise ValueError(f"there are {len(names)} robots; {count} are asked for.")
+    return names
+
+
 def play(
-    replica: Replica,
+    replicas: Sequence[Replica],
     robots: Robots,
     count: int,
     hz: float,
@@ -187,17 +239,16 @@ def play(
     late: share of requests whose chunk came after that motion had ended, or not at all; stall: share of the
     time that arms stood.
     """  # fmt: skip
-    names = robots.names[:count]
-    if len(names) < count:
-        raise ValueError(f"there are {len(names)} robots; {count} are asked for.")
+    names = _named(robots, count)
     trace = make_trace(count, hz, jitter, warm_up + seconds, seed)
-    fleet = Fleet(replica, robots, names, hz, buffer_s=buffer_s, seen_s=warm_up)
+    fleet = Fleet(replicas, robots, names, hz, buffer_s=buffer_s, seen_s=warm_up)
     try:
         began_s = fleet.run(trace)
     finally:
         fleet.close()
     counted = [due for due in trace if due.at_s >= warm_up]
     request, image, stood, refusals = [], [], 0.0, 0
+    computed: Counter[str] = Counter()
     for due in counted:
         came_s, answer = fleet.answers.get((due.robot, due.number), (0.0, None))
         if answer is None or answer.chunk is None:
@@ -206,6 +257,7 @@ def play(
             continue
         request.append(came_s - began_s - due.at_s)
         image.append(came_s - answer.chunk.stamp_ns * 1e-9)
+        computed[answer.replica] += 1
         stood += max(0.0, request[-1] - buffer_s)
     late = refusals + sum(took_s > buffer_s for took_s in request)
     return {
@@ -217,6 +269,7 @@ def play(
         "stall": round(stood / (count * seconds), 6),
         "unanswered": refusals,
         "requests": len(counted),
+        "by_replica": dict(computed),
         "scheduler_step": times(np.array(fleet.steps_s)),
         "seen": [_plain(fleet.seen.get(name)) for name in names],
         "took_ms": None if fleet.took_s is None else round(1e3 * fleet.took_s, 2),
