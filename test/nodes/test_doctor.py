@@ -214,7 +214,7 @@ def test_clocks_encodings_qos_and_controller_parameters(doctor, contract):
         "is offered durability volatile by us but /arm_controller requests transient_loc",
     )
     told(report, "controllers", "error", "arm_controller/joint_trajectory: the controller moves a, b but the")
-    told(report, "controllers", "error", "its interpolation_method is none, so that it jumps")
+    told(report, "controllers", "error", "its interpolation_method is none, so it jumps")
     told(report, "model", "warning", "is not known: inference does not run; give --model")
 
 

@@ -280,7 +280,7 @@ def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path, capsys):
     assert cli.main(["replay", str(run.end())]) == 2
     assert "has no message of type vla_accel_msgs/msg/Session" in capsys.readouterr().err
     assert cli.main(["replay", str(tmp_path / "nothing")]) == 2
-    assert "is not there: give a bag's folder" in capsys.readouterr().err
+    assert "does not exist: give a bag's folder" in capsys.readouterr().err
     gone = Run(tmp_path / "gone").frames(1).tell()
     shutil.rmtree(gone.model)
     assert cli.main(["replay", str(gone.end())]) == 2
