@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path: Path) -> None:
     save_file({name: value for name, value in tensors.items() if "expert.1.o" not in name}, path, said)
     refused("lacks expert.1.o")
     save_file({**tensors, "prefix.0.down.largest": torch.ones(3)}, path, said)
-    refused(r"has \[3\] magnitudes of prefix.0.down, whose columns are 64")
+    refused(r"has \[3\] magnitudes for prefix.0.down, which needs 64")
     save_file({**tensors, "prefix.0.down.largest": torch.full((64,), float("nan"))}, path, said)
     refused("all 0 or more")
     for name, value in (("alpha", "x"), ("observations", "1.5"), ("most_error", "")):
