@@ -98,7 +98,9 @@ def test_robots_that_truly_do_not_fit_are_slowed_or_refused_the_last_first_and_t
     said = fleet.told.admissions[before:]
     assert said and said[0].robot == names[-1] and told(fleet, names[0]).reason == ""
     for one in said:
-        assert one.reason.startswith("it was served, but 100 of 100 chunks came later than 0.09 s: 3 chunks")
+        assert one.reason.startswith(
+            "its service was reduced because 100 of 100 chunks came later than 0.09 s"
+        )
         assert one.chunks_per_s < HZ
     served = [one for one in fleet.scheduler.reports(fleet.now_s) if one.state != "refused"]
     assert sum(one.chunks_per_s for one in served) < HZ * len(names) / 1.05
@@ -127,7 +129,7 @@ def test_a_replica_that_got_slower_serves_fewer() -> None:
     fleet.step(2.1)
     assert not told(fleet, names[-1]).admitted
     assert told(fleet, names[-1]).reason.startswith(
-        "it was served, but the replicas are slower than they were"
+        "its service was reduced because the replicas have become slower"
     )
     assert told(fleet, names[0]).admitted and not told(fleet, names[0]).reason
 

@@ -185,7 +185,12 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract, patient):
         "did you mean 'elbow'?",
     )
     told(report, "streams", "error", "observation: none could be made: no frame of camera front")
-    told(report, "controllers", "warning", "its controller does not tell its parameters; is it running")
+    told(
+        report,
+        "controllers",
+        "warning",
+        "its controller does not answer with its parameters; check",
+    )
     told(report, "model", "ok", "fits the contract")
 
 

@@ -38,7 +38,7 @@ def test_an_instruction_reaches_inference_beside_other_listeners_and_an_answer_c
     assert (status, err) == (0, ""), err
     assert "instruction: 'reach the red block'" in stack.inference.log
     status, out, err = vla("ask", "word " * 500, "--namespace", "arm1")
-    assert status == 1 and "the question is not taken: the prompt of 'word" in err and "tokens;" in err
+    assert status == 1 and "the question was refused: the prompt of 'word" in err and "tokens;" in err
     status, out, err = vla("say", "word " * 500, "--namespace", "arm1", "--timeout", "30")
     assert status == 1 and "does not move: the instruction is refused: the prompt of 'word" in err
     assert len(err) < 1000

@@ -89,7 +89,7 @@ def _fused(told: Description) -> str:
 
 def _folded(told: Description, said: dict[str, Any]) -> str:
     if not isinstance(told.config, PiConfig):
-        return "nothing: of this network nothing can be computed ahead"
+        return "nothing: this network has nothing to compute ahead"
     if any(FOLDED in sentence for sentence in told.missing):
         return f"{FOLDED} cannot be used, see below"
     fold = StoredFold.find(told.folder, told.config)

@@ -95,7 +95,7 @@ def test_a_calibration_smooths_the_weights_while_they_are_loaded_and_must_be_of_
     assert given(engine.policy.model.language_model.layers[0])["down"].by is not None
     assert "smoothed as calibrated on 1 observations" in warnings[-1] and engine.runner.text is not None
     replace(seen, model="of another").write(path)
-    with pytest.raises(ValueError, match="of another network"):
+    with pytest.raises(ValueError, match="to another network"):
         Load(folder, **options, calibration=str(path)).engine(contract)
 
 
