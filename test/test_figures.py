@@ -21,7 +21,7 @@ from vla_accel_ros.models.config import PI0
 
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
-FLEET_SIM, FLEET_DEMO = "docs/fleet_sim.md", "docs/fleet_demo.md"
+FLEET_SIM, FLEET_DEMO, REPLICAS = "docs/fleet_sim.md", "docs/fleet_demo.md", "docs/fleet_replicas.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
 SOLVERS, CORUN = "docs/solvers.md", "docs/corun.md"
 PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
@@ -406,6 +406,19 @@ def fleet_scheduler() -> Iterator[Claim]:
         yield SCHEDULER, named, [*figures, 100 * row["hedged"], 100 * row["wasted"]]
 
 
+def fleet_replicas() -> Iterator[Claim]:
+    found = result("fleet_replicas")
+    names = ("in the process of the scheduler", "Ray, first GPU", "Ray, second GPU", "Ray, both GPUs")
+    for named, case in zip(names, found["cases"], strict=True):
+        saturated, asked = case["saturated"], case["fleet"]
+        figures = [saturated["chunks_hz"], *(saturated["image_to_chunk"][p] for p in ("p50_ms", "p99_ms"))]
+        figures += [asked["robots"], *(asked["image_to_chunk"][p] for p in ("p50_ms", "p99_ms"))]
+        yield REPLICAS, f"| {named} |", [*figures, 100 * asked["late"], 100 * asked["stall"]]
+    robots = found["cases"][-1]["fleet"]["robots"]
+    yield REPLICAS, "Under saturation two replicas", [found["speedup"], robots, found["hz"]]
+    yield REPLICAS, "Two replicas on two H100s make", [found["speedup"]]
+
+
 def chunks_together() -> Iterator[Claim]:
     cases = result("chunks_at_once")["cases"]
     for chunks in sorted({case["chunks"] for case in cases}):
@@ -771,6 +784,7 @@ PARTS = (
     processes,
     robots_on_a_gpu,
     fleet_scheduler,
+    fleet_replicas,
     chunks_together,
     timeline,
     horizons,
