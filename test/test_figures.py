@@ -337,6 +337,19 @@ def processes() -> Iterator[Claim]:
     yield STREAMING, "`staggering: fresh` takes", [*taken, None, None]
 
 
+def real_nodes() -> Iterator[Claim]:
+    found: list[float | None] = []
+    for case in result("nodes_gpu")["cases"]:
+        times, vision = case["image_to"], case["vision"]
+        figures = [vision["hz"], vision["dropped"], vision["frames"], case["chunks"]["hz"]]
+        figures += [times[what]["p50_ms"] for what in ("arrival", "observation", "prefix", "chunk")]
+        command = [times["command"][p] for p in ("p50_ms", "p99_ms")]
+        found = [*command, *found]  # rings first
+        named = f"| pi0, `{case['way']}`, real nodes, `{case['transport']}` |"
+        yield STREAMING, named, [*figures, *command, case["commands"]["hz"]]
+    yield STREAMING, "Through the real nodes over ROS 2,", found
+
+
 def robots_on_a_gpu() -> Iterator[Claim]:
     found = result("fleet")
     for case in (*found["throughput"], *found["peers"]):
@@ -782,6 +795,7 @@ PARTS = (
     streams_in_short,
     partitions,
     processes,
+    real_nodes,
     robots_on_a_gpu,
     fleet_scheduler,
     fleet_replicas,
