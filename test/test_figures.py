@@ -21,7 +21,7 @@ from vla_accel_ros.models.config import PI0
 
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
-FLEET_SIM, FLEET_DEMO = "docs/fleet_sim.md", "docs/fleet_demo.md"
+FLEET_SIM, FLEET_DEMO, REPLICAS = "docs/fleet_sim.md", "docs/fleet_demo.md", "docs/fleet_replicas.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
 SOLVERS, CORUN = "docs/solvers.md", "docs/corun.md"
 PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
@@ -337,6 +337,19 @@ def processes() -> Iterator[Claim]:
     yield STREAMING, "`staggering: fresh` takes", [*taken, None, None]
 
 
+def real_nodes() -> Iterator[Claim]:
+    found: list[float | None] = []
+    for case in result("nodes_gpu")["cases"]:
+        times, vision = case["image_to"], case["vision"]
+        figures = [vision["hz"], vision["dropped"], vision["frames"], case["chunks"]["hz"]]
+        figures += [times[what]["p50_ms"] for what in ("arrival", "observation", "prefix", "chunk")]
+        command = [times["command"][p] for p in ("p50_ms", "p99_ms")]
+        found = [*command, *found]  # rings first
+        named = f"| pi0, `{case['way']}`, real nodes, `{case['transport']}` |"
+        yield STREAMING, named, [*figures, *command, case["commands"]["hz"]]
+    yield STREAMING, "Through the real nodes over ROS 2,", found
+
+
 def robots_on_a_gpu() -> Iterator[Claim]:
     found = result("fleet")
     for case in (*found["throughput"], *found["peers"]):
@@ -404,6 +417,19 @@ def fleet_scheduler() -> Iterator[Claim]:
         figures = [row[name] for name in ("p50_ms", "p99_ms", "p99.9_ms", "most_ms")]
         named = f"| {names[row['fault']]}, {'hedged' if row['hedge'] else 'not hedged'} |"
         yield SCHEDULER, named, [*figures, 100 * row["hedged"], 100 * row["wasted"]]
+
+
+def fleet_replicas() -> Iterator[Claim]:
+    found = result("fleet_replicas")
+    names = ("in the process of the scheduler", "Ray, first GPU", "Ray, second GPU", "Ray, both GPUs")
+    for named, case in zip(names, found["cases"], strict=True):
+        saturated, asked = case["saturated"], case["fleet"]
+        figures = [saturated["chunks_hz"], *(saturated["image_to_chunk"][p] for p in ("p50_ms", "p99_ms"))]
+        figures += [asked["robots"], *(asked["image_to_chunk"][p] for p in ("p50_ms", "p99_ms"))]
+        yield REPLICAS, f"| {named} |", [*figures, 100 * asked["late"], 100 * asked["stall"]]
+    robots = found["cases"][-1]["fleet"]["robots"]
+    yield REPLICAS, "Under saturation two replicas", [found["speedup"], robots, found["hz"]]
+    yield REPLICAS, "Two replicas on two H100s make", [found["speedup"]]
 
 
 def chunks_together() -> Iterator[Claim]:
@@ -769,8 +795,10 @@ PARTS = (
     streams_in_short,
     partitions,
     processes,
+    real_nodes,
     robots_on_a_gpu,
     fleet_scheduler,
+    fleet_replicas,
     chunks_together,
     timeline,
     horizons,
