@@ -80,6 +80,8 @@ def _fused(told: Description) -> str:
     if isinstance(told.config, SmolVLAConfig):
         return "nothing: no stage of the engine reads parameters of a SmolVLA as one"
     parts = [(stored.part, stored.bytes) for stored in told.tensors.values() if stored.part is not None]
+    among = Counter(part.tensor for part, _ in parts)
+    parts = [(part, count) for part, count in parts if among[part.tensor] > 1]
     if not parts:
         return "nothing: every parameter is a tensor; they are joined while loading"
     wholes = len({part.tensor for part, _ in parts})
