@@ -119,7 +119,7 @@ def test_actions_come_back(seed: int) -> None:
             {"images": {CAMERAS[0]: np.broadcast_to(np.zeros(3, np.uint8), (1 << 20, 1 << 20, 3))}},
             r"has 1048576 x 1048576 pixels; at most 67108864",
         ),
-        ({"state": np.full(6, 3e38, np.float32)}, r"observation\.state\[\d\] is 3.*beyond float32"),
+        ({"state": np.full(6, 3e38, np.float32)}, r"observation\.state\[\d\] is 3.*exceeds float32"),
         ({"state": np.array(["0"] * 6)}, r"observation\.state is an array of <U1; give float32 \[D\]"),
         ({"state": [0.0] * 6}, r"observation\.state is of type list; give float32 \[D\]"),
     ],
