@@ -16,6 +16,7 @@ nobody of the highest priority waits for ever. Equals go in order of submission.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -38,13 +39,14 @@ UNKNOWN_S = 0.1
 class ReplicaProfile:
     """What is known of a replica. limit: most requests in a batch. profile: seconds of (SERVE, batch).
     network_s: to the replica and back. busy_s: how long until it computes what is begun now, where its owner
-    knows; None: as is expected of the batch that was chosen for it last. Raises ValueError for what cannot
-    be."""
+    knows; None: as is expected of the batch that was chosen for it last. beside: requests that it computes
+    then, and goes on to compute together with what is begun. Raises ValueError for what cannot be."""
 
     limit: int
     profile: Profile
     network_s: float = 0.0
     busy_s: float | None = None
+    beside: int = 0
 
     def __post_init__(self) -> None:
         if self.limit < 1 or not 0 <= self.network_s < math.inf:
@@ -54,8 +56,15 @@ class ReplicaProfile:
             )
 
     def serves_s(self, batch: int) -> float:
-        """From the dispatch of so many requests to their answers."""
-        return self.network_s + self.profile.expected_s(SERVE, batch, UNKNOWN_S)
+        """From the dispatch of so many requests to their answers. Beside others each takes as long as it
+        takes so many together, between what is known of more and of fewer."""
+        if not self.beside:
+            return self.network_s + self.profile.expected_s(SERVE, batch, UNKNOWN_S)
+        known = sorted(
+            (size, took_s) for (stage, size), took_s in self.profile.known().items() if stage == SERVE
+        )
+        sizes, times_s = zip(*known, strict=True) if known else ((1,), (UNKNOWN_S,))
+        return self.network_s + interpolated(self.beside + batch, sizes, times_s)
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,15 @@ class InOrder:
             return now_s
         expected_s = self._running[lane][1]
         return expected_s if now_s < expected_s else now_s + max(now_s - expected_s, 1e-3)
+
+
+def interpolated(at: float, places: Sequence[float], values: Sequence[float]) -> float:
+    """Between the two nearest of these places, which ascend; the first or last value outside of them."""
+    right = bisect_left(places, at)
+    if right == 0 or right == len(places):
+        return values[min(right, len(places) - 1)]
+    part = (at - places[right - 1]) / (places[right] - places[right - 1])
+    return values[right - 1] + part * (values[right] - values[right - 1])
 
 
 def priorities_of(requests: Sequence[Request]) -> list[int]:

@@ -102,7 +102,11 @@ class Dispatcher:
         """Tell the policy once all of a micro-batch are answered."""
         self.ran(work, now_s)
         others = (pending.work for _, pending in self._queue.working.values())
-        if work.batch is not None and not any(one and one.batch is work.batch for one in others):
+        if (
+            work.batch is not None
+            and work.alone
+            and not any(one and one.batch is work.batch for one in others)
+        ):
             self.policy.ran(work.batch, max(now_s - work.began_s - work.behind_s, 1e-6))
 
     def ran(self, work: Work, now_s: float) -> None:
@@ -166,7 +170,15 @@ class Dispatcher:
                 continue
             if (known := self._known.get(one.name)) is None:
                 known = self._known[one.name] = _known(one)
-            known.limit, known.busy_s = seats(one), busy_s(one, works[one.name], now_s)
+            own = works[one.name]
+            known.limit, known.busy_s, known.beside = (
+                seats(one),
+                busy_s(one, own, now_s),
+                beside(one, own, now_s),
+            )
+            if len({id(work.batch) for work in own}) > 1:
+                for work in own:
+                    work.alone = False
 
     def _is_stale(self, pending: PendingRequest, now_s: float) -> bool:
         """Whether it is to be observed anew. An emergency does not wait for that, and nobody twice."""
@@ -209,16 +221,26 @@ def seats(one: Replica) -> int:
 
 def busy_s(one: Replica, works: Sequence[Work], now_s: float) -> float:
     """How long until a replica computes what it is given now: until one of those that it computes is
-    expected to be done, by what it was measured to take. What should be done is on its way back for as long
-    as the network takes, and takes no seat; one that is late after that is expected to be late for as long
+    expected to be done, by what it was measured to take. One that is late is expected to be late for as long
     again."""
-    takes_s = one.profile.expected_s(SERVE, seats(one), 0.0)
-    left_s = (work.began_s + work.behind_s + takes_s - now_s for work in works)
-    open_s = sorted(each for each in left_s if not -one.network_s < each <= 0.0)
+    open_s = _open_s(one, works, now_s)
     ahead = len(open_s) - seats(one)
     if ahead < 0:
         return 0.0
     return open_s[ahead] if open_s[ahead] > 0.0 else max(-one.network_s - open_s[ahead], 1e-3)
+
+
+def beside(one: Replica, works: Sequence[Work], now_s: float) -> int:
+    """How many others a replica computes together with what it is given now, once it has a seat for it."""
+    return min(len(_open_s(one, works, now_s)), seats(one) - 1)
+
+
+def _open_s(one: Replica, works: Sequence[Work], now_s: float) -> list[float]:
+    """How long each of those takes that a replica still computes, the first first; negative for one that is
+    late. What should be done is on its way back for as long as the network takes, and takes no seat."""
+    takes_s = one.profile.expected_s(SERVE, seats(one), 0.0)
+    left_s = (work.began_s + work.behind_s + takes_s - now_s for work in works)
+    return sorted(each for each in left_s if not -one.network_s < each <= 0.0)
 
 
 def begin(

@@ -39,6 +39,7 @@ class Work:
     observed_s: float
     batch: MicroBatch | None = None
     behind_s: float = 0.0
+    alone: bool = True
     hedge: Work | None = None
 
     def cancel(self) -> None:
