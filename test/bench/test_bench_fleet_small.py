@@ -9,9 +9,11 @@ from typing import Any
 import fleet_admission
 import fleet_decision
 import fleet_hedging
+import numpy as np
 import pytest
 
-from fleets.simulated import Engine, measure
+from fleets import simulated
+from fleets.simulated import Engine, SimulatedReplica, measure
 
 RESULTS = fleet_admission.RESULTS
 
@@ -60,6 +62,21 @@ def test_what_a_simulated_replica_measures_is_its_own_rate() -> None:
     known = measure(engine, fleet_admission.BATCHES).profile.known()
     assert known["serve", 1] == pytest.approx(0.02, rel=0.1) and known["frames", 4] > 0.04
     assert known["serve", 4] / 4 == pytest.approx(0.01 + 10 * 0.001 / 4, rel=0.1)
+
+
+def test_twice_as_many_robots_on_two_engines_wait_as_long_as_on_one() -> None:
+    engine, config = fleet_admission.ENGINES["pi0.5, 2 views, H200"], fleet_admission.BATCHES
+    profile = measure(engine, config).profile
+
+    def p99_s(engines: int) -> float:
+        replicas = [SimulatedReplica(engine, config, seed, name=f"gpu{seed}") for seed in range(engines)]
+        for one in replicas:
+            one.profile = profile
+        run = simulated.play(replicas, 40 * engines, 3.0, 0.1, 1.0, 4.0, seed=1)
+        assert run.stall < 0.001
+        return float(np.percentile(run.took_s, 99))
+
+    assert p99_s(2) < 1.2 * p99_s(1)
 
 
 def test_a_replica_that_stalls_holds_up_fewer_requests_for_long_if_they_are_hedged() -> None:

@@ -28,8 +28,9 @@ NOT_JUDGED = Verdict(False, reason="whether this robot fits is being computed")
 class Work:
     """A replica computes a request. asked: the attempt that is computed; until_s, observed_s: its own, see
     PendingRequest; began_s: when it was given to the replica; batch: of the policy, None if it was not
-    asked; behind_s: how long it was expected to wait there for others. hedge: the same on another replica,
-    where this one takes unusually long."""
+    asked; behind_s: how long it was expected to wait there for others. alone: nothing but its batch was
+    computed there meanwhile, so that how long it took tells of such a batch. hedge: the same on another
+    replica, where this one takes unusually long."""
 
     replica: Replica
     asked: ChunkRequest
