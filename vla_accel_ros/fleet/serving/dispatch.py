@@ -5,9 +5,9 @@ went stale while it waited is not computed: its robot is called, and others go m
 as there is room for, and one when the oldest work is expected to end while it is observed.
 
 Where several replicas compute, each is asked in their order, nearest first, and the policy leaves to the
-others whom they answer sooner: it is told what each was measured to take, how far it is, how long it is busy, and
-how many it computes together with what is begun. So a distant replica takes who would wait longer for a near
-one, and engines that are alike share. One that is lost is none. A request
+others whom they answer sooner: it is told what each was measured to take, how far it is, how long it is
+busy, and how many it computes together with what is begun. So a distant replica takes who would wait longer
+for a near one, and engines that are alike share. One that is lost is none. A request
 that takes unusually long is begun on another one as well, if that is wanted (fleet.serving.hedging).
 """
 
