@@ -48,7 +48,7 @@ JOINTS = 7
 Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
-def pi05_shapes(config: PiConfig) -> Shapes:
+def pi_shapes(config: PiConfig) -> Shapes:
     """As openpi saves it: the tied table under the head's name, and the expert's head that nothing reads."""
     parameters = dict(empty_pi(config, torch.bfloat16).named_parameters())
     shapes = {name: (p.dtype, tuple(p.shape)) for name, p in parameters.items()}
@@ -130,12 +130,19 @@ def write_pi05(folder: Path, small: bool) -> None:
         config = replace(
             PI05, vision=vision, prefix=stack, expert=replace(stack, width=128, mlp=512), vocab=9000
         )
-    write_weights(folder, pi05_shapes(config), None)
     said = {"vla_accel_ros": config.to_json()} if small else {"action_dim": 32, "action_horizon": 50}
+    write_pi(folder, config, said)
+
+
+def write_pi(folder: Path, config: PiConfig, said: dict[str, Any], reach: float = 1.0) -> None:
+    """openpi's folder without a tokenizer. said: its config.json. reach: of the actions, mostly."""
+    write_weights(folder, pi_shapes(config), None)
     (folder / "config.json").write_text(json.dumps(said))
     (folder / "assets" / "robot").mkdir(parents=True)
-    one = {"mean": [0.0], "std": [1.0], "q01": [-1.0], "q99": [1.0]}
-    stats = {group: {name: value * JOINTS for name, value in one.items()} for group in ("state", "actions")}
+    stats = {
+        group: {"mean": [0.0] * JOINTS, "std": [far] * JOINTS, "q01": [-far] * JOINTS, "q99": [far] * JOINTS}
+        for group, far in (("state", 1.0), ("actions", reach))
+    }
     (folder / "assets" / "robot" / "norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
 
 

@@ -1,8 +1,8 @@
-"""The nodes that run a policy on a robot, in the robot's namespace; one more to record what they do.
+"""The nodes that run a policy on a robot, in the robot's namespace, and optionally a recorder.
 
-Cameras, joints and controllers keep the names they have: the contract says which topics they are, so nothing
-is remapped here. With engine fleet the node inference is another executable, which needs no GPU. The nodes
-are started again when they die, and configure and activate themselves unless `autostart` is false.
+Cameras, joints and controllers keep their names: the contract says which topics they have, so nothing is
+remapped here. With engine fleet the node inference is another executable, which needs no GPU. The nodes are
+restarted when they die, and configure and activate themselves unless `autostart` is false.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""One camera: whatever OpenCV can open, in shared memory for the policy and as images for viewers.
+"""One camera: any source that OpenCV can open, in shared memory for the policy and as images for viewers.
 
-Include it once for each camera, with a `name` of its own for the node. Started again when it dies.
+Include it once for each camera, with a different `name` for each node. It is restarted when it dies.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The simulated robot, driven by the bundled policy. `vla demo` does the same without ros2 launch.
 
-It begins with an instruction, given by `vla say` once inference runs, which tells what becomes of it and what
-may be typed next. Only this machine can command it, unless `network` says otherwise.
+`vla say` gives the first instruction once inference runs, reports the outcome, and then prints what to type
+next. Only this machine can command the robot, unless `network` says otherwise.
 """
 
 import sys
@@ -42,7 +42,7 @@ PASSED_ON = (
     *RECORDING,
 )
 PATIENCE_S = 120
-"""For inference to load, on a slow machine."""
+"""Time for inference to load, on a slow machine."""
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -106,7 +106,7 @@ def robot(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
 
 def operator(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    """Who gives the first instruction, and what is told when that is done."""
+    """The process that gives the first instruction, and the hint that is printed after it."""
     given, option = LaunchConfiguration("instruction").perform(context), ""
     if namespace := LaunchConfiguration("namespace").perform(context):
         option = f" --namespace {namespace}"
@@ -137,7 +137,7 @@ def operator(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
 
 def environment(context: LaunchContext) -> dict[str, str]:
-    """What the processes get that bringup does not start."""
+    """The environment of the processes that bringup does not start."""
     return {
         **additional_environment(profile=LaunchConfiguration("fastdds_profile").perform(context)),
         **discovery_environment(LaunchConfiguration("network").perform(context)),

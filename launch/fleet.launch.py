@@ -1,7 +1,7 @@
-"""The scheduler of a fleet: one model for all robots that ask it for chunks.
+"""The scheduler of a fleet: one model for all robots that request chunks.
 
-It is started where the GPU is, in no robot's namespace; robots are found in the graph. Started again when it
-dies; it configures and activates itself unless `autostart` is false.
+Start it where the GPU is, in no robot's namespace; robots are found in the graph. It is restarted when it
+dies, and configures and activates itself unless `autostart` is false.
 """
 
 import os

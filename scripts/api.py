@@ -1,6 +1,6 @@
-"""Writes docs/api.md from the public docstrings; with --check, says whether it is up to date.
+"""Write docs/api.md from the public docstrings; with --check, only report whether it is up to date.
 
-Sources are read and not imported, so that the page is the same with every Python and needs no torch or ROS.
+Sources are parsed, not imported, so that the page is the same with every Python and needs no torch or ROS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXTENDING = (
     "vla_accel_ros.nodes.adapters.adapter:Setup",
     "vla_accel_ros.nodes.adapters.adapter:Adapter",
 )
-"""What whoever adds a model family, a controller or a policy meets; CONTRIBUTING.md says how."""
+"""The interfaces for adding a model family, a controller or a policy; see CONTRIBUTING.md."""
 WIDTH = 100
 EXPLAINED = r"[a-z_]+(?:, [a-z_]+)*: "
 
@@ -33,7 +33,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def page() -> str:
-    """The whole of docs/api.md."""
+    """Return the whole of docs/api.md."""
     sys.path.insert(0, str(ROOT))
     face = __import__(PACKAGE)
     lines = ["# API", "", "Made by `python scripts/api.py` from the docstrings; do not edit.", ""]
@@ -83,7 +83,7 @@ def _function(node: Function, name: str) -> Iterator[str]:
 
 
 def _constructor(node: ast.ClassDef) -> str:
-    """How it is made: by __init__, or by the fields of a dataclass."""
+    """Return the constructor's call: from __init__, or from the fields of a dataclass."""
     for method in node.body:
         if isinstance(method, ast.FunctionDef) and method.name == "__init__":
             return _call(node.name, _parameters(method.args, 1), "")
@@ -92,7 +92,7 @@ def _constructor(node: ast.ClassDef) -> str:
 
 
 def _field(node: ast.AnnAssign) -> str:
-    """A field of a dataclass as a parameter: `field(default=x)` is x, `field(default_factory=f)` is f()."""
+    """Return a dataclass field as a parameter: `field(default=x)` is x, `field(default_factory=f)` is f()."""
     default = f" = {ast.unparse(node.value)}" if node.value is not None else ""
     if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "field":
         given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.value.keywords}
@@ -101,7 +101,7 @@ def _field(node: ast.AnnAssign) -> str:
 
 
 def _parameters(arguments: ast.arguments, first: int) -> list[str]:
-    """From the one numbered `first`, each with its type and default."""
+    """Return the parameters from index `first` on, each with its type and default."""
     places = [*arguments.posonlyargs, *arguments.args]
     defaults = [*[None] * (len(places) - len(arguments.defaults)), *arguments.defaults]
     written = [_parameter(place, default) for place, default in zip(places, defaults)][first:]
@@ -129,13 +129,13 @@ def _code(text: str) -> str:
 
 
 def _text(docstring: str | None) -> str:
-    """A docstring as Markdown: paragraphs that explain names line by line become lists."""
+    """Return a docstring as Markdown: paragraphs that explain names line by line become lists."""
     paragraphs = re.split(r"\n\s*\n", _escaped(docstring or ""))
     return "\n\n".join(_list(paragraph.splitlines()) for paragraph in paragraphs)
 
 
 def _list(lines: list[str]) -> str:
-    """Lines of one paragraph: items, and a last sentence; as they are if it is no list."""
+    """Return a paragraph's lines as list items and a last sentence, or unchanged if it is no list."""
     if any(not re.match(rf"{EXPLAINED}|\s|Raises |Returns ", line) for line in lines):
         return "\n".join(lines)
     written, last = [], ""
@@ -152,14 +152,14 @@ def _list(lines: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """With no HTML outside of code."""
+    """Escape HTML outside of code."""
     return "`".join(
         part if index % 2 else part.replace("<", "&lt;") for index, part in enumerate(text.split("`"))
     )
 
 
 def main() -> int:
-    """The status: 1 where --check finds another page than there is."""
+    """Return the exit status: 1 if --check finds the page out of date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if it is out of date")
     check = parser.parse_args().check

@@ -1,6 +1,6 @@
-"""System packages on machines of the Debian family: root installs them, others are told what to install.
+"""System packages on Debian-like machines. Only root installs them; other users are told what to install.
 
-Never sudo: a set-up that stops to ask for a password is no set-up.
+Never uses sudo: a setup must not stop to ask for a password.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import subprocess
 
 
 def can_install() -> bool:
-    """Whether this process may install packages with apt-get."""
+    """Return whether this process may install packages with apt-get."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def install(*packages: str) -> bool:
-    """Install packages with apt-get, fetching the package lists if need be; whether it worked."""
+    """Install packages with apt-get, after updating the package lists if needed. Returns whether it
+    worked."""
     command = ["apt-get", "-qq", "install", "--yes", "--no-install-recommends", *packages]
     return _quiet(command) or (_quiet(["apt-get", "-qq", "update"]) and _quiet(command))
 

@@ -1,8 +1,8 @@
-"""Brings .venv up to date: ROS 2 from the Python package index, vla_accel_msgs, the package itself, OpenGL.
+"""Bring .venv up to date: ROS 2 from the Python package index, vla_accel_msgs, the package itself, OpenGL.
 
-Stages, each stamped in .venv/stamps with a digest of what it depends on and repeated only when that changes,
-so that a second call takes a fraction of a second. A stage that fails leaves no stamp and says why. Runs on
-the machine's Python before anything is installed: standard library only.
+Each stage has a stamp in .venv/stamps with a digest of its inputs and runs only when that changes, so that a
+second call takes a fraction of a second. A stage that fails leaves no stamp and says why. The script runs on
+the machine's Python before anything is installed, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMPS = VENV / "stamps"
 REQUIREMENTS = ROOT / "requirements"
-INTERFACES = ROOT / "test" / "interfaces"  # of packages that the index does not have
+INTERFACES = ROOT / "test" / "interfaces"  # interface packages that the index does not have
 
 
 def digest(*parts: Path | str) -> str:
-    """SHA-256 over strings and the contents of files; a folder stands for all files below it."""
+    """Return the SHA-256 over strings and file contents; a folder stands for all files below it."""
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):
@@ -45,7 +45,7 @@ def digest(*parts: Path | str) -> str:
 
 
 def stage(name: str, doing: str, stamp: str, work: Callable[[], None]) -> None:
-    """Do the work unless the stage's stamp says that it was done for the same inputs."""
+    """Do the work unless the stage's stamp shows that it was done for the same inputs."""
     path = STAMPS / name
     if path.exists() and path.read_text() == stamp:
         return
@@ -59,7 +59,7 @@ def stage(name: str, doing: str, stamp: str, work: Callable[[], None]) -> None:
 
 
 def run(name: str, command: list[str | Path], environment: dict[str, str] | None = None) -> None:
-    """Run a command: its output goes to the terminal, or to a log whose end is shown on failure."""
+    """Run a command. Its output goes to the terminal, or to a log whose end is shown on failure."""
     log = VENV / "logs" / f"{name}.txt"
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as output:
@@ -74,7 +74,8 @@ def run(name: str, command: list[str | Path], environment: dict[str, str] | None
 
 
 def check_machine() -> None:
-    """Refuse a machine the wheels do not fit; bring, or name, what compiling the messages needs."""
+    """Exit on a machine that the wheels do not fit. Install, or name, the packages that compiling the
+    messages needs."""
     machine = f"{platform.system()} {platform.machine()}"
     if machine != "Linux x86_64":
         sys.exit(
@@ -101,20 +102,20 @@ def make_venv() -> None:
 
 
 def install(name: str, *arguments: str | Path) -> None:
-    """pip install under the constraints."""
+    """Run pip install under the constraints."""
     pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check"]
     run(name, [*pip, "-c", REQUIREMENTS / "constraints.txt", *arguments])
 
 
 def install_wheels() -> None:
-    install("wheels", "pip")  # the resolver of a distribution's pip can be too old to end
+    install("wheels", "pip")  # the resolver in a distribution's pip can be too old to finish
     cmake = [] if shutil.which("cmake") else ["cmake"]
     install("wheels", "-r", REQUIREMENTS / "venv.txt", *cmake)
     relocate_exports()
 
 
 def relocate_exports() -> None:
-    """The wheels' CMake exports name the Python of the machine that built them; name this one instead."""
+    """Replace the build machine's Python paths in the wheels' CMake exports with this machine's."""
     query = "import sysconfig, numpy; print(sysconfig.get_paths()['include']); print(numpy.get_include())"
     found = subprocess.run([PYTHON, "-c", query], check=True, capture_output=True, text=True)
     python_include, numpy_include = found.stdout.split("\n")[:2]
@@ -134,7 +135,7 @@ def _relocated(place: str, python_include: str, numpy_include: str) -> str:
 
 
 def build_interfaces(name: str, *packages: str) -> None:
-    """colcon builds interface packages straight into .venv, where Python and the loader already look."""
+    """Build interface packages with colcon, directly into .venv, where Python and the loader look."""
     if not packages:
         return
     work = VENV / "colcon" / name
@@ -143,7 +144,7 @@ def build_interfaces(name: str, *packages: str) -> None:
         **os.environ,
         "AMENT_PREFIX_PATH": str(VENV),
         "CMAKE_PREFIX_PATH": str(VENV),
-        "COLCON_HOME": str(work),  # the user's colcon defaults stay out
+        "COLCON_HOME": str(work),  # ignore the user's colcon defaults
         "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
     colcon: list[str | Path] = [VENV / "bin" / "colcon", "--log-base", work / "log", "build"]
@@ -154,7 +155,7 @@ def build_interfaces(name: str, *packages: str) -> None:
 
 
 def not_installed(packages: list[Path]) -> list[str]:
-    """Those of the interface packages whose namesakes .venv does not have from elsewhere."""
+    """Return the interface packages that .venv does not have from elsewhere."""
     query = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n)))"
     names = [package.name for package in packages]
     built = VENV / "colcon" / "interfaces" / "build"
@@ -176,7 +177,7 @@ def main() -> None:
 
     checkout = os.open(ROOT, os.O_RDONLY)
     fcntl.flock(checkout, fcntl.LOCK_EX)  # a second make waits for the first
-    # A virtual environment's scripts name its Python and its own place: neither can change under it.
+    # The scripts of a virtual environment contain its Python and its path, so both must stay the same.
     interpreter = digest(sys.version, str(ROOT))
     wheels = digest(
         interpreter, REQUIREMENTS / "constraints.txt", REQUIREMENTS / "robot.txt", REQUIREMENTS / "venv.txt"

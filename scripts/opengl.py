@@ -1,8 +1,8 @@
-"""Provides an OpenGL that draws without a display, for the simulated robot.
+"""Provide an OpenGL that draws without a display, for the simulated robot.
 
-Most machines have one. Else root installs OSMesa (or Mesa's EGL where a distribution has dropped OSMesa);
-anybody else on a machine of the Debian family gets OSMesa unpacked into .venv/gl, with links in .venv/lib,
-where .venv's Python looks for libraries. The simulator itself is asked whether it worked.
+Most machines have one. Otherwise root installs OSMesa (or Mesa's EGL where a distribution has dropped
+OSMesa); for other users on a Debian-like machine OSMesa is unpacked into .venv/gl, with links in .venv/lib,
+where .venv's Python looks for libraries. The simulator itself tests whether it works.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def provide(venv: Path) -> None:
 
 
 def draws(venv: Path) -> bool:
-    """Whether the simulator can draw a picture."""
+    """Return whether the simulator can draw a picture."""
     command = [str(venv / "bin" / "python"), "-c", DRAW]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
 
 
 def unpack(venv: Path) -> None:
-    """OSMesa and what it needs that is not installed, downloaded and unpacked without root."""
+    """Download OSMesa and its missing dependencies, and unpack them without root."""
     folder = venv / "gl"
     shutil.rmtree(folder, ignore_errors=True)
     lists, downloads = folder / "lists", folder / "downloads"

@@ -246,6 +246,8 @@ def pipelines() -> Iterator[Claim]:
     yield PERFORMANCE, "| staggered >= 5 x", [None, *figures]
     order = [staggered[system, steps] for steps in (10, 5) for system in ("sequential", "staggered")]
     gains = [[row["chunks_s"]] + ([row["gain"]] if row["system"] == "staggered" else []) for row in order]
+    longer = ten["age_p50_ms"] / before["age_p50_ms"]
+    yield STAGGERED, "`staggered: S` denoises up to S chunks at once,", [ten["gain"], longer]
     yield STAGGERED, "| finished chunks a second |", [figure for pair in gains for figure in pair]
     ages = [row[name] for row in order for name in ("age_p50_ms", "age_p99_ms")]
     yield STAGGERED, "| from a chunk's beginning to its end,", ages
@@ -263,6 +265,9 @@ def loading_and_precision() -> Iterator[Claim]:
         policy = one(bundled, precision=precision, dtype="float32")
         errors = [100 * row["to_float32"] for row in (*both, policy)]
         yield PERFORMANCE, f"| {precision} |", [*times, *errors, policy["max_mrad"]]
+    rounded = [one(bundled, precision=name, dtype="bfloat16") for name in ("exact", "fp8", "int8", "int4")]
+    errors = [100 * row["to_float32"] for row in rounded]
+    yield PERFORMANCE, "The bundled policy in bfloat16,", errors
 
 
 def offload() -> Iterator[Claim]:
@@ -272,6 +277,10 @@ def offload() -> Iterator[Claim]:
     took_ms = one(result("engine")["cases"], kind="pi0", views=views)["ours"]["encode"]["p50_ms"]
     figures = [views * vision.tokens, gigabytes, took_ms, 1e3 * gigabytes / took_ms]
     yield OFFLOAD, f"| pi0's encoder, {views} views, H200 |", figures
+    towers = {tower["tower"]: tower for tower in result("offload")["towers"]}
+    all_of_it = one(towers["pi0"]["cases"], streamed=27, slots=3)
+    shown = [all_of_it["p50_ms"], towers["pi0"]["resident_ms"], None]
+    yield OFFLOAD, "**On a large GPU it costs time.**", shown
     for tower in result("offload")["towers"]:
         yield OFFLOAD, f"| {tower['tower']}, none |", [tower["resident_ms"]]
         for streamed, slots in OFFLOADED[tower["tower"]]:
@@ -291,6 +300,13 @@ def streams() -> Iterator[Claim]:
             figures = [case["vision"]["hz"], chunks["hz"], chunks["interval"]["p99_ms"], first["p50_ms"]]
             figures += [first["p99_ms"], case["tokens_hz"], case["saturated"]["against_first"]]
             yield STREAMING, named, figures
+
+
+def streams_in_short() -> Iterator[Claim]:
+    grouped, fresh = (result(name)["cases"][1] for name in ("stream_text_groups", "stream_fresh"))
+    figures = [grouped["chunks"]["hz"], grouped["vision"]["hz"], grouped["tokens_hz"]]
+    figures += [fresh["first_chunk"]["p99_ms"], fresh["chunks"]["hz"], fresh["tokens_hz"]]
+    yield STREAMING, "On an H200 one lane makes", figures
 
 
 def partitions() -> Iterator[Claim]:
@@ -316,6 +332,9 @@ def processes() -> Iterator[Claim]:
         figures += [times["command"][p] for p in ("p50_ms", "p99_ms")]
         figures += [case["commands"]["hz"], case["chunks"]["follow"]["p50_ms"]]
         yield STREAMING, f"| pi0, `{case['way']}`, through processes, {how} |", figures
+    (fresh,) = result("processes")["cases"]
+    taken = [fresh["image_to"]["command"][p] for p in ("p50_ms", "p99_ms")]
+    yield STREAMING, "`staggering: fresh` takes", [*taken, None, None]
 
 
 def robots_on_a_gpu() -> Iterator[Claim]:
@@ -342,7 +361,7 @@ def fleet_scheduler() -> Iterator[Claim]:
     first, second = again["seeds"]
     figures = [again["expected"], again["most"], 100 * again["error"], first["most"], second["most"]]
     figures += [first["expected"], second["expected"], 100 * abs(again["error_beside"]), None]
-    yield SCHEDULER, "were measured by themselves), `staggered: 16` and `seats_by_load`:", figures
+    yield SCHEDULER, "Expected before any robot was tried:", figures
     for found, named in zip(
         result("fleet_admission_batches")["admission"],
         ("`staggered=16,seats_by_load=true`", "`batches` of four frames"),
@@ -374,7 +393,10 @@ def fleet_scheduler() -> Iterator[Claim]:
         of = " (9 s)" if at >= len(found["windows"]) - 2 else ""
         figures = [row[f"{who}_{p}_ms"] for who in ("measured", "model") for p in ("p50", "p99")]
         yield SCHEDULER, f"| {row['robots']} robots, seed {row['seed']}{of} |", figures
-    for row in result("fleet_decision")["steps"]:
+    decisions = result("fleet_decision")["steps"]
+    slowest = max(row["cpu_ms"]["p99"] for row in decisions)
+    yield SCHEDULER, "A step of the scheduler with", [1000, slowest, None]
+    for row in decisions:
         figures = [row["cpu_ms"]["p50"], row["cpu_ms"]["p99"]]
         yield SCHEDULER, f"| {row['fleet']}: `{row['policy']}` |", figures
     names = {"none": "well", "slow": "three times as slow", "stalling": "stands still"}
@@ -426,7 +448,7 @@ def own_path() -> Iterator[Claim]:
         both = case["engine"], case["plain"]
         yield PERFORMANCE, begins, [times[name] for times in both for name in ("p50_ms", "p99_ms")]
     (two,) = (case for case in captured if case["views"] == 2)
-    yield README, "to the bit what plain torch computes", [two["engine"]["p50_ms"], two["plain"]["p50_ms"]]
+    yield README, "| SmolVLA in captured stages |", [two["engine"]["p50_ms"], two["plain"]["p50_ms"]]
 
 
 def high_rate() -> Iterator[Claim]:
@@ -439,6 +461,9 @@ def high_rate() -> Iterator[Claim]:
         figures = [row[name] for name in ("chunks_hz", "followed_hz", "commands_hz")]
         figures += [*(row[f"{name}_ms"] for name in names), row["cpu_percent"]]
         yield HIGH_RATE, f"| whole, {row['joints']} joints |", figures
+    written = found["whole"][0]
+    shown = [written["chunks_hz"], written["write_to_follow_p50_ms"]]
+    yield HIGH_RATE, "A model in captured stages,", shown
     loads = [found[f"load_{when}"][0] for when in ("before", "after")]
     date = [float(part) for part in found["date"][:10].split("-")]
     yield HIGH_RATE, "Load", [*loads, found["machine"]["cores"], *date]
@@ -645,6 +670,11 @@ def eight_bits() -> Iterator[Claim]:
     for row in result("precision_w8a8")["cases"]:
         times = [row[name]["p50_ms"] for name in ("encode", "prefill", "denoise", "total")]
         yield PRECISION, f"| measured, {row['precision']} |", [*times, 100 * row["to_float32"]]
+    whole = {row["precision"]: row["total"]["p50_ms"] for row in result("precision_w8a8")["cases"]}
+    moved = one(found["errors"]["rows"], precision="w8a8, calibrated")["over_moved"]
+    played = one(found["success"]["rows"], way="euler 10, w8a8, calibrated")
+    shown = [whole["w8a8"], whole["exact"], 100 * moved, played["won"], played["n"]]
+    yield PRECISION, "- **Speed.**", shown
     boards = {"orin-agx-64": "Orin AGX", "h200": "H200"}
     for row in found["predicted"]["rows"]:
         if row["kind"] == "pi05":
@@ -736,6 +766,7 @@ PARTS = (
     loading_and_precision,
     offload,
     streams,
+    streams_in_short,
     partitions,
     processes,
     robots_on_a_gpu,

@@ -1,7 +1,7 @@
 """Vision-Language-Action models in real time on one GPU, for ROS 2.
 
-What a program needs to run a policy is here, and is imported when it is asked for: `Observation`, `Chunk` and
-`Contract` need no torch, and nothing here needs ROS.
+These are the names that a program needs to run a policy. Each is imported when it is first used:
+`Observation`, `Chunk` and `Contract` need no torch, and nothing here needs ROS.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODULES = {
     "load_policy": "vla_accel_ros.models.checkpoints.checkpoint",
     "with_statistics": "vla_accel_ros.models.checkpoints.checkpoint",
 }
-"""Public name -> the module it is defined in."""
+"""Public name -> the module that defines it."""
 
 __all__ = [
     "Chunk",

@@ -1,20 +1,20 @@
-"""What can be added by name: model families, controllers, policies of engines and of fleets, horizons.
+"""Extension points by name: model families, controllers, policies of engines and of fleets, horizons.
 
-This package's own stand in BUILT_IN, so that adding one here is its code and one line below. Another package
-adds its own by an entry point of the same group, and is found once it is installed:
+This package's own are listed in BUILT_IN, so adding one here means its code and one line below. Another
+package adds its own by an entry point of the same group, which is found once the package is installed:
 
     [project.entry-points."vla_accel_ros.model_families"]
     my_family = "my_package.checkpoint:FORMAT"     # a models.checkpoints.formats.Format
     [project.entry-points."vla_accel_ros.controllers"]
     my_gripper = "my_package.kind:KIND"            # a ControllerKind
     [project.entry-points."vla_accel_ros.policies"]
-    my_policy = "my_package.policy:make"           # makes one of a policies.policy.Setup
+    my_policy = "my_package.policy:make"           # makes a policy from an engine.policies.policy.Setup
     [project.entry-points."vla_accel_ros.horizons"]
-    my_horizon = "my_package.horizon:make"         # makes a fleet.horizon.HorizonPolicy of its numbers
+    my_horizon = "my_package.horizon:make"         # makes a fleet.horizon.HorizonPolicy from its numbers
     [project.entry-points."vla_accel_ros.fleet_policies"]
-    my_order = "my_package.order:make"             # makes one of a fleet.policies.policy.FleetSetup
+    my_order = "my_package.order:make"             # makes a policy from a fleet.policies.policy.FleetSetup
 
-Nothing is imported before it is asked for.
+Nothing is imported before it is used.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ FLEET_POLICIES = "vla_accel_ros.fleet_policies"
 
 @dataclass(frozen=True)
 class ControllerKind:
-    """A kind of controller that a contract may name. What a contract needs to know of it is here; its adapter
-    is imported by the trajectory node alone, because it needs ROS.
+    """A kind of controller that a contract may name. It holds what a contract needs to know; only the
+    trajectory node imports the adapter, because that needs ROS.
 
     message: type of its command topic, such as `std_msgs/msg/Float64MultiArray`.
     adapter: `module:Class`, a subclass of nodes.adapters.adapter.Adapter.
-    rates_hz: lowest and highest rate of its commands [Hz]; None for one that interpolates by itself and is
-        sent whole trajectories, so that a contract gives no rate_hz.
+    rates_hz: lowest and highest rate of its commands [Hz]; None for a controller that interpolates and takes
+        whole trajectories, for which a contract gives no rate_hz.
     frame: whether a contract gives the frame_id of its commands.
     """
 
@@ -52,7 +52,7 @@ class ControllerKind:
 
 
 BUILT_IN: Mapping[str, Mapping[str, Any]] = {
-    # In the order in which they are tried: those that say what they are come first.
+    # In the order in which they are tried: formats that name themselves come first.
     MODEL_FAMILIES: {
         "lerobot": "vla_accel_ros.models.pi.lerobot_checkpoint:FORMAT",
         "smolvla": "vla_accel_ros.models.smolvla.checkpoint:FORMAT",
@@ -106,18 +106,19 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "aged_remaining": "vla_accel_ros.fleet.policies.remaining:AgedRemaining",
     },
 }
-"""Group -> name -> the thing, or where it is as an entry point writes it."""
+"""Group -> name -> the object, or its reference as `module:name`."""
 
 
 def names(group: str) -> tuple[str, ...]:
-    """What there is: this package's own in their order, then what other packages add, sorted."""
+    """Return the names in a group: this package's own in order, then those of other packages, sorted."""
     return (*BUILT_IN[group], *sorted(_added(group).keys() - BUILT_IN[group].keys()))
 
 
 def find(group: str, name: str) -> Any:
-    """What is called `name` in a group.
+    """Return the object called `name` in a group.
 
-    Raises ValueError, one sentence, if there is none, if two packages provide it, or if its import fails.
+    Raises ValueError, with one sentence, if there is none, if two packages provide it, or if its import
+    fails.
     """
     built_in, added = BUILT_IN[group], _added(group).get(name, ())
     providers = [*(["vla_accel_ros"] if name in built_in else []), *map(_provider, added)]
@@ -135,7 +136,7 @@ def find(group: str, name: str) -> Any:
         return load(found) if isinstance(found, str) else found
     try:
         return added[0].load()
-    except Exception as error:  # whatever a foreign module raises while it is imported
+    except Exception as error:  # a foreign module may raise anything when it is imported
         raise ValueError(
             f"{name!r} of {group}, provided by {providers[0]} as {added[0].value}, cannot be imported "
             f"({error!r}); mend or uninstall that package."
@@ -143,7 +144,8 @@ def find(group: str, name: str) -> Any:
 
 
 def controller_kind(name: str) -> ControllerKind:
-    """The kind of controller of that name; raises ValueError as find does, or if it is something else."""
+    """Return the kind of controller of that name. Raises ValueError as find does, or if it is no
+    ControllerKind."""
     found = find(CONTROLLERS, name)
     if not isinstance(found, ControllerKind):
         raise ValueError(
@@ -153,7 +155,7 @@ def controller_kind(name: str) -> ControllerKind:
 
 
 def load(reference: str) -> Any:
-    """The object at `module:name`. Raises ValueError if it cannot be imported."""
+    """Return the object at `module:name`. Raises ValueError if it cannot be imported."""
     module, _, name = reference.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
@@ -165,7 +167,8 @@ def load(reference: str) -> Any:
 
 @functools.cache
 def _added(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
-    """What other packages add, by name; more than one where they disagree. Read once for a process."""
+    """Return what other packages add, by name; several entries if packages conflict. Cached for the
+    process."""
     added: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in entry_points(group=group):
         if entry not in added.get(entry.name, ()):  # one package may be on the path twice

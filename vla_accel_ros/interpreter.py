@@ -1,7 +1,7 @@
-"""How Python runs in a process whose threads wait for a GPU, a sensor or a camera.
+"""Settings of the Python interpreter for threads that wait for a GPU, a sensor or a camera.
 
-Such a thread must have the interpreter soon when that is there. So it is passed on after SWITCH_S; and what a
-process has loaded is looked at by the garbage collector no more: a look at all of it stops every thread for
+Such a thread must get the interpreter lock soon after its event, so the lock switches after SWITCH_S. The
+garbage collector no longer scans the objects that were loaded at startup: a full scan stops every thread for
 some 0.1 s (bench/interpreter.py).
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 
 SWITCH_S = 1e-4
-"""How long a thread keeps the interpreter while others wait for it, for sys.setswitchinterval; Python's own
+"""How long a thread keeps the interpreter lock while others wait, for sys.setswitchinterval; Python's default
 is 5 ms."""
 
 
 def keep_loaded() -> None:
-    """Collect the garbage there is, and look at all other objects no more, until gc.unfreeze."""
+    """Collect garbage, then exempt all present objects from collection until gc.unfreeze."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

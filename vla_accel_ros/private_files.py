@@ -1,8 +1,9 @@
-"""Files of this user alone in a folder that everybody shares, as /tmp is.
+"""Files that only this user can use, in a shared folder such as /tmp.
 
-There another user can make what we are about to open: a link to a file of ours that would be overwritten or
-locked, or the folder itself, to end us whenever it suits. So the folder is this user's with mode 0700, files
-are opened within it and never through a link, and what is there and is not ours is refused.
+Another user can create there what we are about to open: a link to one of our files, which would then be
+overwritten or locked, or the folder itself, to stop us at will. So the folder belongs to this user with mode
+0700, files are opened relative to it and never through a link, and anything that belongs to another user is
+refused.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def private_folder(purpose: str) -> Path:
-    """The folder for a purpose: vla_accel_ros-<purpose>-<uid> where temporary files go."""
+    """Return the folder for a purpose: vla_accel_ros-<purpose>-<uid> in the temporary directory."""
     return Path(tempfile.gettempdir()) / f"vla_accel_ros-{purpose}-{os.geteuid()}"
 
 
 def open_private(purpose: str, name: str) -> IO[str]:
-    """A file in that folder, to be locked; both are made if they are not there, and what is there is kept.
+    """Open a file in that folder, for locking. Both are created if missing; existing content is kept.
 
-    Raises RuntimeError, one sentence, where the folder or the file is not a plain one of this user's.
+    Raises RuntimeError, with one sentence, if the folder or the file is not a plain one that belongs to this
+    user.
     """
     folder = private_folder(purpose)
     with suppress(FileExistsError):
@@ -41,7 +43,7 @@ def open_private(purpose: str, name: str) -> IO[str]:
 
 
 def _opened(path: Path, flags: int, right: Callable[[int], bool], within: int | None = None) -> int:
-    """A descriptor of what is ours and of the right kind. within: that of its folder, if it is a file."""
+    """Return a descriptor, after checking owner and kind. within: the folder's descriptor, for a file."""
     try:
         descriptor = os.open(path if within is None else path.name, flags | _PLAIN, 0o600, dir_fd=within)
     except OSError as error:

@@ -1,13 +1,11 @@
-"""What this process did lately: micro-batches, uploads, callbacks, publishes, deadlines, in one bounded ring.
+"""A bounded ring of this process's recent events: micro-batches, uploads, callbacks, publishes, deadlines.
 
-Always on, so that what went wrong can be looked at afterwards (`vla trace`). An event is a tuple that is
-appended to a deque: any thread writes, nobody waits, the oldest is forgotten. Times are nanoseconds of the
-machine's monotonic clock, which all its processes share. There is one ring for a process, `TIMELINE`, as
-there is one clock, one interpreter and mostly one GPU: whoever does something worth knowing writes one line,
-and needs no handle on who will read it.
+Always on, so that a problem can be examined afterwards (`vla trace`). An event is a tuple appended to a
+deque: any thread writes, none waits, and the oldest events are dropped. Times are nanoseconds of the
+machine's monotonic clock, which all its processes share. There is one ring for a process, `TIMELINE`, so a
+writer needs one line and no handle.
 
-A frame is followed by its flow, a number made of its image's capture time, which goes with it from the camera
-to the command (`flow`).
+A flow follows a frame from camera to command: a number made from its image's capture time (`flow`).
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from typing import NamedTuple
 MOST = 32768
 """Events that are kept: some 20 s of a robot at 30 Hz, 9 MB."""
 MOST_SCANNED, MOST_TOLD = 4096, 512
-"""Of a page: it takes a node about a millisecond."""
+"""Limits of one page, which takes a node about a millisecond."""
 
 Flows = tuple[int, ...]
 Detail = str | int | tuple[str | int, ...]
-"""Words of a tuple are put together when somebody reads them, without those that are empty."""
+"""The words of a tuple are joined when the event is read; empty words are left out."""
 
 _Entry = tuple[int, int, str, str, Flows, Detail]
 """begin_ns, end_ns, track, name, flows, detail."""
@@ -42,8 +40,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class Event(NamedTuple):
-    """Something that happened. track: "lane main", "loop vision", "topic /action_chunk", ... An instant ends
-    when it begins. flows: the frames it belongs to. detail: what else is known of it."""
+    """An event. track: "lane main", "loop vision", "topic /action_chunk", ... An instant has end_ns equal to
+    begin_ns. flows: the frames that it belongs to. detail: further information."""
 
     track: str
     name: str
@@ -55,8 +53,8 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """Some of the events. oldest_ns: end of the oldest that is kept, 0 without any. next: position of the
-    page after, and `more`: whether there is one."""
+    """A part of the events. oldest_ns: end of the oldest kept event, 0 without any. next: position of the
+    next page. more: whether there is a next page."""
 
     events: tuple[Event, ...]
     oldest_ns: int
@@ -66,8 +64,8 @@ class Page:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one process did. process: its name, see `process_name`; nodes: of it. monotonic_ns, ros_ns: one
-    instant by both clocks. oldest_ns: since when the events are all there are."""
+    """The events of one process. process: see `process_name`. nodes: in the process. monotonic_ns, ros_ns:
+    one instant in both clocks. oldest_ns: from then on no event is missing."""
 
     process: str
     nodes: tuple[str, ...]
@@ -78,7 +76,7 @@ class Recorded:
 
 
 class Timeline:
-    """A ring of events. Safe to use from several threads. clock_ns: monotonic nanoseconds."""
+    """A ring of events. Thread-safe. clock_ns: monotonic nanoseconds."""
 
     def __init__(self, most: int = MOST, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = clock_ns
@@ -95,22 +93,22 @@ class Timeline:
         flows: Flows = (),
         detail: Detail = "",
     ) -> None:
-        """Something went on from begin_ns to end_ns, None = now."""
+        """Record an event from begin_ns to end_ns, None = now."""
         end_ns = self.now_ns() if end_ns is None else end_ns
         self._write((begin_ns, end_ns, track, name, flows, detail))
 
     def instant(self, track: str, name: str, flows: Flows = (), detail: Detail = "") -> None:
-        """Something happens now."""
+        """Record an event that happens now."""
         now_ns = self.now_ns()
         self._write((now_ns, now_ns, track, name, flows, detail))
 
     def add_source(self, source: Callable[[], Iterable[Event]]) -> None:
-        """A method that tells, as a page is read, some events that were not known before: of a GPU. It is
-        forgotten with its object."""
+        """Add a method that returns new events whenever a page is read, such as those of a GPU. It is held by
+        a weak reference."""
         self._sources.append(weakref.WeakMethod(source))
 
     def events(self, since_ns: int = 0) -> list[Event]:
-        """Those that ended at since_ns or later, in the order in which they were written."""
+        """Return the events that ended at since_ns or later, in the order of writing."""
         position, found = 0, list[Event]()
         while True:
             page = self.page(since_ns, position)
@@ -120,9 +118,10 @@ class Timeline:
             position = page.next
 
     def page(self, since_ns: int = 0, position: int = 0) -> Page:
-        """The next events from a position on that ended at since_ns or later; position 0 = the oldest."""
+        """Return the next events from a position on that ended at since_ns or later; position 0 = the
+        oldest."""
         grown = self._ask_sources()
-        kept = list(self._ring)  # one operation of the interpreter: no other thread appends meanwhile
+        kept = list(self._ring)  # atomic: one operation of the interpreter
         if not kept:
             return Page((), 0, position, False)
         (_, oldest_ns, *_), oldest = kept[0]
@@ -136,15 +135,16 @@ class Timeline:
         return Page(events, oldest_ns, last + 1, grown or last < newest)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all events."""
         self._ring.clear()
 
     def _write(self, entry: _Entry) -> None:
-        """Number and append it: one operation of the interpreter, so that numbers are in the ring's order."""
+        """Number and append an entry in one operation of the interpreter, so that numbers follow the ring's
+        order."""
         self._ring.extend(zip((entry,), self._numbers))
 
     def _ask_sources(self) -> bool:
-        """Whether they told something, and so may have more."""
+        """Collect events from the sources. Returns whether there were any, so there may be more."""
         grown = False
         for reference in tuple(self._sources):
             source = reference()
@@ -167,12 +167,12 @@ def _words(detail: Detail) -> str:
 
 
 TIMELINE = Timeline()
-"""Of this process."""
+"""The ring of this process."""
 
 
 def flow(stamp_ns: int, robot: str = "") -> int:
-    """The number of a frame: its capture time in nanoseconds of the ROS clock, and whose it is where several
-    share an engine."""
+    """Return a frame's number: its capture time in nanoseconds of the ROS clock, combined with the robot's
+    name if several robots share an engine."""
     return stamp_ns ^ _number_of(robot) if robot else stamp_ns
 
 
@@ -195,16 +195,17 @@ def _token(pid: int) -> str:
 
 
 def process_name() -> str:
-    """Of this one: "<boot of the machine> <number> <token>". Processes of one boot have one monotonic clock;
-    those of two containers may have one number."""
+    """Return this process's name: "<boot of the machine> <pid> <token>". Processes of one boot share one
+    monotonic clock; processes of two containers may have the same pid."""
     pid = os.getpid()
     return f"{_boot()} {pid} {_token(pid)}"
 
 
 def merged(records: Sequence[Recorded]) -> list[Recorded]:
-    """Each process once, with all its nodes, until the first was asked, in the clock of its machine.
+    """Return each process once, with all its nodes, up to the time of the first query, in the first record's
+    clock.
 
-    Clocks of other machines are put beside it by ROS time, which is as good as their ROS times agree.
+    Clocks of other machines are aligned by ROS time, which is only as accurate as their ROS times agree.
     """
     found: dict[str, Recorded] = {}
     for record in records:

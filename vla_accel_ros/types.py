@@ -1,7 +1,7 @@
-"""What crosses the engine's boundary: an Observation in, a Chunk out.
+"""The types at the engine's boundary: an Observation in, a Chunk out.
 
-Both are numpy and nothing else, so that sensing, control and the nodes can speak of them without importing
-torch. They are frozen: a loop may hand one to another thread without a copy.
+Both need only numpy, so that sensing, control and nodes can use them without torch. They are frozen: one
+thread may pass one to another without a copy.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ def _always() -> bool:
 
 
 class Torn(RuntimeError):
-    """The images of an observation were overwritten before their pixels were taken: observe the next one."""
+    """The images of an observation were overwritten before their pixels were read; use the next
+    observation."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the robot's cameras and joints said at one instant.
+    """What the robot's cameras and joints reported at one instant.
 
-    images: policy image name (`base_0_rgb`, ...) -> uint8 [H, W, 3], RGB. A camera that is missing is absent.
-    state: float32 [D], the joints in the contract's order, in the contract's units, not normalised.
+    images: policy image name (`base_0_rgb`, ...) -> uint8 [H, W, 3], RGB. A missing camera is absent.
+    state: float32 [D], the joints in the contract's order and units, not normalised.
     instruction: what the robot was told to do.
     stamp_ns: capture time of the oldest image, in nanoseconds of the ROS clock.
-    intact: whether the images are still those that were observed. They may lie in memory that the cameras'
-        processes write; who has taken the pixels asks then, and throws away what came of a no.
-    stamps_ns: image name -> its capture time, where that is known.
-    robot: whose it is, where several share an engine.
+    intact: whether the images are still those that were observed. They may lie in shared memory that a camera
+        process writes; ask after reading the pixels, and discard the result if it returns False.
+    stamps_ns: image name -> its capture time, where known.
+    robot: the robot's name, where several share an engine.
     """
 
     images: Mapping[str, np.ndarray]
@@ -44,19 +45,20 @@ class Observation:
     robot: str = ""
 
     def check_intact(self) -> None:
-        """To be called once the pixels were taken. Raises Torn if the images were overwritten until now."""
+        """Call it after reading the pixels. Raises Torn if the images have been overwritten."""
         if not self.intact():
             raise Torn(f"the images of {self.stamp_ns} were overwritten: use the next")
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a chunk was made to agree with; beside prefix, state and noise all it takes to compute it again.
+    """What a chunk was made to agree with. With prefix, state and noise it is all that is needed to compute
+    the chunk again.
 
     method: "guidance" (models.flow.rtc) or "trained" (models.flow.committed).
     actions: float32 [n, D], absolute, in the contract's units, due with the chunk's first n actions.
-    delay: leading actions that are past when the chunk comes.
-    end, schedule, jacobian, max_weight: see models.flow.rtc.Guidance; of "trained", n, "", "" and 0.
+    delay: leading actions that are past when the chunk arrives.
+    end, schedule, jacobian, max_weight: see models.flow.rtc.Guidance; for "trained" they are n, "", "" and 0.
     previous: request_id of the chunk that was being executed.
     """
 
@@ -76,16 +78,15 @@ class Chunk:
 
     actions: float32 [H, D], absolute positions in the contract's order; actions[i] is due at
         stamp_ns + (i + 1) * step_dt_s, so that an observation and its first action are one step apart.
-    stamp_ns: capture time of the observation it answers, not of its computation.
-    kv_version: version of the prefix it was computed from; versions only grow.
+    stamp_ns: capture time of its observation, not of its computation.
+    kv_version: version of the prefix that it was computed from; versions only grow.
     request_id: number of the action request, unique within an engine.
-    update_magnitudes: float32 [H], RMS of the last denoising update of each action, normalised units.
-    agreement: what it was made to agree with, None when it is free.
-    state: float32 [D], the joints that the network was given with the request; None when it had them with the
-        images.
-    step_magnitudes: float32 [S, H], as update_magnitudes of every denoising step; None where there are none.
-    step_states: float32 [S, D], the joints that each denoising step was given; None where all had `state`.
-    execution_horizon: how many leading actions may be executed before another comes, 1 to H; None = all.
+    update_magnitudes: float32 [H], RMS of the last denoise update of each action, in normalised units.
+    agreement: what it was made to agree with, None if it is free.
+    state: float32 [D], the joints given to the network with the request; None if it got them with the images.
+    step_magnitudes: float32 [S, H], as update_magnitudes for every denoise step; None if there are none.
+    step_states: float32 [S, D], the joints given to each denoise step; None if all used `state`.
+    execution_horizon: how many leading actions may be executed before the next chunk, 1 to H; None = all.
     """
 
     actions: np.ndarray
@@ -107,7 +108,7 @@ class Chunk:
 
     @property
     def executed(self) -> int:
-        """How many of them may be executed."""
+        """How many actions may be executed."""
         return self.horizon if self.execution_horizon is None else self.execution_horizon
 
     def due_ns(self, index: int) -> int:
@@ -115,10 +116,10 @@ class Chunk:
         return self.stamp_ns + round((index + 1) * self.step_dt_s * 1e9)
 
     def rest(self, stamp_ns: int) -> np.ndarray:
-        """What is left of it at stamp_ns, as a chunk observed then would have it: float [h, D], h <= H.
+        """Return what is left at stamp_ns, as a chunk observed then would have it: float [h, D], h <= H.
 
-        Where stamp_ns lies between two due times, actions are interpolated. Raises ValueError for a stamp
-        before the chunk's own.
+        Between two due times, actions are interpolated. Raises ValueError if stamp_ns is before the chunk's
+        own stamp.
         """
         passed = (stamp_ns - self.stamp_ns) / (self.step_dt_s * 1e9)
         passed = round(passed) if abs(passed - round(passed)) < 1e-3 else passed

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import yaml
-from load import pi05_shapes, write_tokenizer, write_weights
+from load import pi_shapes, write_tokenizer, write_weights
 
 from vla_accel_ros.models.config import PI05, GemmaConfig, VisionConfig
 from vla_accel_ros.nodes.environment import demo_contract
@@ -51,7 +51,7 @@ def write_model(folder: Path, robots: int) -> Path:
         horizon=HORIZON,
         image_names=PI05.image_names[:2],
     )
-    write_weights(folder, pi05_shapes(config), None)
+    write_weights(folder, pi_shapes(config), None)
     write_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps({"vla_accel_ros": config.to_json()}))
     for number in range(robots):

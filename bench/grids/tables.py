@@ -26,34 +26,42 @@ PACKAGES = ("torch", "triton", "transformers")
 
 HEAD = """# Sharing forwards: the grids of OxyGen and ActionFlow
 
-Made by `python bench/pipeline.py --tables` from [pipeline.json](../bench/results/pipeline.json), which has
-more columns; what the figures mean is in [performance.md](performance.md). Random weights of the published
-sizes. `-`: not measured.
+Sharing a forward between text and actions, or between frames, gives several times the rate of running
+the same stages one after another. [performance.md](performance.md) says what the figures mean and
+which targets they meet.
+
+`python bench/pipeline.py --tables` makes this page from
+[pipeline.json](../bench/results/pipeline.json), which has more columns. Weights are random, of the
+published sizes. `-`: not measured.
 """
 
 OXYGEN = """## Text beside actions: pi0.5, 2 views, prompts of 20 tokens
 
-S denoising steps, texts of N tokens, k of them a frame, one request a frame. A cell is frames/s, tokens/s,
-and how many times the frames/s of isolated execution of our own stages the first is."""
+S is the number of denoising steps, N the tokens of a text, and k the texts that begin with each
+frame; there is one request a frame. A cell has frames/s, tokens/s, and frames/s relative to isolated
+execution of our own stages."""
 
-ARRIVALS = """Requests that arrive otherwise: a Poisson number with a frame, one on the mean; or one with
-each, of which half want a fifth of N. Frames/s, times isolated execution of the same requests, and texts in a
-forward."""
+ARRIVALS = """Other arrivals: a Poisson number of requests with each frame, one on the mean; or one
+with each frame, of which half want a fifth of N. A cell has frames/s, the same relative to isolated
+execution of the same requests, and the texts in a forward."""
 
-COST = """One request a frame: what batching could reach at best (no text longer than k), and the cost."""
+COST = """One request a frame: the bound (what batching could reach at best, with no text longer than
+k), and the cost."""
 
 PROCESSES = """## Action and text as two processes (OxyGen's "Parallel")
 
-S = 10; frames/s and tokens/s of a frame whose both tasks are done, or of each task by itself."""
+S = 10. A cell has frames/s and tokens/s of frames whose both tasks are done, or of each task alone."""
 
 ACTIONFLOW = """## Frames in one pipeline: OpenVLA-7B's language model
 
-K tokens an action, prompts of L tokens. A cell is frames/s, and the time from a frame to its last token
-(median). Of speculative drafts so many percent of K - 1 tokens are right when a frame is verified by itself;
-`(a of b)`: in this cell a were accepted on the mean, and not the b that the row is named after."""
+K is the tokens of an action, L those of the prompt. A cell has frames/s, and the median time from a
+frame to its last token. The percentage of a speculative row is the share of its K - 1 draft tokens
+that are right when a frame is verified alone. `(a of b)`: in this cell a were accepted on the mean,
+instead of the b that the row is named after."""
 
-FORWARDS = """Milliseconds of a forward: a prompt alone, one with a draft of K - 1 behind it, one decode, a
-prompt with K - 1 riders; and of moving every frame's keys and values by a slot, which is not done."""
+FORWARDS = """Milliseconds of a forward: a prompt alone; a prompt with a draft of K - 1 behind it; one
+decode; a prompt with K - 1 riders. The last column is moving every frame's keys and values by a slot,
+which is not done."""
 
 STAGGERED = """## Chunks begun one step apart: pi0.5, 2 views
 

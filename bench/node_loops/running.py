@@ -77,6 +77,11 @@ class Processes:
         self._pipes[name], self._processes[name] = ours, process
         self._unready.append(name)
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """By name."""
+        return {name: process.pid for name, process in self._processes.items() if process.pid is not None}
+
     def ready(self) -> dict[str, dict[str, Any]]:
         """What each that was started since says when it is ready. Raises RuntimeError for one that fails,
         TimeoutError for a slow one."""

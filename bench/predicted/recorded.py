@@ -90,7 +90,7 @@ def ours() -> Iterator[dict[str, Any]]:
     yield from _here(h200)
     plan = make_plan(MODELS["pi0"], load("h100"), Work())
     yield row(plan, "denoise", 4.67, "docs/performance.md, a trial without a file")
-    yield from _rows_in_8_bits(h200)
+    yield from _rows_in_8_bits(load("h100"))
 
 
 def _engine(device: Device) -> Iterator[dict[str, Any]]:
@@ -114,8 +114,8 @@ def _precision(device: Device) -> Iterator[dict[str, Any]]:
 
 
 def _rows_in_8_bits(device: Device) -> Iterator[dict[str, Any]]:
-    """By the tiles that come with the package. The device file has its numbers of single products, as `vla
-    tune` timed them on the same day."""
+    """Whole stages on an H100, in the tiles that come with the package. The device file has the times of
+    single products, as `vla tune` measured them on that GPU on the same day."""
     for case in _result("precision_w8a8")["cases"]:
         precision, too = case["precision"].partition(", ")[::2]
         if not precision.startswith("w8a8"):
@@ -124,9 +124,7 @@ def _rows_in_8_bits(device: Device) -> Iterator[dict[str, Any]]:
         plan = make_plan(MODELS[case["kind"]], device, work)
         for stage in ("denoise", "whole") if too else ("encode", "prefill", "whole"):
             measured = case["total" if stage == "whole" else stage]["p50_ms"]
-            found = row(
-                plan, stage, measured, "precision_w8a8.json", reason=ROUNDED if stage == "denoise" else ""
-            )
+            found = row(plan, stage, measured, "precision_w8a8.json", reason=ROUNDED if too else "")
             yield {**found, "precision": case["precision"]}
 
 

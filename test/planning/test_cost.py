@@ -23,7 +23,7 @@ from vla_accel_ros.planning.operations import (
     one_pass,
     product,
 )
-from vla_accel_ros.planning.rows import own_rate, rows_us, steps, stores_us, tile
+from vla_accel_ros.planning.rows import own_rate, rows_us, steps, tile
 
 H200 = load("h200")
 BARE = replace(H200, gemm=())
@@ -99,29 +99,18 @@ def test_rows_in_8_bits_are_priced_by_the_tiles_that_engines_launch(dtype: str, 
         config = packaged.pick(shape)
         blocks = -(-shape.rows // config.block_m) * -(-shape.columns // config.block_n)
         chunks, _ = steps(op, H200)
-        assert chunks == pytest.approx(blocks / H200.sms * -(-shape.inner // config.block_k))
+        assert chunks == pytest.approx(max(1, blocks / H200.sms) * -(-shape.inner // config.block_k))
 
 
 def test_blocks_of_rows_in_8_bits_share_processors_but_one_takes_what_it_takes() -> None:
     few, more = rows_of(1, 2048, 16384), rows_of(16, 2048, 16384)  # of one tile of rows
-    unstored = replace(BARE, numbers={**BARE.numbers, "rows_store_g_s": Number(1e9, "measured", "", 0.1)})
-    assert rows_us(few, unstored) == pytest.approx(rows_us(more, unstored), rel=1e-3)
+    assert rows_us(few, BARE) == pytest.approx(rows_us(more, BARE), rel=1e-3)
     untuned = replace(BARE, capability=80)
     twice, once = (steps(rows_of(512, columns, 1152), untuned)[0] for columns in (6912, 3456))
     assert twice == pytest.approx(2 * once) and once % 1  # 216 blocks of 132 processors
     plain, gated = rows_of(544, 16384, 2048), rows_of(544, 32768, 2048, name="gate and up")
     assert plain.by == ROWS and gated.by == GATED
     assert rows_us(gated, BARE) > 1.1 * rows_us(plain, BARE)
-
-
-def test_what_rows_in_8_bits_make_is_stored_after_it_where_that_was_measured() -> None:
-    op, gated = rows_of(544, 2560, 2048), rows_of(544, 32768, 2048, name="gate and up")
-    rate = BARE.value("rows_store_g_s")
-    assert stores_us(op, BARE) == pytest.approx(544 * 2560 / rate / 1e3)
-    assert stores_us(gated, BARE) == pytest.approx(544 * 16384 / rate / 1e3)
-    without = {name: number for name, number in BARE.numbers.items() if name != "rows_store_g_s"}
-    unstored = rows_us(op, replace(BARE, numbers=without))
-    assert rows_us(op, BARE) - unstored == pytest.approx(stores_us(op, BARE))
 
 
 def test_products_of_rows_in_8_bits_are_corrected_by_those_of_their_kernel_alone() -> None:
@@ -139,7 +128,7 @@ def test_rows_in_8_bits_have_the_rate_of_the_device_where_the_kernel_was_not_mea
     plain = product("qkv", 1, 544, 2560, 2048, "int8")
     ours = of_rows([plain])[0]
     assert own_rate(ours, orin) is None and price(ours, orin).us == price(plain, orin).us
-    assert own_rate(ours, H200) == "int8_rows_tflops" and price(ours, H200).us > 3 * price(plain, H200).us
+    assert own_rate(ours, H200) == "int8_rows_tflops" and price(ours, H200).us > 1.2 * price(plain, H200).us
     cuda = (Shape(544, 2560, 2048, "int8", 5 * price(plain, orin).us),)  # as --measure has it, by cuBLAS
     assert price(ours, replace(orin, gemm=cuda)).us == pytest.approx(5 * price(plain, orin).us)
     assert price(ours, replace(BARE, gemm=cuda)).us == price(ours, BARE).us

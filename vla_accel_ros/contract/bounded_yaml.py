@@ -1,8 +1,8 @@
-"""YAML of others: read only where it is short, and its aliases stand for few values.
+"""Reads YAML from others, with limits on its length and on the number of values behind its aliases.
 
-Aliases make a few lines stand for more values than any memory holds, and a merge key (<<) writes them out.
-What they stand for is counted before anything is made of it. PyYAML reads some 100 kB a second, hence the
-bound on the length; libyaml's own loader is faster, and ends the process where a document is nested deeply.
+With aliases a few lines can stand for more values than any memory holds, and a merge key (<<) copies them.
+The values are therefore counted before any is constructed. PyYAML reads some 100 kB a second, hence the limit
+on the length; libyaml's own loader is faster, but crashes the process on a deeply nested document.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 MOST_BYTES = 128 << 10
-"""Of a contract or a calibration, which have some kB."""
+"""Limit for a contract or a calibration, which have some kB."""
 MOST_LISTING_BYTES = 512 << 10
-"""Of a bag's metadata.yaml: all topics of a large robot, and a thousand files."""
+"""Limit for a bag's metadata.yaml: all topics of a large robot, and a thousand files."""
 MOST_VALUES = 200_000
 
 
@@ -35,12 +35,12 @@ def load(text: str, loader: Any = yaml.SafeLoader, most_bytes: int = MOST_BYTES)
 
 
 def _values(node: yaml.Node, counted: dict[int, int]) -> int:
-    """How many values a node is, those of its aliases counted as often as they are used."""
+    """Number of values in a node; aliased values count as often as they are used."""
     if isinstance(node, yaml.ScalarNode):
         return 1
     if id(node) in counted:
         return counted[id(node)]
-    counted[id(node)] = MOST_VALUES + 1  # for an alias of what it is in, which never ends
+    counted[id(node)] = MOST_VALUES + 1  # for an alias to an enclosing node, which never ends
     children = node.value if isinstance(node, yaml.SequenceNode) else [n for pair in node.value for n in pair]
     counted[id(node)] = 1 + sum(_values(child, counted) for child in children)
     return counted[id(node)]

@@ -1,10 +1,10 @@
 """The contract between a robot and a policy, one YAML file per robot.
 
-It says which topic is which image of the policy, in which order and unit the policy counts the joints, what
-the robot's limits are, which controller moves which joint, and how old anything may be. Nodes, sensing,
-control and the simulator all read this one object, so nothing is said twice. config/contracts/sim_arm.yaml is
-the annotated example. Two units meet here: ROS units (rad, m) on every topic and in every limit, the policy's
-own in Observation.state and Chunk.actions; `to_policy` and `to_robot` are the only crossing.
+It says which topic is which image of the policy, the order and units in which the policy counts the joints,
+the robot's limits, which controller moves which joint, and how old each input may be. Nodes, sensing, control
+and the simulator all read this one object, so nothing is configured twice. config/contracts/sim_arm.yaml is
+the annotated example. Two systems of units meet here: ROS units (rad, m) on every topic and in every limit,
+the policy's own in Observation.state and Chunk.actions. Only `to_policy` and `to_robot` convert between them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TWIST = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.
 
 @dataclass(frozen=True)
 class Contract:
-    """Everything a policy and a robot must agree on; see the module docstring.
+    """Everything that a policy and a robot must agree on; see the module docstring.
 
-    home: joint -> position in ROS units, of all joints of a controller or of none. urdf: the file that the
-    limits came from. actions: what a row of a chunk is, `joints` (a target for each) or `twist` (six numbers
-    for the hand, meant as `twist` says, and then a target for each joint that no servo_twist moves). force:
-    force sensors and what the arm does by them, None without.
+    home: joint -> position in ROS units, for all joints of a controller or for none. urdf: the file that the
+    limits came from. actions: what a row of a chunk is: `joints` (a target for each) or `twist` (six numbers
+    for the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves). force:
+    force sensors and the arm's reaction to them, None without.
     """
 
     robot: str
@@ -57,7 +57,7 @@ class Contract:
         """Read and check a contract file.
 
         Raises ValueError with all mistakes at once, each a sentence with the field's path, its value and the
-        mend; OSError when the file, or the URDF it names, cannot be read.
+        mend; OSError if the file, or the URDF that it names, cannot be read.
         """
         file = Fields.load(path)
         actions = file.choice("actions", ("joints", "twist"), "joints")
@@ -92,7 +92,7 @@ class Contract:
         return contract
 
     def eased(self, kind: str, speed: float, acceleration: float) -> Contract:
-        """The same with shares of the limits of joints that controllers of this kind move."""
+        """A copy in which joints moved by controllers of this kind get shares of their limits."""
         moved = {name for one in self.controllers if one.kind == kind for name in one.joints}
         joints = tuple(
             replace(joint, velocity=speed * joint.velocity, acceleration=acceleration * joint.acceleration)
@@ -109,20 +109,20 @@ class Contract:
 
     @property
     def action_joints(self) -> tuple[Joint, ...]:
-        """The joints that a row of a chunk gives a target for, in the policy's order; all of them unless
+        """The joints that have a target in a row of a chunk, in the policy's order; all of them unless
         actions are twists."""
         turned = {n for c in self.controllers if c.kind == "servo_twist" for n in c.joints}
         return tuple(joint for joint in self.joints if joint.name not in turned)
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """Names of the columns of a chunk [A]: those of TWIST first where actions are twists, then joints."""
+        """Names of the columns of a chunk [A]: for twist actions those of TWIST first, then joints."""
         names = tuple(joint.name for joint in self.action_joints)
         return (*TWIST, *names) if self.actions == "twist" else names
 
     @property
     def delta_mask(self) -> np.ndarray:
-        """bool [A], true where the policy's action is relative to the observed joint."""
+        """bool [A], True where the policy's action is relative to the observed joint."""
         relative = np.array([joint.action == "delta" for joint in self.action_joints], dtype=bool)
         return np.concatenate([np.zeros(self._twisted, bool), relative])
 
@@ -140,7 +140,7 @@ class Contract:
     def to_robot(self, actions: ArrayLike) -> np.ndarray:
         """The policy's absolute targets [..., A] as ROS joint positions, float64 [..., A].
 
-        The six columns of a twist are in ROS units already and stay as they are.
+        The six columns of a twist are in ROS units already and do not change.
         """
         scale, offset = self._action_units
         return (np.asarray(actions, dtype=np.float64) - offset) / scale
@@ -164,20 +164,20 @@ class Contract:
 
 
 def _limits(file: Fields, folder: Path) -> RobotLimits:
-    """What the joints fall back on. A relative `urdf` is looked for beside the contract."""
+    """Defaults for the joints' limits. A relative `urdf` path starts at the contract's folder."""
     acceleration = file.optional("acceleration", above=0.0)
     if not file.has("urdf"):
         return RobotLimits(None, {}, acceleration)
     path = folder / file.text("urdf")
     if not file.fine("urdf"):
-        file.finish()  # without it nothing can be said of the joints' limits
+        file.finish()  # without it the joints' limits cannot be checked
     return RobotLimits(path, urdf.read(path), acceleration)
 
 
 def _check_names(file: Fields, contract: Contract) -> None:
-    """What no field can say alone: nothing is there twice, and every joint has exactly one controller.
+    """Check what no single field can show: no name occurs twice, and every joint has exactly one controller.
 
-    A name that could not be read is empty here, and compared with nothing.
+    A name that could not be read is empty here, and is compared with nothing.
     """
     cameras, controllers, joints = contract.cameras, contract.controllers, contract.joints
     _unique(file, [(f"cameras.{c.name}.image", c.image) for c in cameras], "give every camera its own image")
@@ -198,7 +198,7 @@ def _check_names(file: Fields, contract: Contract) -> None:
     once &= _unique(file, moved, "give every joint one controller")
     known, named = {joint.name for joint in joints}, {name for _, name in moved}
     read = all([joints, controllers, *(c.joints for c in controllers)]) and "" not in known | named
-    if not (read and once):  # who has no controller would only repeat the mistake above
+    if not (read and once):  # a missing controller would only repeat the mistake above
         return
     for path, name in moved:
         if name not in known:
@@ -212,7 +212,7 @@ def _check_names(file: Fields, contract: Contract) -> None:
 
 
 def _check_twist(file: Fields, contract: Contract) -> None:
-    """One hand is moved by twists, if that is what the policy's actions are, and none otherwise."""
+    """Exactly one controller takes twists if the policy's actions are twists, and none otherwise."""
     if not (file.fine("actions") and file.fine("controllers")):
         return
     turning = [i for i, c in enumerate(contract.controllers) if c.kind == "servo_twist"]
@@ -232,7 +232,7 @@ def _check_twist(file: Fields, contract: Contract) -> None:
 
 
 def _check_home(file: Fields, contract: Contract) -> None:
-    """Home lies within the limits, and no controller is asked to move half of its joints there."""
+    """Home lies within the limits, and covers all joints of a controller or none of them."""
     if not (file.fine("home") and all(joint.name for joint in contract.joints)):
         return
     joints = {joint.name: joint for joint in contract.joints}
@@ -253,7 +253,7 @@ def _check_home(file: Fields, contract: Contract) -> None:
 
 
 def _unique(file: Fields, named: Iterable[tuple[str, str]], mend: str) -> bool:
-    """Whether no name stands twice."""
+    """Refuse names that occur twice; returns whether there were none."""
     first: dict[str, str] = {}
     once = True
     for path, name in named:

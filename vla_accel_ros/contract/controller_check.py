@@ -1,10 +1,9 @@
-"""Whether a controller's parameters let it do what it is sent.
+"""Whether a controller's parameters let it execute what it is sent.
 
-A controller with other joints, another interface or another idea of units moves nothing, or something else,
-and says so only in its own log if at all. Its parameters tell. An error is what would move the robot wrongly
-or not at all; a warning is what makes the motion worse. What a controller does not have is not judged: the
-parameters differ between releases. Facts come in as plain data (nodes/controllers/parameters.py asks for
-them).
+A controller with other joints, another interface or other units does not move, or moves wrongly, and at most
+its own log says so. Its parameters show it. An error would move the robot wrongly or not at all; a warning
+makes the motion worse. Parameters that a controller does not have are not judged, since they differ between
+releases. Facts come in as plain data (nodes/controllers/parameters.py requests them).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _JTC = (
 _FORWARD = ("joints", "interface_name")
 _SERVO_NODE = "moveit_servo"
 _SERVO_NAMES = ("command_in_type", "incoming_command_timeout")
-# Controllers that take one number per joint, by what the number is.
+# Controllers that take one number per joint, and the meaning of that number.
 _GROUPS = {
     "position_controllers/": "positions",
     "velocity_controllers/": "velocities",
@@ -41,20 +40,19 @@ _LAG_S = 0.05
 @dataclass(frozen=True)
 class Sender:
     """How trajectories are sent. stamp: parameter of the trajectory node. speeds: greatest speed of each
-    joint by name.
-    """
+    joint by name."""
 
     stamp: str = "now"
     speeds: Mapping[str, float] | None = None
 
     @classmethod
     def of(cls, contract: Contract, stamp: str) -> Sender:
-        """To the controllers of a contract."""
+        """The sender for the controllers of a contract."""
         return cls(stamp, {joint.name: joint.velocity for joint in contract.joints})
 
 
 def node_of(controller: Controller) -> str:
-    """The controller's node, relative like its topic."""
+    """The controller's node name, relative like its topic."""
     return controller.topic.rpartition("/")[0]
 
 
@@ -70,9 +68,9 @@ def asked(controller: Controller) -> tuple[str, ...]:
 
 
 def judge(controller: Controller, values: Mapping[str, object], sender: Sender = Sender()) -> list[Finding]:
-    """What is wrong with a controller, empty when nothing is.
+    """The findings about a controller; empty if there are none.
 
-    values: its parameters by name as far as it has them, and "type", its plugin, where that is known.
+    values: those of its parameters that it has, by name, and "type", its plugin, if known.
     """
     if controller.kind in SERVO:
         found = _servo(controller, values)
@@ -80,7 +78,7 @@ def judge(controller: Controller, values: Mapping[str, object], sender: Sender =
         found = _forward(controller, values)
     elif controller.kind == "joint_trajectory":
         found = _trajectory(controller, values, sender)
-    else:  # of another package, which alone knows what its controller should say
+    else:  # from another package, which alone knows its controller's parameters
         found = []
     return [level(controller.topic, what, mend) for level, what, mend in found]
 
@@ -102,8 +100,8 @@ def _trajectory(controller: Controller, values: Mapping[str, object], sender: Se
     if values.get("interpolation_method") == "none":
         what = "its interpolation_method is none, so that it jumps from point to point"
         found.append((error, what, "set it to splines in the controller's parameters"))
-    # Stamped with when it begins, a trajectory repeats what is commanded and is joined in the middle: what
-    # the controller interpolates from is then never asked for (bench/handover.py).
+    # A stamped trajectory repeats the commanded motion and is joined in the middle, so the state from which
+    # the controller would interpolate is never used (bench/handover.py).
     if values.get("interpolate_from_desired_state") is False and sender.stamp == "zero":
         what = (
             "interpolate_from_desired_state is false, and trajectories without a stamp then start from the "

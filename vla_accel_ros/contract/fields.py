@@ -1,10 +1,10 @@
-"""A YAML file read field by field, so that every mistake is named by its path, all of them at once.
+"""Reads a YAML file field by field, and reports all mistakes at once, each with its field's path.
 
-A configuration is checked once, where it is loaded. Each reading consumes its key; `close` refuses the ones
-nobody asked for, since a misspelt optional key would otherwise be ignored in silence. Keys written twice are
-refused too (YAML would keep the last). A mistake is noted and reading goes on with a value that breaks no
-other rule (nan, an empty text, the first choice), so that one mistake is told once; `finish` raises what was
-noted. Every mistake is one sentence: path, value, mend.
+A configuration is checked once, where it is loaded. Each read consumes its key. `close` refuses the keys that
+nothing has read, since a misspelt optional key would otherwise be ignored. Duplicate keys are refused too
+(YAML would keep the last). After a mistake, reading goes on with a value that breaks no other rule (nan, an
+empty text, the first choice), so that one mistake is reported once. `finish` raises what was noted. Every
+mistake is one sentence: path, value, mend.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import yaml
 from vla_accel_ros.contract import bounded_yaml
 
 MOST_MISTAKES = 20
-"""A file with more is no contract: reading it ends there."""
+"""A file with more mistakes is not a contract: reading ends there."""
 _REQUIRED: Any = object()
-# A few YAML aliases of aliases stand for more than any memory holds: what is shown must be bounded.
+# Nested YAML aliases can stand for more values than any memory holds, so the shown text is bounded.
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
 
 
 class Fields:
-    """One YAML mapping and where it stands. file: for the errors. path: dotted, empty at the top. mistakes:
-    those of the whole file by path, shared by its mappings."""
+    """One YAML mapping and its place. file: for the errors. path: dotted, empty at the top. mistakes: those
+    of the whole file by path, shared by its mappings."""
 
     def __init__(self, file: str, path: str, value: object, mistakes: dict[str, str] | None = None):
         self._file, self._path = file, path
@@ -46,7 +46,7 @@ class Fields:
 
     @classmethod
     def load(cls, file: str | Path) -> Fields:
-        """Parse a YAML file. ValueError if it is not YAML or no mapping, OSError if it cannot be read."""
+        """Parse a YAML file. Raises ValueError if it is not a YAML mapping, OSError if it cannot be read."""
         raw = Path(file).read_bytes()
         try:
             value = bounded_yaml.load(raw.decode("utf-8"), _UniqueKeys)
@@ -59,7 +59,7 @@ class Fields:
         return fields
 
     def finish(self) -> None:
-        """Raise the ValueError of all mistakes so far: a sentence for one, a list for several."""
+        """Raises ValueError with all mistakes so far: a sentence for one, a list for several."""
         if self._mistakes:
             self._raise("")
 
@@ -75,7 +75,7 @@ class Fields:
         return number
 
     def optional(self, key: str, *, above: float | None = None) -> float | None:
-        """`number`, or None when the key is not there."""
+        """`number`, or None if the key is absent."""
         return self.number(key, above=above) if self.has(key) else None
 
     def numbers(self, key: str, count: int) -> tuple[float, ...]:
@@ -110,15 +110,15 @@ class Fields:
     def text(
         self, key: str, pattern: str = r"\S(.*\S)?", form: str = "a text", default: str = _REQUIRED
     ) -> str:
-        """A string that matches `pattern` whole, or the default; `form` says in words what that is. Empty
-        after a mistake."""
+        """A string that matches the whole `pattern`, or the default; `form` describes the pattern in words.
+        Empty after a mistake."""
         if default is not _REQUIRED and not self.has(key):
             return default
         value = self.take(key)
         return "" if value is _REQUIRED else self._text(key, value, pattern, form)
 
     def texts(self, key: str, pattern: str, form: str) -> tuple[str, ...]:
-        """A list of at least one such string."""
+        """A list of at least one string that matches `pattern`."""
         value = self._list(key)
         return tuple(self._text(f"{key}[{i}]", item, pattern, form) for i, item in enumerate(value))
 
@@ -141,12 +141,13 @@ class Fields:
         return [(str(name), outer.child(name)) for name in list(outer._left)]
 
     def has(self, key: str) -> bool:
-        """The key is there and has not been read yet."""
+        """Whether the key is there and has not been read yet."""
         self._asked.add(key)
         return key in self._left
 
     def take(self, key: str, default: Any = _REQUIRED) -> Any:
-        """The value of the key as YAML gave it, or the default; without one, that it is missing is noted."""
+        """The value of the key as YAML gave it, or the default; a missing key without default is a
+        mistake."""
         if self.has(key):
             return self._left.pop(key)
         if default is _REQUIRED:
@@ -154,24 +155,24 @@ class Fields:
         return default
 
     def off(self, key: str) -> bool:
-        """The key is there and says `off`, which YAML reads as false; it is taken then."""
+        """Whether the key says `off`, which YAML reads as False; if so, it is consumed."""
         if not self.has(key) or self._left[key] not in (False, "off"):
             return False
         self._left.pop(key)
         return True
 
     def fine(self, key: str) -> bool:
-        """No mistake was noted about this field, or anything below it."""
+        """Whether no mistake was noted about this field or anything below it."""
         at = self._at(key)
         return not any(path == at or path.startswith((f"{at}.", f"{at}[")) for path in self._mistakes)
 
     def missing(self, key: str, mend: str) -> None:
-        """Note that a field is not there."""
+        """Note that a field is missing."""
         if self._is_mapping:
             self._note(self._at(key), f"{self._at(key)} is missing: {mend}")
 
     def close(self) -> None:
-        """Refuse the keys that nothing has read; one much like an absent key was meant to be that."""
+        """Refuse the keys that nothing has read; suggests an absent key with a similar name."""
         absent = self._asked - self._given
         for key, value in self._left.items():
             meant = difflib.get_close_matches(str(key), absent, n=1, cutoff=0.7)
@@ -181,7 +182,7 @@ class Fields:
             self.refuse(key, value, "is an unknown key", mend)
 
     def refuse(self, key: object, value: object, what: str, mend: str) -> None:
-        """Note a mistake of this field."""
+        """Note a mistake in this field."""
         self._note(self._at(key), _shown(self._at(key), value, what, mend))
 
     def _note(self, path: str, sentence: str) -> None:
@@ -196,7 +197,7 @@ class Fields:
         raise ValueError("\n  ".join([f"{self._file}: {len(sentences)} mistakes{more}:", *sentences]))
 
     def _number(self, key: str, value: Any) -> float:
-        # An int beyond the floats is no number either.
+        # An int too large for a float is not a finite number either.
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not _finite(value):
             self.refuse(key, value, "is not a finite number", "write one such as 0.5")
             return math.nan
@@ -222,7 +223,7 @@ class Fields:
 
 
 def closest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """The mend of a name that is not among those known: the one that was probably meant, or `otherwise`."""
+    """The mend for an unknown name: the known one that was probably meant, or `otherwise`."""
     meant = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f"did you mean {meant[0]}?" if meant else otherwise
 

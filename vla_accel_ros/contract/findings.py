@@ -1,6 +1,6 @@
-"""What a check found: how bad, about what, in which words, and what mends it.
+"""The result of a check: how bad, about what, the fact, and its mend.
 
-Checks that judge a robot return these and raise nothing, so that one look names everything; who asked decides
+Checks of a robot return findings and raise nothing, so that one run names all problems. The caller decides
 whether an error refuses a configuration, is logged, or is a line of `vla doctor`.
 """
 
@@ -27,22 +27,22 @@ class Finding:
 
 
 def ok(about: str, what: str) -> Finding:
-    """All is well."""
+    """A finding without a problem."""
     return Finding(OK, about, what)
 
 
 def warning(about: str, what: str, mend: str) -> Finding:
-    """It works, perhaps not as wished."""
+    """A finding about something that works, but perhaps not as wanted."""
     return Finding(WARNING, about, what, mend)
 
 
 def error(about: str, what: str, mend: str) -> Finding:
-    """It cannot work."""
+    """A finding about something that cannot work."""
     return Finding(ERROR, about, what, mend)
 
 
 def refuse(found: list[Finding]) -> None:
-    """Raise ValueError with every error among them in one sentence, if there is any."""
+    """Raises ValueError with all errors among them in one sentence, if there is any."""
     errors = [str(finding) for finding in found if finding.level == ERROR]
     if errors:
         raise ValueError(" | ".join(errors))

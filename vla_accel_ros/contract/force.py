@@ -8,8 +8,8 @@
                joints: {elbow_flex: {yields: 4, stops: 8}}}
       retreat: {rad: 0.2, s: 1.0, speed: 1.0, rest_s: 0.3, most: 3}
 
-One of wrench and effort is enough. What a field means and what it is when it is not there stands in
-control/force/sensor.py and executed.py; docs/safety.md has the table.
+One of wrench and effort is enough. control/force/sensor.py and executed.py say what each field means and its
+default; docs/safety.md has the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_HZ = 8000.0
 
 
 def read_force(fields: Fields) -> Force:
-    """The section."""
+    """Read the section."""
     sensors = []
     if fields.has("wrench"):
         sensors.append(_wrench(fields.child("wrench")))
@@ -47,8 +47,8 @@ def read_force(fields: Fields) -> Force:
 
 
 def check_force(file: Fields, force: Force, joints: tuple[Joint, ...], twist: bool) -> Force:
-    """What needs the joints: names that there are. Joints that are held back on purpose (following_error:
-    off) stay, too."""
+    """Check the names of joints. Joints that are held back on purpose (following_error: off) are added to
+    `stay`."""
     if twist:
         mend = "remove it, or let the policy's actions be joints"
         file.refuse("force", "...", "cannot go back along twists, which MoveIt Servo executes", mend)

@@ -1,8 +1,8 @@
-"""Whether the topics of a live graph are those of the contract: their types, their QoS, their publishers.
+"""Whether the topics of a live graph match the contract: their types, QoS and publishers.
 
-A topic of another type or an incompatible QoS is no error in ROS: nothing arrives and nobody says why. Here
-it is a sentence. What does not exist yet is only a warning, since drivers may start after us. Facts come in
-as plain data (nodes/graph.py gathers them), so that the judging needs no ROS.
+ROS does not report a topic of another type or with incompatible QoS as an error: nothing arrives, and nothing
+says why. Here it is a sentence. A topic that does not exist yet is only a warning, since drivers may start
+later. Facts come in as plain data (nodes/graph.py collects them), so the checks need no ROS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _DURABILITY = ("volatile", "transient_local", "transient", "persistent")
 
 @dataclass(frozen=True)
 class Qos:
-    """What of a QoS profile decides whether two endpoints talk. deadline_s: inf for none."""
+    """The parts of a QoS profile that decide whether two endpoints are compatible. deadline_s: inf for
+    none."""
 
     reliability: str = "reliable"
     durability: str = "volatile"
@@ -50,7 +51,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A topic that the contract needs. about: its field. topic: as the contract has it. ours: we publish it.
+    """A topic that the contract needs. about: its field. topic: as in the contract. ours: we publish it.
 
     qos: what we request or offer. needed: without it the robot does not move.
     """
@@ -64,7 +65,7 @@ class Wanted:
 
 
 def inputs(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
-    """The topics an observation comes from."""
+    """The topics from which observations are made."""
     wanted = []
     for camera in contract.cameras:
         about = f"cameras.{camera.name}"
@@ -80,7 +81,7 @@ def states(contract: Contract, qos: Qos = Qos("best_effort")) -> Wanted:
 
 
 def forces(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
-    """The topics of force sensors that have one of their own."""
+    """The topics of force sensors that have their own topic."""
     sensors = contract.force.sensors if contract.force is not None else ()
     return [
         Wanted(f"force.{sensor.name}.topic", sensor.topic, FORCE_TYPES[sensor.type], qos=qos)
@@ -90,7 +91,7 @@ def forces(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
 
 
 def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
-    """The topics the controllers listen to."""
+    """The topics to which the controllers subscribe."""
     return [
         Wanted(f"controllers[{i}].topic", c.topic, controller_kind(c.kind).message, ours=True, qos=qos)
         for i, c in enumerate(contract.controllers)
@@ -98,7 +99,7 @@ def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
 
 
 def words() -> Wanted:
-    """The instruction, which is latched: whoever says it once must be heard by a node that starts later."""
+    """The instruction topic, which is latched: a node that starts later must get the last instruction."""
     return Wanted(
         "instruction",
         "instruction",
@@ -109,7 +110,7 @@ def words() -> Wanted:
 
 
 def chunks(ours: bool) -> Wanted:
-    """The topic between inference, whose it is, and trajectory."""
+    """The topic from inference, which publishes it, to trajectory."""
     kind = "vla_accel_msgs/msg/ActionChunk"
     return Wanted("action_chunk", "action_chunk", kind, ours=ours, qos=Qos("reliable"), needed=False)
 
@@ -117,10 +118,10 @@ def chunks(ours: bool) -> Wanted:
 def judge(
     wanted: Wanted, name: str, there: Sequence[Endpoint], topics: Mapping[str, Sequence[str]]
 ) -> list[Finding]:
-    """What is wrong with one topic; one OK when nothing is.
+    """The findings about one topic; one OK if there is no problem.
 
-    name: of the topic in the graph. there: the endpoints at its other end, publishers unless it is ours, our
-    own left out. topics: every topic of the graph with its types, for hints.
+    name: of the topic in the graph. there: the endpoints at its other end (publishers unless it is ours),
+    without our own. topics: every topic of the graph with its types, for hints.
     """
     if not there:
         return [_absent(wanted, name, topics)]
@@ -166,7 +167,7 @@ def _wrong_type(wanted: Wanted, name: str, end: Endpoint) -> tuple[str, str]:
 
 
 def _mismatch(wanted: Wanted, other: Qos) -> str:
-    """Which policy keeps the two apart, empty when they talk: an offer must be at least the request."""
+    """The QoS policy that separates the two, empty if they match: an offer must be at least the request."""
     offered, requested = (wanted.qos, other) if wanted.ours else (other, wanted.qos)
     if offered.reliability == "best_effort" and requested.reliability == "reliable":
         return "reliability"

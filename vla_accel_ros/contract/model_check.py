@@ -1,9 +1,9 @@
-"""Whether a model can serve a contract: cameras, number of joints, and what the numbers seem to mean.
+"""Whether a model can serve a contract: cameras, number of joints, and the probable meaning of the numbers.
 
-Sizes that differ are errors. Units cannot be read off a model, but its statistics tell where the joints were
-in training: a range that does not meet the contract's limits at all is the usual sign of degrees taken for
-radians, a gripper the wrong way round, or joints in another order. That is a warning, since a policy may be
-used in another part of the range. Facts are read from the small files of a checkpoint; no weight is loaded.
+Different sizes are errors. A model does not state its units, but its statistics say where the joints were in
+training. A range that does not meet the contract's limits at all is the usual sign of degrees mistaken for
+radians, an inverted gripper, or joints in another order. That is a warning, since a policy may be used in
+another part of the range. Facts are read from the small files of a checkpoint; no weight is loaded.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.models.checkpoints.checkpoint import describe
 
-# Trained and allowed ranges of most joints differ by this much only when their units do (a radian is 57 deg).
+# The trained and allowed ranges of most joints differ this much only if their units do (a radian is 57 deg).
 _OTHER_UNIT = 15.0
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What of a model a contract must fit.
+    """The facts about a model that a contract must fit.
 
-    where: its folder. state_dim, action_dim: most numbers the network takes and gives. state, actions: where
-    they were in training, float64 [2, D] lowest and highest in the policy's units; [2, 0] when it has no
-    statistics. twist: it moves a hand, not joints, as a rule. image_names: empty for a model that takes any
-    one image. relative: bool [D], which actions are relative to the joints, None if the model does not say.
+    where: its folder. state_dim, action_dim: greatest count of numbers that the network takes and gives.
+    state, actions: lowest and highest values in training, float64 [2, D] in the policy's units; [2, 0]
+    without statistics. twist: models of this kind usually move a hand, not joints. image_names: empty for a
+    model that takes any single image. relative: bool [D], which actions are relative to the joints, None if
+    unknown.
     """
 
     where: Path
@@ -43,9 +44,10 @@ class ModelFacts:
 
     @classmethod
     def read(cls, folder: Path, statistics: str | None = None) -> ModelFacts:
-        """Of a checkpoint folder. statistics: whose, where there are several.
+        """Read the facts of a checkpoint folder. statistics: the robot whose statistics to use if there are
+        several.
 
-        Raises ValueError, one sentence, for one that cannot be read or whose statistics are missing.
+        Raises ValueError, one sentence, if it cannot be read or its statistics are missing.
         """
         told = describe(folder, statistics)
         if told.missing:
@@ -64,7 +66,7 @@ class ModelFacts:
 
 
 def judge(model: ModelFacts, contract: Contract) -> list[Finding]:
-    """What keeps the model from serving the contract; one OK when nothing does."""
+    """The findings about a model and a contract; one OK if there is no problem."""
     found = [*_images(model, contract), *_sizes(model, contract)]
     if not found:
         found = [*_ranges(model, contract), *_deltas(model, contract)]
@@ -130,7 +132,7 @@ def _sizes(model: ModelFacts, contract: Contract) -> list[Finding]:
 
 
 def _ranges(model: ModelFacts, contract: Contract) -> list[Finding]:
-    """Compare where the joints were in training with where the contract lets them be, in policy units."""
+    """Compare the joints' range in training with the contract's limits, in policy units."""
     if not model.state.shape[1]:
         return []
     limits = np.array([[joint.lower, joint.upper] for joint in contract.joints]).T
@@ -151,9 +153,9 @@ def _ranges(model: ModelFacts, contract: Contract) -> list[Finding]:
 
 
 def _deltas(model: ModelFacts, contract: Contract) -> list[Finding]:
-    """Compare what the contract calls relative with what the model says, or what its actions look like.
+    """Compare the contract's relative actions with what the model says, or with its action statistics.
 
-    Relative targets are small and go both ways; absolute ones are where the joints were.
+    Relative targets are small and go both ways; absolute ones lie where the joints were.
     """
     ours, trained = contract.delta_mask, model.actions
     if model.relative is not None and model.relative.shape == ours.shape:

@@ -1,9 +1,9 @@
 """The parts of a contract: streams, cameras, joints, controllers and times, each with its reader.
 
-Here is everything that one entry of the file can say about itself; what needs two entries (nothing twice,
-every joint one controller) is in contract/contract.py. Limits stand inline or come from a URDF. Where both
-are given the inline one holds, and may only be narrower: a contract that allows more than the robot's own
-description is a mistake in one of the two, and refused.
+Each reader checks what a single entry of the file can show. Checks across entries (no duplicates, one
+controller for every joint) are in contract/contract.py. Limits are inline or come from a URDF. If both are
+given the inline one holds, and may only be narrower: a contract that allows more than the robot's own
+description has a mistake in one of the two, and is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRANSPORTS = ("raw", "compressed", "ring")
 SERVO = ("servo_joint", "servo_twist")
 _TOPIC = rf"{NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw"
-# Beyond these (rad or m, per s, per s^2) it is no joint's limit.
+# A limit beyond these (rad or m, per s, per s^2) cannot be a joint's.
 _FURTHEST, _NARROWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e3, 1e5
 _LONGEST_STOP_S = 10.0
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
@@ -35,7 +35,8 @@ _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic that must keep coming. topic: relative. rate_hz: expected. max_age_s: older is too old."""
+    """A topic that must keep coming. topic: relative. rate_hz: expected. max_age_s: an older sample is too
+    old."""
 
     topic: str
     rate_hz: float
@@ -43,17 +44,17 @@ class Stream:
 
 
 MAX_PIXELS = 3840 * 2160
-"""A 4K camera's, the most that a robot's usually sends."""
+"""A 4K camera's, usually the most that a robot's camera sends."""
 _MOST_PIXELS = 7680 * 4320
 
 
 @dataclass(frozen=True)
 class Camera(Stream):
-    """A camera stream. name: ours. image: the policy's name of it (`base_0_rgb`, ...).
+    """A camera stream. name: ours. image: the policy's name for it (`base_0_rgb`, ...).
 
-    transport: what travels on `topic`, sensor_msgs/Image (raw), sensor_msgs/CompressedImage (compressed) or
+    transport: the message on `topic`: sensor_msgs/Image (raw), sensor_msgs/CompressedImage (compressed) or
     vla_accel_msgs/FrameHandle (ring). info: topic of the sensor_msgs/CameraInfo, empty for none. max_pixels:
-    a compressed picture that says it has more is not decoded.
+    a compressed picture whose header says more is not decoded.
     """
 
     name: str
@@ -65,8 +66,8 @@ class Camera(Stream):
 
 @dataclass(frozen=True)
 class FollowingError:
-    """How far a joint may be from where it is commanded to be (rad or m; infinite: it is not watched), and
-    for how long further."""
+    """How far a joint may be from its commanded position (rad or m; infinite: it is not watched), and for how
+    long a greater distance is tolerated."""
 
     rad: float
     s: float
@@ -76,8 +77,8 @@ class FollowingError:
 class Joint:
     """One joint. Limits in ROS units (rad or m, s); policy value = scale * position + offset.
 
-    gain: the scale where `map` gives it; None where sign and unit do. following_error: None is what is usual
-    for its velocity.
+    gain: the scale if `map` gives it; None if sign and unit do. following_error: None for the usual one at
+    its velocity.
     """
 
     name: str
@@ -107,7 +108,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Controller:
-    """What moves some joints: the topic it listens to, and the joints in its order.
+    """A controller of some joints: its command topic, and the joints in its order.
 
     kind: joint_trajectory (JointTrajectory), forward_command (Float64MultiArray), servo_joint (JointJog of
     MoveIt Servo), servo_twist (its TwistStamped), or one that another package adds (extensions.py). rate_hz:
@@ -125,10 +126,10 @@ class Controller:
 
 @dataclass(frozen=True)
 class Twist:
-    """How the first six numbers of a twist action are meant, and how fast the hand may go.
+    """What the first six numbers of a twist action mean, and how fast the hand may go.
 
-    per: `step`, the displacement (m, rad) of one step_dt_s, or `second`, a velocity (m/s, rad/s). linear,
-    angular: greatest speed [m/s], [rad/s].
+    per: `step` for the displacement (m, rad) in one step_dt_s, or `second` for a velocity (m/s, rad/s).
+    linear, angular: greatest speed [m/s], [rad/s].
     """
 
     per: str
@@ -146,7 +147,7 @@ class ChunkTiming:
 
 @dataclass(frozen=True)
 class RobotLimits:
-    """What joints fall back on. joints: of the URDF in `file`. acceleration: for joints that give none."""
+    """Defaults for joints. joints: of the URDF in `file`. acceleration: for joints that give none."""
 
     file: Path | None
     joints: Mapping[str, UrdfJoint]
@@ -154,14 +155,14 @@ class RobotLimits:
 
 
 def read_stream(fields: Fields) -> Stream:
-    """The stream that is the whole of `fields`."""
+    """Read the stream that is all of `fields`."""
     stream = _stream(fields)
     fields.close()
     return stream
 
 
 def read_camera(name: str, fields: Fields) -> Camera:
-    """The camera called `name`."""
+    """Read the camera called `name`."""
     stream = _stream(fields)
     camera = Camera(
         **vars(stream),
@@ -183,7 +184,7 @@ def _pixels(fields: Fields) -> int:
 
 
 def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
-    """One joint. twist: the policy's actions are twists, so that no joint has deltas."""
+    """Read one joint. twist: the policy's actions are twists, so no joint has deltas."""
     name = fields.text("name")
     described = robot.joints.get(name)
     if name and robot.file is not None and described is None:
@@ -212,8 +213,8 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
 
 
 def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acceleration: float) -> None:
-    """Refuse what is no joint's: whoever writes a million for "no limit" would have no limit. What is nan was
-    refused before."""
+    """Refuse values that cannot be a joint's: a million for "no limit" would leave the joint without a limit.
+    nan was refused before."""
     for key, value in (("lower", lower), ("upper", upper)):
         if abs(value) > _FURTHEST:
             fields.refuse(key, value, f"is further than {_FURTHEST:g} from zero", "give the joint's range")
@@ -229,7 +230,8 @@ def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acc
 
 
 def _following_error(fields: Fields) -> FollowingError | None:
-    """`off`, or the greatest distance and for how long more is borne; None where the file gives none."""
+    """`off`, or the greatest distance and the time for which more is tolerated; None if the file gives
+    none."""
     if fields.off("following_error"):
         return FollowingError(math.inf, 0.0)
     if not fields.has("following_error"):
@@ -281,14 +283,14 @@ def _limit(fields: Fields, robot: RobotLimits, described: UrdfJoint | None, key:
 
 
 def read_controller(fields: Fields) -> Controller:
-    """One controller."""
+    """Read one controller."""
     name = fields.choice("kind", names(CONTROLLERS), "joint_trajectory")
     kind = _kind(fields, name) if fields.fine("kind") else None
     topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
     joints = fields.texts("joints", r"\S(.*\S)?", "a joint's name")
     rate_hz = 0.0
     frame = ""
-    if kind is None:  # which of these it may have depends on the kind
+    if kind is None:  # the kind decides which of these are allowed
         for key in ("rate_hz", "frame"):
             fields.take(key, None)
     elif kind.rates_hz is not None:
@@ -311,7 +313,7 @@ def read_controller(fields: Fields) -> Controller:
 
 
 def _kind(fields: Fields, name: str) -> ControllerKind | None:
-    """None after a mistake: the package that provides the kind is broken."""
+    """The controller kind; None after a mistake: the package that provides it is broken."""
     try:
         return controller_kind(name)
     except ValueError as error:
@@ -320,7 +322,7 @@ def _kind(fields: Fields, name: str) -> ControllerKind | None:
 
 
 def read_twist(fields: Fields) -> Twist:
-    """The meaning of twist actions."""
+    """Read the meaning of twist actions."""
     per = fields.choice("per", ("step", "second"))
     twist = Twist(per, fields.number("linear", above=0.0), fields.number("angular", above=0.0))
     fields.close()
@@ -328,7 +330,7 @@ def read_twist(fields: Fields) -> Twist:
 
 
 def read_chunk(fields: Fields) -> ChunkTiming:
-    """The times of a chunk."""
+    """Read the times of a chunk."""
     step_dt_s = fields.number("step_dt_s", above=0.0)
     more, less = step_dt_s > LONGEST_STEP_S, step_dt_s < SHORTEST_STEP_S
     if more or less:

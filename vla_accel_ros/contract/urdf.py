@@ -1,9 +1,9 @@
-"""Joint limits out of a URDF file, so that they need not be copied into a contract by hand.
+"""Joint limits from a URDF file, so that they need not be copied into a contract by hand.
 
 Only <limit lower upper velocity> and <mimic joint> of the joints below <robot> are read; positions in rad or
-m, velocities per second. A URDF knows no acceleration, and effort is the controller's business. The file may
-come from anyone: a DOCTYPE, and with it every entity, is refused before it is read. xacro is a program, not a
-description, and is refused too.
+m, velocities per second. A URDF has no acceleration limits, and effort is the controller's business. The file
+may come from anyone: a DOCTYPE, and with it every entity, is refused before it is parsed. xacro is a program,
+not a description, and is refused too.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 MOST_BYTES = 4 << 20
-"""Of a file, of which the parser makes up to thirty times as much; two arms on a base are some 200 kB."""
+"""Limit for a file; the parser takes up to thirty times as much memory. Two arms on a base take some 200
+kB."""
 _MOVING = ("revolute", "continuous", "prismatic")
 
 
 @dataclass(frozen=True)
 class UrdfJoint:
     """One joint that can move; None for a limit that the file does not give. mimics: the joint that it
-    follows, empty where it moves by itself."""
+    follows, empty if it moves by itself."""
 
     name: str
     kind: str
@@ -34,8 +35,8 @@ class UrdfJoint:
 def read(path: str | Path) -> dict[str, UrdfJoint]:
     """The moving joints of a URDF by name.
 
-    Raises ValueError, one sentence with the file and the mend, for anything that is no plain URDF; OSError
-    when the file cannot be read.
+    Raises ValueError, one sentence with the file and the mend, if it is not a plain URDF; OSError if the file
+    cannot be read.
     """
     file = Path(path)
     if file.suffix == ".xacro":
@@ -87,7 +88,7 @@ def _joint(file: Path, name: str, kind: str, limit: ElementTree.Element | None) 
     if kind == "continuous":
         lower = upper = None
     elif limit is not None:
-        # The format's own defaults, which leave the joint no room unless one of them is written.
+        # The format's own defaults, which leave the joint no range unless one of them is given.
         lower, upper = lower or 0.0, upper or 0.0
         if lower >= upper:
             raise ValueError(
@@ -107,7 +108,7 @@ class _Doctype(Exception):
 
 
 class _Plain(ElementTree.TreeBuilder):
-    """Ends parsing where a document type begins, which is before any entity could be declared."""
+    """Aborts parsing at a document type, which comes before any entity could be declared."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
         raise _Doctype

@@ -1,17 +1,17 @@
-"""A trajectory as a stream of positions or velocities, for a controller that does at once what it is told.
+"""A trajectory as a stream of positions or velocities, for a controller that executes each command at once.
 
-A forward_command_controller interpolates nothing, limits nothing and never gives up, so all of that is here.
-Each tick gives the commanded path at its own time, exactly, as long as ticks come in time and paths go on
-where the last one was; the path itself is within limits. Otherwise (a late tick, a path that begins
-elsewhere, a clock that was set) the joints are led back to the path within limits, by steps no larger than a
-tick in time could make, and after a pause in which the robot has come to a stand they start from rest. How
-much time passed between two ticks is told by a clock that nobody sets. A path that ends in motion is braked
-behind its end. Nothing is commanded before the first trajectory, and its end is commanded for ever.
+A forward_command_controller does not interpolate, limit or time out, so all of that is here. Each tick gives
+the commanded path at its own time, exactly, as long as ticks are in time and each path continues the previous
+one; the path itself is within limits. Otherwise (a late tick, a path that begins elsewhere, a clock that was
+set) the joints are led back to the path within limits, by steps no larger than a punctual tick could make.
+After a pause in which the robot stopped, they start from rest. A clock that is never set measures the time
+between two ticks. A path that ends in motion is braked after its end. Nothing is commanded before the first
+trajectory; its end is commanded until the next one comes.
 
-MoveIt Servo takes velocities, and integrates them from where the robot is, so what is lost on the way (a late
-message, a slowdown near a singularity) would stay lost: velocities alone drift off the path. The measured
-joints are therefore pulled to the commanded ones, in proportion to the distance, by no more than half of full
-speed. What comes out changes within the acceleration limits, whatever is pulled.
+MoveIt Servo takes velocities and integrates them from the robot's present position. What is lost on the way
+(a late message, a slowdown near a singularity) would stay lost, so velocities alone drift off the path. A
+correction therefore pulls the measured joints to the commanded ones: proportional to the distance, and at
+most half of full speed. The sum changes within the acceleration limits, whatever the correction.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.limits.limiter import step_towards
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 
-# Longer than this between two ticks, and the robot has stopped at the last position it was told.
+# After a longer pause between two ticks, the robot has stopped at the last commanded position.
 STOOD_S = 0.1
-# A path that goes on differs from what was commanded by rounding only.
+# A path that continues the previous one differs from it by rounding only.
 _ROUNDING = 1e-6
-# Two clocks that are read one after the other differ by as much.
+# Two clocks that are read one after the other may differ by this much.
 _SET_NS = 500_000
 _FRESH_NS = 200_000_000
 _PAST_S = 0.3
@@ -37,14 +37,14 @@ _PULL = 0.5
 
 
 class CommandStream:
-    """The positions to command to some joints at a rate. Time is given; one thread at a time.
+    """The positions to command to some joints at a rate. Time is given. Use it from one thread at a time.
 
-    limits: of these joints. period_s: between two ticks; a tick that comes after more than two is late.
-    steady_ns of some methods is the present by a clock that nobody sets, None where the other is such a one
-    (or simulated, and motion goes by it).
+    limits: of these joints. period_s: between two ticks; a tick is late after more than two periods.
+    steady_ns, in some methods, is the present by a clock that is never set; None if now_ns comes from such a
+    clock, or is simulated time, which the motion follows.
 
-    Attributes for diagnostics: `counts` (late ticks; joined: trajectories that did not go on where the last
-    one was).
+    Attributes for diagnostics: `counts` (late: late ticks; joined: trajectories that did not continue the
+    previous one).
     """
 
     def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float) -> None:
@@ -58,7 +58,7 @@ class CommandStream:
         self.forget()
 
     def forget(self) -> None:
-        """Command nothing until the next trajectory, and start from where that one begins."""
+        """Command nothing until the next trajectory, and start from its first state."""
         self._past.clear()
         self._path: Trajectory | None = None
         self._state: MotionState | None = None
@@ -66,10 +66,10 @@ class CommandStream:
         self._on_path = np.zeros(len(self.joints), bool)
 
     def follow(self, trajectory: Trajectory, now_ns: int, here: np.ndarray | None = None) -> None:
-        """Take a trajectory over these joints, and maybe others, in place of the last.
+        """Follow this trajectory, over these joints and maybe others, in place of the previous one.
 
-        here: where the joints are measured, float64 [D]. The first trajectory begins there, but for what is
-        outside of the range, where it cannot: from there a joint is led to it.
+        here: measured position of the joints, float64 [D]. The first trajectory begins there. A joint that is
+        measured outside its range cannot be commanded there; it is led from there to the trajectory.
         """
         path = _ended(trajectory.select(self.joints), self._limits)
         position, velocity = path.sample(now_ns)
@@ -90,13 +90,13 @@ class CommandStream:
         self._path = path
 
     def stop(self, now_ns: int, steady_ns: int | None = None) -> None:
-        """Brake from what was commanded last, because the path's times mean nothing now."""
+        """Brake from the last command, because the path's times have lost their meaning."""
         if self._state is not None:
             known = steady_ns is not None and self._steady_ns is not None
             self._brake(now_ns, self._passed_ns(now_ns, steady_ns) if known else 0)
 
     def tick(self, now_ns: int, steady_ns: int | None = None) -> MotionState | None:
-        """What to command now; None before the first trajectory."""
+        """Returns the state to command now; None before the first trajectory."""
         if self._state is None or self._path is None:
             return None
         passed_ns = self._passed_ns(now_ns, steady_ns)
@@ -109,7 +109,7 @@ class CommandStream:
         late = elapsed_s > self._longest_s
         self.counts["late"] += late
         if late or abs(state.stamp_ns + passed_ns - now_ns) > _SET_NS:
-            # At rest there is nothing to be late for.
+            # a path that ended before both times is at rest: nothing to be late for
             self._on_path &= path.end_ns <= min(state.stamp_ns, now_ns)
         position, velocity = path.sample(now_ns)
         if not self._on_path.all():
@@ -126,13 +126,13 @@ class CommandStream:
         return self._state
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
-        """What was commanded last at a time, float64 [D]: of late ticks not what the path has then. None
-        before anything was, and long ago."""
+        """The last command at or before a time, float64 [D]. After a late tick this differs from the path.
+        None before the first command, and for times long ago."""
         found = (state.position for state in reversed(self._past) if state.stamp_ns <= t_ns)
         return next(found, None)
 
     def _passed_ns(self, now_ns: int, steady_ns: int | None) -> int:
-        """Since the last tick; without another clock a time that was set back far counts as one tick."""
+        """Time since the last tick. Without a steady clock, a clock set far back counts as one tick."""
         assert self._state is not None
         if steady_ns is not None and self._steady_ns is not None:
             return steady_ns - self._steady_ns
@@ -140,7 +140,7 @@ class CommandStream:
         return passed_ns if passed_ns * -1e-9 <= self._longest_s else round(self._longest_s / 2 * 1e9)
 
     def _brake(self, now_ns: int, passed_ns: int) -> None:
-        """As if the last tick had been so long ago."""
+        """Brake as if the last tick had been passed_ns ago."""
         assert self._state is not None
         last_ns = now_ns - min(passed_ns, round(self._longest_s * 1e9))
         self._state = MotionState(last_ns, self._state.position, self._state.velocity)
@@ -148,14 +148,15 @@ class CommandStream:
         self._on_path[:] = True
 
     def at_rest(self, now_ns: int) -> bool:
-        """Whether nothing moves any more, or ever did."""
+        """Whether no joint moves any more; also before the first trajectory."""
         return self._path is None or bool(self._on_path.all() and now_ns >= self._path.end_ns)
 
 
 class JogStream:
-    """The velocities to command to some joints at a rate. Time is given; one thread at a time.
+    """The velocities to command to some joints at a rate. Time is given. Use it from one thread at a time.
 
-    limits: of these joints. period_s: between two ticks. gain: of the pull [1/s]; 0 drifts.
+    limits: of these joints. period_s: between two ticks. gain: of the pull to the path [1/s]; 0 lets it
+    drift.
     """
 
     def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float, gain: float) -> None:
@@ -172,23 +173,23 @@ class JogStream:
         self._pulling = True
 
     def measured(self, position: np.ndarray, now_ns: int) -> None:
-        """Measured joints, float64 [D]; not pulled by when nothing newer comes for 0.2 s."""
+        """Take measured joints, float64 [D]. The pull ends when nothing newer comes for 0.2 s."""
         self._measured = (position, now_ns)
 
     def follow(self, trajectory: Trajectory, now_ns: int) -> None:
-        """Take a trajectory over these joints, and maybe others, in place of the last."""
+        """Follow this trajectory, over these joints and maybe others, in place of the previous one."""
         self.path.follow(trajectory, now_ns)
         self._pulling = True
 
     def stop(self, now_ns: int, steady_ns: int | None = None) -> None:
-        """Brake from what was commanded last, because the path's times mean nothing now; pull no more."""
+        """Brake from the last command, because the path's times have lost their meaning; end the pull."""
         self._pulling = False
         self.path.stop(now_ns, steady_ns)
         if steady_ns is None:
             self._tick_ns = now_ns
 
     def rest(self) -> None:
-        """Pull no more: come to rest where the trajectory does, until the next one."""
+        """End the pull until the next trajectory: the joints come to rest when the present one does."""
         self._pulling = False
 
     def tick(self, now_ns: int, steady_ns: int | None = None) -> np.ndarray | None:
@@ -209,11 +210,11 @@ class JogStream:
         return self._velocity
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
-        """Where the velocities that were commanded lead, at a time; see CommandStream."""
+        """The position that the commanded velocities lead to at a time; see CommandStream.commanded."""
         return self.path.commanded(t_ns)
 
     def at_rest(self, now_ns: int) -> bool:
-        """Whether nothing moves any more, or ever did."""
+        """Whether no joint moves any more; also before the first trajectory."""
         return self.path.at_rest(now_ns) and not self._velocity.any()
 
     def _pull(self, commanded: np.ndarray, now_ns: int) -> np.ndarray:
@@ -224,7 +225,7 @@ class JogStream:
 
 
 def _ended(path: Trajectory, limits: JointLimits) -> Trajectory:
-    """The path, and behind an end in motion the shortest stop."""
+    """The path; if it ends in motion, the shortest stop follows it."""
     if path.velocities is None or not path.velocities[-1].any():
         return path
     end = MotionState(path.end_ns, path.positions[-1], path.velocities[-1])

@@ -1,13 +1,13 @@
-"""How long a trajectory takes to its controller, and how much of the old motion is therefore kept in it.
+"""How long a trajectory takes to reach its controller, and therefore how much of the old motion it repeats.
 
-A trajectory that arrives behind the part of the old motion that it repeats makes the joints jump. So delivery
-is measured, from the decision to the execution. The best source is the controller: since Humble, the state of
-a joint_trajectory_controller tells when the trajectory that it executes began (stamp - time_from_start),
-which is the stamp of one of those that were sent. A state with an older one says that the next is not there
-yet, so a late delivery counts before it has arrived. Where no state is recognised, the middleware's
-acknowledgement counts: it sees a slow network and a stalled process, not what the controller does with the
-message. `lead_s` follows the 99th percentile: up at once, down slowly, for a host that was busy once will be
-again.
+A trajectory that arrives after the part of the old motion that it repeats makes the joints jump. So the time
+from decision to execution is measured. The best source is the controller: since Humble, the state of a
+joint_trajectory_controller says when the trajectory that it executes began (stamp - time_from_start), which
+is the stamp of one that was sent. A state that still shows an older one says that the next has not arrived,
+so a late delivery counts before it has arrived. Where no state is recognised, the middleware's
+acknowledgement counts: it shows a slow network and a stalled process, but not what the controller does with
+the message. `lead_s` follows the 99th percentile: up at once and down slowly, since a host that was busy once
+will be busy again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from collections import deque
 from typing import NamedTuple
 
 WINDOW = 256
-"""Deliveries that count: 25 s of chunks at 10 Hz."""
+"""Number of deliveries that count: 25 s of chunks at 10 Hz."""
 LOST_S = 2.0
-"""What was not executed by then never will be."""
+"""A trajectory that was not executed by then counts as lost."""
 
 _FALL_PER_S = 0.01
-_LOOK_S = 0.02  # from one look at the controller to the next; what changed did so at any time between
+# time between two looks at the controller; a change may have happened at any time between them
+_LOOK_S = 0.02
 _LOOK_NS = 20_000_000
-_SAME_NS = 5_000_000  # Humble stamps its state a little later than the time that it is of
-_NEWS_S = 0.1  # that a state may be old
+_SAME_NS = 5_000_000  # Humble stamps a state a little later than its time
+_NEWS_S = 0.1  # how old a state may be
 _STEP_S = 0.1
 _SILENT_NS = 2_000_000_000
 _MOST = 64
@@ -38,9 +39,9 @@ class _Sent(NamedTuple):
 
 
 class Delivery:
-    """The delivery to one controller. One thread at a time; times are nanoseconds of the ROS clock.
+    """The delivery to one controller. Use it from one thread at a time; times are ns of the ROS clock.
 
-    lead_s: expected, and the least that is kept. lead_max_s: the most; beyond it `trouble` says so.
+    lead_s: expected, and the lower bound. lead_max_s: the upper bound; beyond it `trouble` says so.
 
     Attributes for diagnostics: `lead_s` (adapted) and `lost` (trajectories that were never executed).
     """
@@ -53,11 +54,12 @@ class Delivery:
         self.forget()
 
     def forget(self) -> None:
-        """Wait for nothing that was sent before: at activation, and when the clock has jumped."""
-        self._unseen: deque[_Sent] = deque(maxlen=_MOST)  # by the controller, oldest first
+        """Stop waiting for what was sent before: at activation, and when the clock has jumped."""
+        # not executed as far as the controller says, oldest first
+        self._unseen: deque[_Sent] = deque(maxlen=_MOST)
         self._unacknowledged: _Sent | None = None  # the oldest
-        self._executed_ns: int | None = None  # stamp of the last that was executed
-        self._state_ns: int | None = None  # of the newest state that was recognised
+        self._executed_ns: int | None = None  # stamp of the last executed trajectory
+        self._state_ns: int | None = None  # stamp of the newest recognised state
         self._looked_ns: int | None = None
         self._stepped_ns: int | None = None
         self._late_s, self._unsure = 0.0, False
@@ -65,22 +67,25 @@ class Delivery:
         self._waited_s = 0.0
 
     def sent(self, stamp_ns: int, decided_ns: int, published_ns: int) -> None:
-        """A trajectory was sent. stamp_ns: of its message's header."""
+        """A trajectory was sent. stamp_ns: stamp of its message's header."""
         sent = _Sent(stamp_ns, decided_ns, published_ns)
         self._unseen.append(sent)
         if self._unacknowledged is None:
             self._unacknowledged, self._looked_ns = sent, published_ns
 
     def executing(self, began_ns: int, state_ns: int) -> bool:
-        """The controller's state: at state_ns it executed the trajectory that began at began_ns. False when
-        that is none that was sent, and began after the last of those that it told of: a motion of others, or
-        its own hold. A controller of which none was ever recognised may tell of others, or of nothing."""
+        """Take the controller's state: at state_ns it executed the trajectory that began at began_ns.
+
+        Returns False if that trajectory was not sent from here and began after the last one that was: others
+        move the robot, or the controller holds by itself. Before the first recognised state it always returns
+        True.
+        """
         last_ns = self._state_ns
         if last_ns is not None and state_ns <= last_ns:
             return True
         found = min(self._unseen, key=lambda sent: abs(sent.stamp_ns - began_ns), default=None)
         if found is not None and _same(found.stamp_ns, began_ns):
-            while True:  # a controller takes the newest it has; what it never executed came as late at least
+            while True:  # a controller takes the newest it has; a skipped trajectory came at least as late
                 sent = self._unseen.popleft()
                 self._note(sent, sent.published_ns if last_ns is None else last_ns, state_ns)
                 if sent is found:
@@ -96,8 +101,8 @@ class Delivery:
         return True
 
     def overdue(self, now_ns: int) -> bool:
-        """Whether what was sent is not executed by now, and it takes longer than the motion is made for. What
-        is sent meanwhile would come as late, on top of that. What is lost is waited for no more."""
+        """Whether a sent trajectory is still not executed, for longer than the motion allows. Whatever is
+        sent meanwhile would come as late, on top of that. A lost trajectory is no longer waited for."""
         sent = self._waited_for
         if sent is None or sent is not self._oldest:
             return False
@@ -105,24 +110,24 @@ class Delivery:
 
     @property
     def unsure(self) -> bool:
-        """Whether the last that was sent was lost: what is executed, only the controller knows."""
+        """Whether the last trajectory was lost, so that only the controller knows what it executes."""
         return self._unsure and not self._unseen
 
     @property
     def _oldest(self) -> _Sent | None:
-        """Of what is not executed, as far as that is known."""
+        """The oldest trajectory that is not known to be executed."""
         if self._state_ns is None:
             return self._unacknowledged
         return self._unseen[0] if self._unseen else None
 
     def awaits_acknowledgement(self, now_ns: int) -> bool:
-        """Whether to ask what the middleware has had acknowledged: the controller tells nothing."""
+        """Whether to ask the middleware for acknowledgements, because the controller reports nothing."""
         if self._state_ns is not None and now_ns - self._state_ns <= _SILENT_NS:
             self._unacknowledged = None
         return self._unacknowledged is not None
 
     def acknowledged(self, done: bool, now_ns: int) -> None:
-        """Whether all that was sent is acknowledged by now; see `awaits_acknowledgement`."""
+        """Take whether everything sent is acknowledged by now; see `awaits_acknowledgement`."""
         sent, looked_ns = self._unacknowledged, self._looked_ns
         if sent is None or looked_ns is None:
             return
@@ -133,26 +138,26 @@ class Delivery:
 
     @property
     def p99_s(self) -> float:
-        """99th percentile of the last deliveries, and what is late now if that is more."""
+        """99th percentile of the last deliveries, or the present delay if that is longer."""
         took = sorted(self._took_s) or [0.0]
         return max(took[math.ceil(0.99 * len(took)) - 1], self._late_s)
 
     @property
     def count(self) -> int:
-        """How many deliveries p99_s is of."""
+        """Number of deliveries behind p99_s."""
         return len(self._took_s)
 
     @property
     def source(self) -> str:
-        """What it is measured by."""
+        """What the delivery is measured by."""
         return "acknowledgement" if self._state_ns is None else "controller_state"
 
     def step(self, now_ns: int) -> float:
-        """Adapt; returns lead_s."""
+        """Adapt lead_s and return it."""
         wanted = min(max(self.p99_s, self._least_s), self._most_s)
         passed_s = 0.0 if self._stepped_ns is None else max(now_ns - self._stepped_ns, 0) * 1e-9
         self._stepped_ns = now_ns
-        # While this process was not scheduled it has not looked either.
+        # While this process was not scheduled, it did not look at the controller either.
         is_same = self._waited_for is not None and self._waited_for is self._oldest
         self._waited_s = self._waited_s + min(passed_s, _STEP_S) if is_same else 0.0
         self._waited_for = self._oldest
@@ -161,7 +166,7 @@ class Delivery:
 
     @property
     def trouble(self) -> str:
-        """A sentence when delivery takes longer than the motion is made for, else empty."""
+        """A sentence if delivery takes longer than the motion allows, else empty."""
         p99_s = self.p99_s
         if p99_s <= self._most_s:
             return ""
@@ -172,7 +177,7 @@ class Delivery:
         )
 
     def _note(self, sent: _Sent, earliest_ns: int, latest_ns: int) -> None:
-        """One delivery, after earliest_ns and not after latest_ns."""
+        """Record one delivery, which happened after earliest_ns and not after latest_ns."""
         earliest_s = (max(earliest_ns, sent.published_ns) - sent.decided_ns) * 1e-9
         latest_s = (latest_ns - sent.decided_ns) * 1e-9
         self._took_s.append(max(min(latest_s, earliest_s + _LOOK_S), 0.0))

@@ -1,17 +1,18 @@
-"""From the trajectory that a controller executes to the next one, however late that is sent.
+"""Joins the trajectory that a controller executes to the next one, however late that is sent.
 
-A joint_trajectory_controller joins in the middle what has begun already, so a trajectory must still be the
-one before when it arrives: then nothing steps. Who decides keeps the old motion for twice `lead_s`; the first
-half is for this process, which may not be scheduled between the decision and the message, or between the
-messages to two controllers. What is later than that is not sent as it was decided: the controller keeps what
-it has for twice `lead_s` from then on, and is led from there to the decided motion within its limits. What
-begins later than the present is approached from wherever the controller is, in the time that was meant for
-that: it is moved by as much as it is late. Such a time is meant for a controller at rest near where it was to
-be: where it still moves, because what it has was sent late, it brakes first, and where that ends further
-away it has more time. `CommandStream` does the same for controllers that are told where to be at a rate.
+A joint_trajectory_controller joins in the middle a trajectory that has begun, so nothing steps if a
+trajectory still equals the previous one when it arrives. The decision therefore keeps the old motion for
+twice `lead_s`. The first half covers this process, which may not be scheduled between the decision and the
+message, or between the messages to two controllers. A message that is later than that is not sent as decided:
+the controller keeps its motion for twice `lead_s` from then on, and is led from there to the decided motion
+within its limits. A trajectory that begins in the future is approached from wherever the controller is, in a
+time that was planned for it; it is shifted by its lateness. The planned time assumes a controller at rest
+near the expected position. A controller that still moves, because its last trajectory was sent late, brakes
+first, and gets more time if it ends further away. `CommandStream` does the same for controllers that are
+commanded at a fixed rate.
 
-A controller may drop what it was sent, and hold: it was deactivated and activated anew, or gave up. Where it
-says so, it is led from there as from any other motion, and a stop leaves it there.
+A controller may drop its trajectory and hold: it was deactivated and activated again, or gave up. If it
+reports that, it is led from there as from any other motion, and a stop leaves it there.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arri
 from vla_accel_ros.control.limits.trajectory_limits import enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, trusted
 
-# Motion that differs by no more [rad, rad/s] is the same: within a control period of 2 ms it is less than a
-# thousandth of any acceleration limit. Looked at this often.
+# Motions that differ by no more [rad, rad/s] are the same: within a control period of 2 ms that is less than
+# a thousandth of any acceleration limit. They are compared at steps of _LOOK_NS.
 _ROUNDING, _SPEED_ROUNDING = 1e-9, 1e-6
 _LOOK_NS = 1_000_000
 _END_NS = 100_000_000
 _PAST_NS = 1_000_000_000
-# For so long after a message may have arrived the controller is waited for to say whether it has.
+# How long after a message may have arrived to wait for the controller to say whether it has.
 _DOUBT_NS = 100_000_000
 
 
 class HandOver:
-    """What one controller was sent. limits: of its joints. Time is given; one thread at a time.
+    """What one controller was sent. limits: of its joints. Time is given. Use it from one thread at a time.
 
-    Attributes: `late`, how many trajectories were sent otherwise than they were decided; `stopping`, the stop
-    that it executes after the clock was set, where it comes as late as it may; None for none.
+    Attributes: `late`, number of trajectories that were not sent as decided; `stopping`, the stop that it
+    executes after the clock was set, if that arrives as late as it may; None for none.
     """
 
     def __init__(self, limits: JointLimits) -> None:
@@ -49,35 +50,38 @@ class HandOver:
         self.forget()
 
     def forget(self) -> None:
-        """Others drive the controller, or its clock was set: nobody knows what it executes."""
+        """Others drive the controller, or its clock was set: what it executes is unknown."""
         self._executed: Trajectory | None = None
         self._past = deque[tuple[int, Trajectory]]()  # (since when, what is executed)
-        self._approach_ns = self._late_ns = 0  # of what is approached: how long, and moved by how much
-        self._moved = self._stopped = False  # that is not what was decided; it is a stop
-        self._dropped = self._doubtful = False  # it dropped what it was sent; it may have
+        self._approach_ns = self._late_ns = 0  # duration of the approach, and its shift
+        self._moved = self._stopped = False  # not sent as decided; a stop
+        self._dropped = self._doubtful = False  # it dropped its trajectory; it may have
         self.stopping: Trajectory | None = None
         self._stopped_ns = 0
-        # Where it says that it rests instead, and from how far off that is approached.
+        # Where it reports to rest instead, and the distance for which an approach is planned.
         self._elsewhere: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def rests_ns(self) -> int:
-        """When the controller comes to rest, if that is not as it was decided; else 0."""
+        """When the controller comes to rest if its trajectory was not sent as decided, else 0."""
         return self._executed.end_ns if self._moved and self._executed is not None else 0
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
-        """Where the controller is commanded to be at a time of the last second or to come, float64 [D], by
-        what it was sent until then; None where that was nothing."""
+        """Where the controller is commanded to be, float64 [D], at a time within the last second or in the
+        future, by what it was sent before that time; None if nothing was."""
         state = self._state(t_ns)
         return None if state is None else state[0]
 
     def next(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_s: float
     ) -> tuple[Trajectory | None, int]:
-        """What to send now for a trajectory of this controller's joints that was decided at decided_ns, and
-        until when that may be sent: it arrives up to lead_s later. None while the controller approaches what
-        was moved, and comes to rest there by itself. What was not moved is known to whoever decides, and a
-        contact must not wait for it."""
+        """Returns what to send now for a trajectory of this controller's joints that was decided at
+        decided_ns, and until when it may be sent (it arrives up to lead_s later).
+
+        None while the controller approaches a trajectory that was shifted, at whose start it comes to rest by
+        itself. One that was sent as decided is replaced at any time: the caller knows it, and a reaction to a
+        contact must not wait.
+        """
         lead_ns, executed = round(lead_s * 1e9), self._executed
         if decided.start_ns > decided_ns + SET_BACK_NS:
             return self._approached(decided, decided_ns, now_ns, lead_ns)
@@ -93,13 +97,13 @@ class HandOver:
             if not self._moved:
                 return decided, max(decided_ns, now_ns) + lead_ns
             if executed.speeds.any() and decided.end_ns + self._late_ns < executed.end_ns:
-                # It is to come to rest, sooner than what was moved does: a stop, and not more of the same.
-                # Wherever it is on its way there, the time of a whole approach is enough from there.
+                # The decision ends earlier than the shifted trajectory: it is a stop. A whole approach from
+                # now on is enough time from anywhere on the way.
                 return self._rest_at(executed, now_ns), now_ns + lead_ns
             self.late += 1
             return None, now_ns
         by_ns = self._same_until_ns(decided, now_ns, 2 * lead_ns) - lead_ns
-        if by_ns >= now_ns:  # from now on, if late: a controller refuses what has ended
+        if by_ns >= now_ns:  # skip the past if late: a controller refuses a trajectory that has ended
             return decided if now_ns <= decided_ns + lead_ns else decided.since(now_ns), by_ns
         return self._led(executed, decided, now_ns, now_ns + 2 * lead_ns), now_ns + lead_ns
 
@@ -116,18 +120,20 @@ class HandOver:
         self.stopping = None
 
     def dropped(self) -> None:
-        """What was decided is not sent: the clock was set meanwhile."""
+        """The decided trajectory is not sent, because the clock was set meanwhile."""
         self._moved = True
 
     def rests(
         self, position: np.ndarray | None, t_ns: int, lead_s: float, here: np.ndarray | None = None
     ) -> None:
-        """The controller said that at a time it rested at a position, float64 [D]; None where it says no such
-        thing. Before `next`. What was sent less than lead_s before may be on its way to it: then nothing but
-        a stop is sent until it has said more.
+        """The controller reported that it rested at a position, float64 [D], at t_ns; None if it reports
+        nothing of the kind. Call it before `next`.
 
-        here: where its joints are measured, None where that is not known. A position that is further off than
-        is usual is not believed.
+        A trajectory that was sent less than lead_s before may still be on its way. Only a stop is then sent
+        until the controller reports again.
+
+        here: measured joints, None if unknown. A position that is further from them than the usual distance
+        is not believed.
         """
         executed, self._doubtful = self._executed, False
         if executed is None or position is None or not self._inside(position):
@@ -136,7 +142,7 @@ class HandOver:
             return
         there, velocity = executed.sample(t_ns)
         if not velocity.any() and (np.abs(position - there) <= _ROUNDING).all():
-            return  # as it was sent
+            return  # as sent
         if t_ns < self._past[-1][0] + round(lead_s * 1e9):
             self._doubtful = True
             return
@@ -146,9 +152,9 @@ class HandOver:
         self._approach_ns = self._late_ns = 0
 
     def told(self, position: np.ndarray, t_ns: int) -> None:
-        """Where the controller said that it was commanded to be at a time before the clock was set, float64
-        [D]; before `stop`. A controller that was activated anew while it was commanded executes nothing. What
-        it says counts within its range alone, and NaN for nothing."""
+        """The position that the controller reported as commanded at a time before the clock was set, float64
+        [D]. Call it before `stop`. A controller that was activated again while it was commanded executes
+        nothing. The report counts only within the joints' range; NaN means no report."""
         commanded = self.commanded(t_ns)
         if commanded is None:
             return
@@ -157,18 +163,18 @@ class HandOver:
         self._elsewhere = (np.array(position), away + far) if strays else None
 
     def _inside(self, position: np.ndarray) -> bool:
-        """Whether joints can be here, float64 [D]; not where one is NaN."""
+        """Whether joints can be at these positions, float64 [D]; False where one is NaN."""
         far = usual(self._limits.velocity)
         inside = (position >= self._limits.lower - far) & (position <= self._limits.upper + far)
         return bool(inside.all())
 
     def stop(self, braking: Trajectory | None, was_ns: int, now_ns: int, lead_s: float) -> Trajectory | None:
-        """The stop to send after the clock was set, one point to rest at; None for none. was_ns: the present
-        in the time before.
+        """Returns the stop to send after the clock was set, one point at rest; None for none. was_ns: the
+        present in the old time.
 
-        braking: by what was decided, None where that is at rest. Where the controller executes something else
-        the stop begins on that, and no other comes after it; where it has told that it is elsewhere, it stays
-        there.
+        braking: the stop that was decided, None if that motion is at rest. If the controller executes
+        something else, the stop begins on that, and no other follows it. If the controller reported to be
+        elsewhere, it stays there.
         """
         executed, stopped, elsewhere = self._executed, self._stopped, self._elsewhere
         moved = executed is not None and self._moved and (braking is not None or was_ns < executed.end_ns)
@@ -192,7 +198,8 @@ class HandOver:
     def _stay(
         self, joints: tuple[str, ...], position: np.ndarray, away: np.ndarray, now_ns: int, lead_s: float
     ) -> Trajectory:
-        """At rest there, after a join from so far away, should what it said not be true."""
+        """At rest there, after a join that is long enough for the distance `away`, in case the report was
+        wrong."""
         join_ns = round((rest_to_rest_s(away, self._limits) + 2.0 * lead_s) * 1e9)
         return Trajectory(joints, np.array([now_ns + join_ns]), position[None], np.zeros((1, len(position))))
 
@@ -202,7 +209,7 @@ class HandOver:
         self._past.append((since_ns, path))
 
     def _state(self, t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Position and velocity at a time, of what was sent until then."""
+        """Position and velocity at a time, by what was sent before it."""
         found = (path for since_ns, path in reversed(self._past) if since_ns <= t_ns)
         path = next(found, None)
         return None if path is None else path.sample(t_ns)
@@ -210,7 +217,7 @@ class HandOver:
     def _approached(
         self, decided: Trajectory, decided_ns: int, now_ns: int, lead_ns: int
     ) -> tuple[Trajectory, int]:
-        """What begins later than it was decided, moved by as much as it is late."""
+        """A trajectory that begins in the future, shifted by its lateness."""
         from_ns = now_ns if now_ns - decided_ns > lead_ns else decided_ns
         approach_ns, executed, before = decided.start_ns - decided_ns, self._executed, None
         if executed is not None and now_ns >= executed.start_ns:
@@ -225,21 +232,22 @@ class HandOver:
         return _begins(decided, from_ns + approach_ns), from_ns + lead_ns
 
     def _rest_at(self, executed: Trajectory, now_ns: int) -> Trajectory:
-        """Where it is approached already, at rest, after a whole approach from now on."""
+        """Rest at the position that it already approaches, after a whole approach from now on."""
         rest = np.zeros_like(executed.positions[:1])
         return Trajectory(
             executed.joints, np.array([now_ns + self._approach_ns]), executed.positions[:1], rest
         )
 
     def _same_until_ns(self, decided: Trajectory, now_ns: int, for_ns: int) -> int:
-        """Until when, at most so long, the controller executes this already; before now_ns if it does not."""
+        """Until when, at most for_ns, the controller already executes `decided`; before now_ns if it does
+        not."""
         assert self._executed is not None
         times = np.arange(now_ns, now_ns + for_ns + 1, _LOOK_NS)
         differs = np.append(~_same(self._executed, decided, times), True)
         return now_ns + (int(np.argmax(differs)) - 1) * _LOOK_NS
 
     def _led(self, old: Trajectory, decided: Trajectory, now_ns: int, commit_ns: int) -> Trajectory:
-        """What the controller executes up to commit_ns, and from there to the decided motion."""
+        """What the controller executes until commit_ns, and then the way to the decided motion."""
         first = int(decided.times_ns.searchsorted(commit_ns, side="right"))
         times, positions = decided.times_ns[first:], decided.positions[first:]
         velocities = decided.speeds[first:]
@@ -249,7 +257,7 @@ class HandOver:
         asked = Trajectory(decided.joints, times, positions, velocities)
         position, velocity = old.sample(commit_ns)
         led, _ = enforce(asked, MotionState(commit_ns, position, velocity), self._limits)
-        # Where it cannot follow, it brakes: what is decided ends when its observation is too old.
+        # Where it cannot follow, it brakes as `decided` does, which ends when its observation is too old.
         brakes_ns = max(decided.end_ns - round(self._longest_s * 1e9), commit_ns)
         joined = Trajectory(
             decided.joints,
@@ -268,7 +276,7 @@ def _begins(trajectory: Trajectory, start_ns: int) -> Trajectory:
 
 
 def _approach(now_ns: int, position: np.ndarray, velocity: np.ndarray, path: Trajectory) -> Trajectory:
-    """What a controller makes of a path that begins later."""
+    """How a controller executes a path that begins in the future."""
     return trusted(
         path.joints,
         np.concatenate([[now_ns], path.times_ns]),
@@ -278,7 +286,7 @@ def _approach(now_ns: int, position: np.ndarray, velocity: np.ndarray, path: Tra
 
 
 def _away(position: np.ndarray, after: Trajectory) -> np.ndarray:
-    """How far float64 [D] positions are from where a trajectory begins, [D]; 0 within rounding."""
+    """Distances [D] of float64 [D] positions from a trajectory's first point; 0 within rounding."""
     away = np.abs(after.positions[0] - position)
     return np.where(away > _ROUNDING, away, 0.0)
 

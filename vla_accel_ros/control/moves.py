@@ -1,11 +1,11 @@
 """One smooth motion from rest to rest, for discrete moves such as going home.
 
 All joints begin and end together on a minimum-jerk profile s = 10 u^3 - 15 u^4 + 6 u^5, as fast as the
-slowest of them may. Between its knots a controller samples cubics, not this profile, so the limits are kept
-by what the cubics do: stretched in time until the fastest and the hardest of them is within.
+slowest of them allows. Between the knots a controller samples cubics, not this profile. The limits are
+therefore checked on the cubics: the motion is stretched in time until the fastest of them is within limits.
 
-A controller is sent such a motion in parts, so that one that hears nothing any more comes to rest as soon as
-it would without chunks.
+A controller gets such a motion in parts, so that without further messages it comes to rest as soon as it
+would without chunks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from vla_accel_ros.control.trajectory import MotionState, Trajectory, extremes
 _KNOT_S = 0.05
 _SHORTEST_S = 0.2
 _MOST_KNOTS = 2048
-"""Of a move, however far and slow it is: what lies between them is within limits all the same."""
+"""Limit on the knots of a move, however long it takes; the path between them is within limits all the
+same."""
 # Peaks of the profile's first and second derivative.
 _PEAK_VELOCITY, _PEAK_ACCELERATION = 1.875, 5.7735
 
@@ -33,10 +34,10 @@ def move(
     speed: float = 1.0,
     start_ns: int = 0,
 ) -> Trajectory:
-    """From start to goal, float64 [D] each, at rest in both.
+    """A motion from start to goal, float64 [D] each, at rest in both.
 
     speed: share of the velocity and acceleration limits to use, in (0, 1]. start_ns: time of the first point.
-    Raises ValueError for a goal outside its limits or a speed that is none.
+    Raises ValueError if the goal is outside its limits or speed is outside (0, 1].
     """
     if not 0.0 < speed <= 1.0:
         raise ValueError(f"speed = {speed} is no share of the limits: give more than 0, and 1 at most")
@@ -66,11 +67,11 @@ def move(
 
 
 class MoveInParts:
-    """What one controller is sent of a motion from rest to rest: most_ns of it at most, and a brake.
+    """What one controller is sent of a motion from rest to rest: at most most_ns of it, and a brake.
 
-    The first part is half of that from where the motion begins, however long the controller takes to get
-    there. Each next one is due when half is left. Attribute `whole`: the motion, in the time in which the
-    controller executes it.
+    The first part is half of that, counted from where the motion begins, however long the controller takes to
+    get there. The next part is due when half is left. Attribute `whole`: the motion, at the times at which
+    the controller executes it.
     """
 
     def __init__(self, whole: Trajectory, limits: JointLimits, most_ns: int) -> None:
@@ -79,21 +80,21 @@ class MoveInParts:
 
     @property
     def part(self) -> Trajectory:
-        """What the controller has of it by now."""
+        """The part that the controller has by now."""
         return cut(self.whole, self._until_ns, self._limits)
 
     def later(self, by_ns: int) -> None:
-        """It is executed so much later than it was decided."""
+        """The motion is executed by_ns later than it was decided."""
         self.whole, self._until_ns = self.whole.later(by_ns), self._until_ns + by_ns
 
     def is_due(self, now_ns: int, most_ns: int) -> bool:
-        """Whether the next part is to be sent."""
+        """Whether the next part should be sent."""
         due_ns = max(self._until_ns - most_ns // 2, self.whole.start_ns)
         return self._until_ns < self.whole.end_ns and now_ns >= due_ns
 
     def renew(self, now_ns: int, most_ns: int, kept_ns: int) -> bool:
-        """Go on for as long as may be from now on; False where the controller would begin to brake before it
-        hears of that, kept_ns from now."""
+        """Extend the part to most_ns from now. Returns False if the controller would begin to brake before
+        the extension arrives, kept_ns from now."""
         if now_ns + kept_ns >= self._until_ns:
             return False
         self._until_ns = now_ns + most_ns
@@ -108,11 +109,11 @@ def broken_off(
     limits: JointLimits,
     was_ns: int | None = None,
 ) -> Trajectory:
-    """The stop of a move that a controller executes, which is as it was for kept_ns. was_ns: the present in
-    the time of the path, where the clock was set since; the stop then begins on arrival.
+    """The stop of a move that a controller executes; the path stays as it is for kept_ns. was_ns: the present
+    in the path's old time, if the clock was set since; the stop then begins on arrival.
 
-    A move that has not begun ends where it would begin, approach_ns from now: wherever the controller is on
-    its way there, that is enough.
+    A move that has not begun ends at its first point, approach_ns from now, which is enough time from
+    wherever the controller is on its way there.
     """
     present_ns = now_ns if was_ns is None else was_ns
     if present_ns < path.start_ns:

@@ -1,12 +1,12 @@
-"""What a node must still know when its process has died: a small file of the user's.
+"""What a node must still know after its process died: a small file of the user's.
 
 There is one for each node, named by ROS domain and fully qualified name, in $XDG_STATE_HOME/vla_accel_ros
-(~/.local/state/vla_accel_ros). It says what was kept last, and whether the process ended cleanly: `clean` is
-false on the disk from the first `keep` until `finish`. Who can write it can set a held robot going, so the
-folder must be the user's alone (0700), links are not followed, and a file that is another's, damaged or too
-large is not believed: `problem` says so, and who reads it should hold. Files are replaced as a whole by a
-thread of their own: a disk that hangs must not stop the watchdog. What was replaced survives the process. It
-is synced after that, by another thread, for a machine that loses its power: what is damaged then means hold.
+(~/.local/state/vla_accel_ros). It holds the last state kept, and whether the process ended cleanly: `clean`
+is false on disk from the first `keep` until `finish`. Anyone who can write it can start a held robot, so the
+folder must be the user's alone (0700) and links are not followed. A file that is another user's, damaged or
+too large is not believed: `problem` says so, and the reader should hold. One thread replaces the file as a
+whole, so that a disk that hangs cannot stop the watchdog. A replaced file survives the process. Another
+thread then syncs it, in case the machine loses power: a damaged file means hold.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Restored:
-    """What the process before left. clean: it ended cleanly, or there was none. problem: a sentence when the
-    file cannot be believed; `fields` is empty then.
-    """
+    """What the previous process left. clean: it ended cleanly, or there was none. problem: a sentence if the
+    file cannot be believed; `fields` is then empty."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     clean: bool = True
@@ -49,7 +48,7 @@ class StateFile:
         home = Path(environment.get("HOME") or os.path.expanduser("~"))
         base = Path(environment.get("XDG_STATE_HOME") or home / ".local" / "state")
         self.folder = base / FOLDER
-        # A ROS name has no dots, so that no two nodes share a file.
+        # A ROS name has no dots, so no two nodes share a file.
         self.name = f"{domain}{node.replace('/', '.')}.json"
         self._queue: queue.SimpleQueue[tuple[dict[str, Any], Future[str]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -57,11 +56,11 @@ class StateFile:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Path of the file."""
         return self.folder / self.name
 
     def restore(self) -> Restored:
-        """Read what the process before left."""
+        """Read what the previous process left."""
         try:
             with _opened(self.folder) as folder:
                 content = self._read(folder)
@@ -77,9 +76,8 @@ class StateFile:
         return Restored(fields, clean is True)
 
     def keep(self, fields: Mapping[str, Any]) -> Future[str]:
-        """Have this written, in the order of calls; gives an empty string when the next process will read
-        it, else the sentence why it will not.
-        """
+        """Have this written, in the order of calls. The result is an empty string when the next process will
+        read it, else a sentence that says why not."""
         return self._write({**fields, "clean": False})
 
     def finish(self, fields: Mapping[str, Any]) -> Future[str]:
@@ -134,7 +132,7 @@ class StateFile:
         with _opened(self.folder) as folder:
             new = f"{self.name}.new"
             with suppress(FileNotFoundError):
-                os.unlink(new, dir_fd=folder)  # of a process that died while it wrote
+                os.unlink(new, dir_fd=folder)  # left by a process that died while it wrote
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=folder)
             with open(descriptor, "wb") as file:
                 file.write(content)

@@ -1,10 +1,10 @@
-"""A joint trajectory and what a joint_trajectory_controller makes of it.
+"""A joint trajectory, sampled as a joint_trajectory_controller samples it.
 
-Everything that is sent, blended, limited or simulated is this one type, and there is one sampler: ours and
-the controller's must agree, or what we blend from is not what the robot does. Times are absolute (nanoseconds
-of the ROS clock); a message with stamp 0 gets its times when it is received. Sampling follows
-ros2_controllers' Kilted release: linear between points without velocities, cubic Hermite between points with
-them, from the state at receipt to the first point by the same rule, and a hold after the last.
+All motion that is sent, blended, limited or simulated has this one type and one sampler: it must agree with
+the controller's, or the path we blend from is not what the robot does. Times are absolute (nanoseconds of the
+ROS clock); a message with stamp 0 gets its times when it is received. Sampling follows ros2_controllers'
+Kilted release: linear between points without velocities, cubic Hermite between points with velocities, the
+same rule from the state at receipt to the first point, and a hold after the last.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class MotionState:
-    """Where the joints are (or are commanded to be) at one instant.
+    """The (measured or commanded) state of the joints at one instant.
 
     stamp_ns: time in nanoseconds of the ROS clock.
     position: float64 [D], radians (metres for prismatic joints).
-    velocity: float64 [D], per second; None when it is not known, which makes the way to the first point
-    linear.
+    velocity: float64 [D], per second; None if unknown, which makes the way to the first point linear.
     """
 
     stamp_ns: int
@@ -93,7 +92,7 @@ class Trajectory:
 
     @property
     def end_ns(self) -> int:
-        """Time of the last point; from then on it holds."""
+        """Time of the last point; the position is held from then on."""
         return int(self.times_ns[-1])
 
     def sample(
@@ -154,7 +153,8 @@ class Trajectory:
         return position, velocity
 
     def select(self, joints: tuple[str, ...]) -> Trajectory:
-        """The same motion of some of the joints, in the given order (one controller's share of it)."""
+        """The same motion of some joints, in the given order (one controller's share). Raises ValueError for
+        a joint that the trajectory does not have."""
         missing = [name for name in joints if name not in self.joints]
         if missing:
             raise ValueError(f"trajectory has no joint {missing[0]!r}: it has {', '.join(self.joints)}")
@@ -168,10 +168,8 @@ class Trajectory:
         return np.zeros_like(self.positions) if self.velocities is None else self.velocities
 
     def since(self, t_ns: int) -> Trajectory:
-        """What is left of a motion with velocities at a time, with a point there; all, where it begins later.
-
-        A time after the end leaves the end.
-        """
+        """The rest of a motion with velocities from a time on, with a point there; all of it if it begins
+        later. For a time after the end, the end position at that time."""
         if t_ns <= self.start_ns:
             return self
         left = int(self.times_ns.searchsorted(t_ns, side="right"))
@@ -184,11 +182,11 @@ class Trajectory:
         )
 
     def later(self, by_ns: int) -> Trajectory:
-        """The same motion so much later."""
+        """The same motion, by_ns later."""
         return trusted(self.joints, self.times_ns + by_ns, self.positions, self.velocities)
 
     def then(self, after: Trajectory) -> Trajectory:
-        """This motion up to where another of the same joints begins, and then that one."""
+        """This motion up to the start of another motion of the same joints, and then that one."""
         head = int(self.times_ns.searchsorted(after.start_ns))
         return trusted(
             self.joints,
@@ -198,7 +196,7 @@ class Trajectory:
         )
 
     def _knots(self, start: MotionState | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Times, positions and velocities, with the start state put before the first point."""
+        """Times, positions and velocities, with the start state before the first point."""
         if start is None:
             return self.times_ns, self.positions, self.velocities
         times = np.concatenate([[start.stamp_ns], self.times_ns])
@@ -210,7 +208,8 @@ class Trajectory:
 
 
 def check_finite(what: str, values: np.ndarray, joints: tuple[str, ...]) -> None:
-    """Refuse NaN and infinity in float [N, D]: ValueError naming the joint and the point."""
+    """Raises ValueError that names the joint and the point, if float [N, D] values contain NaN or
+    infinity."""
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0]
         raise ValueError(
@@ -227,7 +226,7 @@ def knot_velocities(
     """Velocities for knots that have only positions, float64 [N, D].
 
     Inside: central differences (p[i+1] - p[i-1]) / (t[i+1] - t[i-1]). first, last: float64 [D] velocities of
-    the end points; by default the one-sided difference at the first and zero at the last, because a
+    the end points. Their defaults are the one-sided difference at the first and zero at the last, because a
     controller refuses a trajectory that ends in motion.
     """
     positions = np.asarray(positions, dtype=np.float64)
@@ -313,8 +312,8 @@ def _inside(s: np.ndarray, duration_s: np.ndarray | float) -> np.ndarray:
 def trusted(
     joints: tuple[str, ...], times_ns: np.ndarray, positions: np.ndarray, velocities: np.ndarray | None
 ) -> Trajectory:
-    """A trajectory of arrays that were made of checked ones, and so need neither a copy nor a check; nobody
-    else may write them."""
+    """A trajectory of arrays that were made from checked ones: no copy, no check. The arrays become read-only
+    and must not be used elsewhere."""
     trajectory = object.__new__(Trajectory)
     object.__setattr__(trajectory, "joints", joints)
     _freeze(trajectory, "times_ns", times_ns)

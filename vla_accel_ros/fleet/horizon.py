@@ -36,14 +36,14 @@ from vla_accel_ros.types import Chunk
 
 ALL = "all"
 LEAST = 8
-"""Actions that a dynamic horizon has at least: a shorter one may be past when its chunk comes."""
+"""Least actions of a dynamic horizon: a shorter one may be over before its chunk arrives."""
 MOST_NUMBER = 10_000
 
 
 @dataclass(frozen=True)
 class Made:
-    """A chunk and what is known beside it. previous: the robot's chunk before, of the same task. samples:
-    float [H, D] each, further actions from the same prefix."""
+    """A chunk and the inputs of a horizon policy. previous: the robot's previous chunk of the same task.
+    samples: further samples from the same prefix, float [H, D] each."""
 
     chunk: Chunk
     previous: Chunk | None = None
@@ -52,16 +52,16 @@ class Made:
 
 @dataclass(frozen=True)
 class Horizon:
-    """wanted: actions until the next chunk should be there; most: actions that may be executed until it is.
-    1 <= wanted <= most <= H."""
+    """wanted: actions to execute before the next chunk should arrive. most: actions that may be executed
+    until it arrives. 1 <= wanted <= most <= H."""
 
     wanted: int
     most: int
 
 
 class HorizonPolicy(Protocol):
-    """A pure choice. updates: denoising updates that it needs of a chunk; samples: further samples that it
-    needs; least: actions that it executes at least where nothing else is said."""
+    """A pure function. updates: denoise updates of a chunk that it needs. samples: further samples that it
+    needs. least: its default lower bound [actions]."""
 
     @property
     def updates(self) -> int: ...
@@ -70,28 +70,28 @@ class HorizonPolicy(Protocol):
     @property
     def least(self) -> int: ...
     def __call__(self, made: Made) -> int:
-        """How many leading actions may be executed; what is not in 1 to H is raised or cut to it."""
+        """Return how many leading actions may be executed; the caller clips it to 1 ... H."""
         ...
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A policy with its bounds. least: None = the policy's own; elastic: see the module."""
+    """A policy and its bounds. least: None means the policy's own. elastic: see the module."""
 
     policy: HorizonPolicy
     least: int | None = None
     elastic: int = 0
 
     def of(self, made: Made) -> Horizon:
-        """Of a chunk of at least one action."""
+        """Return the horizon of a chunk with at least one action."""
         total = made.chunk.horizon
         least = self.policy.least if self.least is None else self.least
         wanted = min(max(int(self.policy(made)), least, 1), total)
         return Horizon(wanted, min(wanted + self.elastic, total))
 
     def lacking(self, updates: int, samples: int = 0) -> str:
-        """Why chunks with that many denoising updates and further samples have no signal for it, as half a
-        sentence; empty when they have."""
+        """Return why chunks with that many denoise updates and samples lack the policy's signal, as half a
+        sentence; "" if they have it."""
         if self.policy.updates > updates:
             return f"needs {self.policy.updates} denoising updates a chunk, and there are {updates}"
         if self.policy.samples > samples:
@@ -100,11 +100,11 @@ class Rule:
 
 
 class Horizons:
-    """The horizons of one robot's chunks, one rule for each task. Safe to use from several threads.
+    """Computes the horizons of one robot's chunks, with one rule for each task. Thread-safe.
 
-    spec: "RULE", or "RULE; PATTERN=RULE; ...": the first pattern that an instruction matches decides, written
-    as a file name's (`*`, `?`), in any case.
-    Raises ValueError, in one sentence, for what is no rule.
+    spec: "RULE", or "RULE; PATTERN=RULE; ...". The first pattern that matches the instruction decides;
+    patterns are file name patterns (`*`, `?`) and ignore case.
+    Raises ValueError, with one sentence, if a rule is invalid.
     """
 
     def __init__(self, spec: str = ALL) -> None:
@@ -123,19 +123,19 @@ class Horizons:
         self._previous: tuple[Chunk, str] | None = None
 
     def check(self, updates: int) -> None:
-        """Raise ValueError, in one sentence, if chunks with that many denoising updates lack the signal of a
-        rule. updates: 0 of a model that acts by tokens."""
+        """Raise ValueError, with one sentence, if chunks with that many denoise updates lack the signal of a
+        rule. updates: 0 for a token policy."""
         for rule in (self._rule, *(rule for _, rule in self._tasks)):
             if why := rule.lacking(updates):
                 raise ValueError(f"horizon is {self.spec!r}, but it {why}: use all or static:N.")
 
     def rule(self, instruction: str) -> Rule:
-        """Of a task."""
+        """Return the rule of a task."""
         word = instruction.strip().casefold()
         return next((rule for pattern, rule in self._tasks if fnmatchcase(word, pattern)), self._rule)
 
     def of(self, chunk: Chunk, instruction: str = "", samples: Sequence[np.ndarray] = ()) -> Horizon:
-        """Of the robot's next chunk, which is the previous one of those that come."""
+        """Return the horizon of the robot's next chunk, and keep that chunk as the previous one."""
         with self._lock:
             previous = self._previous
             if previous is None or chunk.stamp_ns >= previous[0].stamp_ns:
@@ -144,22 +144,23 @@ class Horizons:
         return self.rule(instruction).of(Made(chunk, same, samples))
 
     def limit(self, chunk: Chunk, instruction: str = "") -> Chunk:
-        """The robot's next chunk, to be executed as far as its horizon allows."""
+        """Return the robot's next chunk with its execution horizon set."""
         return limited(chunk, self.of(chunk, instruction))
 
     def forget(self) -> None:
-        """Compare with nothing that was made so far."""
+        """Forget the previous chunk."""
         with self._lock:
             self._previous = None
 
 
 def limited(chunk: Chunk, horizon: Horizon) -> Chunk:
-    """The chunk, to be executed as far as its horizon allows; itself where that is all."""
+    """Return the chunk with its execution horizon set; the same object if that is the whole chunk."""
     return chunk if horizon.most >= chunk.horizon else replace(chunk, execution_horizon=horizon.most)
 
 
 def parse(word: str) -> Rule:
-    """The rule of a word such as "update_ratio:0.4+least:8+elastic:4". Raises ValueError, in one sentence."""
+    """Parse a rule such as "update_ratio:0.4+least:8+elastic:4". Raises ValueError, with one sentence, if
+    invalid."""
     base, *bounds = (part.strip() for part in word.split("+"))
     name, *numbers = base.split(":")
     given: dict[str, int] = {}
@@ -186,7 +187,8 @@ def _number(text: str) -> float:
 
 
 def whole(value: float, form: str) -> int:
-    """A number of actions. Raises ValueError for what is none; form: how it is written."""
+    """Return a number of actions as int. Raises ValueError if it is none. form: the syntax that the error
+    names."""
     if value != int(value) or not 1 <= value <= MOST_NUMBER:
         raise ValueError(f"{form} takes a whole number of actions from 1 to {MOST_NUMBER}, not {value:g}.")
     return int(value)

@@ -1,7 +1,7 @@
-"""The built-in policies of fleet.horizon, and the signals of doubt that they go by.
+"""The built-in policies of fleet.horizon, and the uncertainty signals that they use.
 
-A policy is a pure function of a chunk and what is known beside it; `make_...` makes one of the numbers behind
-its name, and raises ValueError, in one sentence, for numbers that it cannot take.
+A policy is a pure function of a chunk and its context (Made). Each `make_...` builds a policy from the
+numbers behind its name, and raises ValueError, with one sentence, if it cannot take them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vla_accel_ros.types import Chunk
 
 @dataclass(frozen=True)
 class Static:
-    """The first `actions` of every chunk; None = all."""
+    """Executes the first `actions` of every chunk; None means all."""
 
     actions: int | None = None
     updates: int = 0
@@ -29,12 +29,12 @@ class Static:
 
 
 Signal = Callable[[Made], np.ndarray | None]
-"""How doubtful each leading action is, float [h], h <= H; None where nothing tells."""
+"""Uncertainty of each leading action, float [h], h <= H; None if the chunk lacks the signal."""
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """The actions before the first whose signal is above `limit`, or no number."""
+    """Executes the actions before the first one whose signal exceeds `limit` or is NaN."""
 
     signal: Signal
     limit: float
@@ -51,7 +51,8 @@ class Threshold:
 
 
 def update_ratio(made: Made) -> np.ndarray | None:
-    """An action's last denoising update over the mean of its earlier ones, less 1 [H]; None of one step."""
+    """Each action's last denoise update over the mean of its earlier ones, minus 1 [H]; None with fewer than
+    two."""
     sizes = made.chunk.step_magnitudes
     if sizes is None or len(sizes) < 2:
         return None
@@ -62,7 +63,7 @@ def update_ratio(made: Made) -> np.ndarray | None:
 
 
 def last_update(made: Made) -> np.ndarray | None:
-    """An action's last denoising update [H], RMS in normalised units."""
+    """Each action's last denoise update [H], RMS in normalised units; None without denoise updates."""
     return None if made.chunk.step_magnitudes is None else made.chunk.update_magnitudes
 
 
@@ -75,8 +76,8 @@ def spread(made: Made) -> np.ndarray | None:
 
 
 def disagreement(made: Made) -> np.ndarray | None:
-    """Distance of each action from what the previous chunk has for its time, RMS over the joints [h]; behind
-    the end of that chunk nothing contradicts."""
+    """Distance of each action from the previous chunk at the same time, RMS over the joints [h]. Actions
+    after the end of the previous chunk have no value."""
     chunk, previous = made.chunk, made.previous
     if previous is None or not _comparable(previous, chunk):
         return None
@@ -103,19 +104,19 @@ def _positive(value: float, form: str) -> float:
 
 
 def make_all(numbers: tuple[float, ...]) -> Static:
-    """`all`."""
+    """Make `all`."""
     if numbers:
         raise ValueError(f"{ALL} takes no number: use static:N for the first N actions.")
     return Static()
 
 
 def make_static(numbers: tuple[float, ...]) -> Static:
-    """`static:N`."""
+    """Make `static:N`."""
     return Static(whole(_only(numbers, "static:N"), "static:N"))
 
 
 def make_update_ratio(numbers: tuple[float, ...]) -> Threshold:
-    """`update_ratio:T`, T above -1: a last update is no less than nothing."""
+    """Make `update_ratio:T`; T must be above -1, the smallest possible ratio."""
     limit = _only(numbers, "update_ratio:T")
     if limit <= -1.0:
         raise ValueError(f"update_ratio:T takes a share above -1, such as 0.4, not {limit:g}.")
@@ -123,13 +124,13 @@ def make_update_ratio(numbers: tuple[float, ...]) -> Threshold:
 
 
 def make_last_update(numbers: tuple[float, ...]) -> Threshold:
-    """`last_update:M`."""
+    """Make `last_update:M`."""
     form = "last_update:M"
     return Threshold(last_update, _positive(_only(numbers, form), form), updates=1)
 
 
 def make_spread(numbers: tuple[float, ...]) -> Threshold:
-    """`spread:M` or `spread:M:K`."""
+    """Make `spread:M` or `spread:M:K`."""
     form = "spread:M:K"
     if len(numbers) not in (1, 2):
         raise ValueError(f"{form} takes a distance and, if you like, a number of samples.")
@@ -138,6 +139,6 @@ def make_spread(numbers: tuple[float, ...]) -> Threshold:
 
 
 def make_agreement(numbers: tuple[float, ...]) -> Threshold:
-    """`agreement:M`."""
+    """Make `agreement:M`."""
     form = "agreement:M"
     return Threshold(disagreement, _positive(_only(numbers, form), form))

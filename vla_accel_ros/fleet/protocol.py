@@ -1,7 +1,7 @@
-"""What a robot and a fleet's scheduler tell each other; the messages vla_accel_msgs/Fleet*.msg say the same.
+"""Messages between a robot and a fleet's scheduler, as in vla_accel_msgs/Fleet*.msg.
 
-A round is one chunk of one task of one robot. `Round` names it; an answer for another is for nobody. Stamps
-are the robot's own and only echoed: how long something takes or how old it is is told in seconds.
+A round is one chunk of one task of one robot, named by a `Round`; answers for any other round are ignored.
+Stamps are the robot's own and only echoed: durations and ages are sent in seconds.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from vla_accel_ros.types import Chunk
 
 _U32 = 1 << 32
 EMERGENCY = 100
-"""Priority from which a request goes before everything that waits."""
+"""Requests of this priority or above go before all others."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """engine: of the robot's process, another at each start. robot: its namespace. task: which of its tasks,
-    grows. number: which round of it."""
+    """engine: id of the robot's process, new at each start. robot: its namespace. task: number of the task,
+    grows. number: of the round in the task."""
 
     engine: str
     robot: str
@@ -30,8 +30,8 @@ class Round:
 
     @property
     def request_id(self) -> int:
-        """Of its chunk, in the robot's messages; grows with task and number. The chunk's noise is that of
-        this number on whichever replica computes it, so that it can be computed again."""
+        """Id of the round's chunk in the robot's messages; grows with task and number. It also seeds the
+        chunk's noise on any replica, so that the chunk can be computed again."""
         return self.task % _U32 << 32 | self.number % _U32
 
 
@@ -63,8 +63,8 @@ class Admission:
 
 @dataclass(frozen=True)
 class EncodedObservation:
-    """An observation as it travels. images: of each camera, by the contract's name, as JPEG or PNG (bytes) or
-    pixels (uint8 [H, W, 3], RGB). stamps_ns: by the same. state float32 [D] and stamp_ns: as of
+    """An observation as it is sent. images: by the contract's camera name, JPEG or PNG (bytes) or pixels
+    (uint8 [H, W, 3], RGB). stamps_ns: by the same names. state float32 [D] and stamp_ns: as in
     types.Observation."""
 
     images: Mapping[str, bytes | np.ndarray]
@@ -76,9 +76,8 @@ class EncodedObservation:
 
 @dataclass(frozen=True)
 class ChunkRequest:
-    """See FleetRequest.msg. sent_ns: by the robot's clock. observation: as it travelled. A question is such a
-    request on a topic of its own: its instruction is the question, round.number a number that no other
-    question of any process has."""
+    """See FleetRequest.msg. sent_ns: by the robot's clock. A question is such a request on its own topic: its
+    instruction is the question, and round.number is unique among the questions of all processes."""
 
     round: Round
     attempt: int
@@ -93,8 +92,8 @@ class ChunkRequest:
 
 @dataclass(frozen=True)
 class ChunkAnswer:
-    """See FleetAnswer.msg. chunk: None when it is refused; in the policy's units where it was made, in ROS
-    units at the robot. sent_ns: of the request, the robot's clock."""
+    """See FleetAnswer.msg. chunk: None if refused; in the policy's units at the replica, in ROS units at the
+    robot. sent_ns: of the request, by the robot's clock."""
 
     round: Round
     attempt: int
@@ -110,8 +109,8 @@ class ChunkAnswer:
 
 @dataclass(frozen=True)
 class TextAnswer:
-    """What a question came to. round, prompt, stamp_ns: of its request, which is a question. text: the whole
-    answer, or why there is none where it is refused. replica: which wrote it."""
+    """The answer to a question. round, prompt, stamp_ns: of the question. text: the whole answer, or the
+    reason if refused. replica: the one that wrote it."""
 
     round: Round
     prompt: str

@@ -1,9 +1,9 @@
 """What a scheduler knows of one robot's task: rounds of generation and execution, and how long it waited.
 
-A round is the generation of a chunk (from its dispatch to its answer) and the execution of it. Where
-execution takes longer than generation, a robot waits while it stands between two executions; where generation
-does, between the end of one and the begin of the next (Kairos, section 3.2.1). All times are seconds of the
-scheduler's clock; a robot tells only how long ago something was, so that clocks are never compared.
+A round is the generation of a chunk (from dispatch to answer) and its execution. If execution takes longer
+than generation, the wait is the gap between two executions; otherwise it is the gap between two generations
+(Kairos, section 3.2.1). All times are seconds of the scheduler's clock; a robot reports only durations, so
+that clocks are never compared.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Interval:
-    """From start_s to end_s; inf while it has not ended."""
+    """A time span; end_s is inf while it is open."""
 
     start_s: float
     end_s: float = math.inf
 
     @property
     def length_s(self) -> float:
-        """How long it took."""
+        """Its duration."""
         return self.end_s - self.start_s
 
 
@@ -29,15 +29,14 @@ class Interval:
 class Task:
     """One task of one robot, from its first request on.
 
-    robot: whose. number: which of its tasks. kind: of what tasks are alike, such as the instruction: what is
-    known of earlier ones of a kind tells about this one. began_s: when its first request came. priority:
-    higher goes first.
-    rounds: chunks that were answered. generated_s: seconds that replicas worked for it so far (attained
-    service). moved_s: seconds of motion that it was sent. waited_s: as the module says, of the rounds that
-    are over. first_waited_s: from its first request to the dispatch of it. stalled_s: how long the arm stood
-    for want of a chunk, as the robot tells it. skipped: how often in a row others were dispatched while it
-    waited. runs_out_s: when the arm has executed all that it was sent, -inf before the first chunk.
-    last_execution_s: how long the last chunk is executed, None before the first.
+    robot: its name. number: of the task. kind: what similar tasks share, such as the instruction; estimates
+    come from earlier tasks of the kind. began_s: arrival of its first request. priority: higher goes first.
+    rounds: answered chunks. generated_s: replica time spent on it so far (attained service). moved_s: motion
+    sent to it [s]. waited_s: as the module says, over finished rounds. first_waited_s: from its first request
+    to the first dispatch. stalled_s: how long the arm stood for lack of a chunk, as the robot reports.
+    skipped: how often in a row others were dispatched while it waited. runs_out_s: when the arm has executed
+    all its motion, -inf before the first chunk. last_execution_s: execution time of the last chunk, None
+    before the first.
     """
 
     robot: str
@@ -54,24 +53,24 @@ class Task:
     skipped: int = field(default=0, init=False)
     runs_out_s: float = field(default=-math.inf, init=False)
     last_execution_s: float | None = field(default=None, init=False)
-    _generations: list[Interval] = field(default_factory=list, init=False)  # of the rounds that are not over
+    _generations: list[Interval] = field(default_factory=list, init=False)  # of unfinished rounds
     _executions: list[Interval] = field(default_factory=list, init=False)
 
     def told(self, now_s: float, executed_s: float, left_s: float, stalled_s: float = 0.0) -> None:
-        """A request came. executed_s: how long ago the last chunk began to be executed, negative if none
-        is; left_s: how long it goes on."""
+        """Update the task from a request. executed_s: how long ago the last chunk began to be executed,
+        negative if it is not. left_s: how long its execution goes on."""
         self.stalled_s = stalled_s
         if executed_s >= 0.0 and self._executions:
             start_s, end_s = now_s - executed_s, now_s + left_s
-            if left_s <= 0.0:  # it is over: since when, the robot does not tell
+            if left_s <= 0.0:  # it has ended; the robot does not say when
                 end_s = max(start_s, min(now_s, self._executions[-1].end_s))
             self._executed(Interval(start_s, end_s))
-        elif self._executions and self.runs_out_s > now_s:  # it was given up, as by a robot that is held
+        elif self._executions and self.runs_out_s > now_s:  # abandoned: the robot was held
             self._executed(Interval(min(now_s, self._executions[-1].start_s), now_s))
         self._settle()
 
     def dispatched(self, now_s: float) -> None:
-        """A chunk for it is begun."""
+        """Record that a chunk for it is being computed."""
         self.skipped = 0
         if not self.rounds:
             self.first_waited_s = max(0.0, now_s - self.began_s)
@@ -79,7 +78,7 @@ class Task:
         self._settle()
 
     def answered(self, now_s: float, execution_s: float) -> None:
-        """The chunk was sent, to be executed for execution_s, after what is being executed."""
+        """Record a chunk that was sent, to be executed for execution_s after the present motion."""
         generation = self._generations[-1]
         generation.end_s = now_s
         self.rounds += 1
@@ -91,16 +90,16 @@ class Task:
         self._settle()
 
     def failed(self) -> None:
-        """Nothing came of the chunk that was dispatched last."""
+        """Discard the last dispatch, which produced no chunk."""
         if self._generations and math.isinf(self._generations[-1].end_s):
             self._generations.pop()
 
     def slack_s(self, now_s: float) -> float:
-        """How long the arm still moves; 0 while it stands."""
+        """Return how long the arm still moves; 0 while it stands."""
         return max(0.0, self.runs_out_s - now_s)
 
     def wait_ratio(self, now_s: float) -> float:
-        """Share of its life that it waited so far, 0 to 1 (Kairos, equation 1)."""
+        """Return the share of its life that it has waited, 0 to 1 (Kairos, equation 1)."""
         life_s = now_s - self.began_s
         return min(1.0, self.waited_s / life_s) if life_s > 0.0 else 0.0
 
@@ -109,7 +108,8 @@ class Task:
         self.runs_out_s, self.last_execution_s = last.end_s, last.length_s
 
     def _settle(self) -> None:
-        """Count the wait of rounds whose next round has begun on both sides, and forget them."""
+        """Add the waits of rounds that have ended and whose next generation and execution have begun; forget
+        them."""
         while len(self._generations) > 1 and len(self._executions) > 1:
             generation, execution = self._generations[0], self._executions[0]
             if math.isinf(generation.end_s):

@@ -1,6 +1,5 @@
-"""How it is fast: every kernel beside a plain reference of the same signature.
+"""GPU kernels, each beside a plain reference with the same signature.
 
-reference/: plain torch; triton/ and cuda/: kernels; ops: what a stage calls, with its tuning and scratch
-memory. tuning: block shapes, from the tables of the folder tuning/; work: which rows of a packed forward are
-whose.
+reference/: plain torch. triton/ and cuda/: kernels. ops: what a stage calls, with tuning and scratch memory.
+tuning: block shapes, from the tables in the folder tuning/. work: the rows of a packed forward.
 """

@@ -1,8 +1,8 @@
-"""The kernels a stage calls, with their tuning and scratch memory, or their references.
+"""The kernels that a stage calls, with their tuning and scratch memory, or their references.
 
-Stages are written once against `Ops`. On a CPU it is the references; on a GPU the Triton kernels, imported
-only then, each launched as the device's table says. An Ops belongs to one chain of launches: two stages that
-may run at the same time have one each, because kernels leave partial sums in its scratch memory.
+Stages are written once against `Ops`. On a CPU that is the references; on a GPU it is the Triton kernels,
+imported only then and launched as the device's table says. An Ops belongs to one chain of launches: two
+stages that may run at the same time need one each, because kernels keep partial sums in its scratch memory.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ class Ops:
     gated_int8 = staticmethod(int8.gated)
 
     def parts(self, rows: int, weight: Tensor) -> int:
-        """In how many parts kernels.reference.linear.product_in_parts is fastest; 1 = one product that also
-        adds."""
+        """Return the split for which kernels.reference.linear.product_in_parts is fastest; 1 = one product
+        that also adds."""
         return 1
 
 
 class Hopper(NamedTuple):
-    """A kernel of kernels/cuda: whether it can compute what it is given, and how it is launched."""
+    """A kernel of kernels/cuda: `takes` checks its arguments, `launch` runs it."""
 
     takes: Callable[..., bool]
     launch: Callable[..., Any]
 
 
 class TritonOps(Ops):
-    """The kernels: Triton's, and on sm_90 those of kernels/cuda for the shapes that the table says.
+    """The Triton kernels, and on sm_90 those of kernels/cuda for the shapes in the table.
 
-    table: None = that of the device.
+    table: None = the device's table.
     """
 
     def __init__(self, device: torch.device, table: Table | None = None) -> None:
@@ -171,7 +171,8 @@ class TritonOps(Ops):
 
 
 def of_rows_in_8_bits(table: Table) -> dict[str, Callable[..., None]]:
-    """The kernels of int8 and fp8 rows by their names in Ops, products launched as a table says."""
+    """Return the kernels of int8 and fp8 rows by their names in Ops, with products launched as the table
+    says."""
     from vla_accel_ros.kernels.triton import int8
 
     def tuned(kernel: Callable[..., None], shape: Callable[..., Shape]) -> Callable[..., None]:
@@ -191,8 +192,8 @@ def of_rows_in_8_bits(table: Table) -> dict[str, Callable[..., None]]:
 
 
 def ops_for(device: torch.device, multiprocessors: int | None = None) -> Ops:
-    """The kernels on a GPU, the references elsewhere. multiprocessors: of a partition, for which another
-    table may be there, see kernels.tuning.load_table. Raises RuntimeError on a GPU without triton."""
+    """Return the kernels on a GPU, the references elsewhere. multiprocessors: of an SM partition, which may
+    have a table of its own, see kernels.tuning.load_table. Raises RuntimeError on a GPU without triton."""
     if device.type != "cuda":
         return Ops()
     if importlib.util.find_spec("triton") is None:
@@ -212,7 +213,7 @@ def attend_shape(
     k_tail: Tensor | None = None,
     *_: Any,
 ) -> Shape:
-    """Keys are those that fit, because how many there are is known to the device alone."""
+    """Return the shape; its keys are the capacity, because only the device knows how many there are."""
     keys = k.shape[2] + (0 if k_tail is None else k_tail.shape[2])
     return Shape("attend", q.shape[1] * q.shape[2] // k.shape[1], keys, q.shape[3], _name(q.dtype))
 
@@ -220,7 +221,7 @@ def attend_shape(
 def attend_rotary_shape(
     y: Tensor, cos: Tensor, sin: Tensor, q: Tensor, k_tail: Tensor, k: Tensor, *_: Any
 ) -> Shape:
-    """Rows of one sequence."""
+    """Return the shape; its rows are those of one sequence."""
     rows = q.shape[1] * q.shape[2] // k.shape[1]
     return Shape("attend_rotary", rows, k.shape[2] + q.shape[1], q.shape[3], _name(q.dtype))
 
@@ -246,7 +247,7 @@ def read_out_shape(hidden: Tensor, weight: Tensor, *_: Any) -> Shape:
 
 
 def product_shape(kernel: str, x: Tensor, weight: Tensor, *_: Any) -> Shape:
-    """Of bias_product, gelu_product or add_product."""
+    """Return the shape of bias_product, gelu_product or add_product."""
     return Shape(kernel, x.shape[0], weight.shape[0], weight.shape[1], _name(weight.dtype))
 
 
@@ -256,19 +257,19 @@ add_product_shape = partial(product_shape, "add_product")
 
 
 def multiply_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
-    """Of rows in 8 bits, int8 or fp8 as the weight says."""
+    """Return the shape of a product of 8-bit rows, int8 or fp8 as the weight is."""
     rows, (columns, inner) = len(a.values if isinstance(a, Rows) else a), weight.shape
     return Shape(tuning.INT8_PRODUCT, rows, columns, inner, _name(weight.dtype))
 
 
 def gated_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
-    """The same with two tiles of weights."""
+    """Return the shape of the same product with two tiles of weights."""
     both = multiply_int8_shape(a, weight)
     return replace(both, kernel=tuning.INT8_GATED, columns=both.columns // 2)
 
 
 def parts_shape(rows: int, weight: Tensor) -> Shape:
-    """Of a product whose Config is for its split alone."""
+    """Return the shape of a product whose Config is only used for its split."""
     columns, inner = weight.shape
     return Shape(tuning.PARTED, rows, columns, inner, _name(weight.dtype))
 

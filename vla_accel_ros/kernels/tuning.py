@@ -1,10 +1,10 @@
-"""Block shapes are data: a table for each kind of device, and a safe choice for what no table has.
+"""Block shapes as data: a table for each kind of device, and a safe default for shapes that no table has.
 
-A table maps a kernel and its sizes to a Config. It is looked for in the user's cache first, where `vla tune`
-writes what it measured on this very device with these versions, and then among the tables that come with the
-package, one for each compute capability. Rows are rounded up to a power of two, so that one entry serves
-near sizes; a smaller number of rows than any entry's takes that of the nearest. The safe choice keeps within
-the shared memory of every GPU since sm_80 and asks for about two blocks on each processor.
+A table maps a kernel and its sizes to a Config. The user's cache is searched first, where `vla tune` writes
+what it measured on this device with these versions, then the tables in the package, one for each compute
+capability. Rows are rounded up to a power of two, so that one entry serves similar sizes; without an entry
+for the number of rows, the nearest one is used. The safe default stays within the shared memory of every GPU
+since sm_80 and makes about two blocks for each SM.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a table is data; only who asks for a device's needs torch
+if TYPE_CHECKING:  # only load_table and Shape.itemsize need torch
     import torch
 
 SHARED_BYTES = 96 << 10
-"""What a block may have on every GPU from sm_80 on (sm_86 and sm_89: 99 KiB)."""
+"""Shared memory of a block on every GPU from sm_80 on (sm_86 and sm_89: 99 KiB)."""
 FORMAT = 1
 ATTENTION = ("attend", "attend_rotary")
 WAYS = ("triton", "cuda")
 PARTED = "product_in_parts"
-"""A product of cuBLAS, whose tiles change with every few rows."""
+"""A cuBLAS product, whose tiles change with every few rows."""
 PARTED_ROWS = 256
 INT8_PRODUCT, INT8_GATED = "int8_product", "int8_gated"
-"""Of rows with weights in 8 bits, int8 or fp8; gated: with two tiles of weights."""
+"""Products of 8-bit rows and weights, int8 or fp8; gated: with two tiles of weights."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is cut: rows, columns and inner dimension of a tile; split: parts of the inner dimension,
-    or of the keys; warps of a block; stages of loads in flight. way: "triton", or "cuda" for kernels/cuda,
-    which choose some of these themselves. down, across: blocks of a cluster that share weights, and
-    activations (cuda/tiles.cu)."""
+    """Launch parameters. block_m, block_n, block_k: rows, columns and inner dimension of a tile. split: parts
+    of the inner dimension, or of the keys. warps: of a block. stages: loads in flight. way: "triton", or
+    "cuda" for kernels/cuda, which choose some of these themselves. down, across: blocks of a cluster that
+    share weights, and activations (cuda/tiles.cu). Raises ValueError if a value is out of range."""
 
     block_m: int
     block_n: int
@@ -66,8 +66,8 @@ class Config:
 class Shape:
     """What a kernel's speed depends on.
 
-    kernel: its name in kernels.ops; rows of its activations; columns it makes (keys, for attention); inner
-    dimension; dtype of its weights, as in "bfloat16".
+    kernel: its name in kernels.ops. rows: of its activations. columns: that it makes (keys, for attention).
+    inner: inner dimension. dtype: of its weights, such as "bfloat16".
     """
 
     kernel: str
@@ -78,7 +78,7 @@ class Shape:
 
     @property
     def key(self) -> str:
-        """As it stands in a table: rows rounded up to a power of two (PARTED: to 256), any number of keys."""
+        """The key in a table: rows rounded up to a power of two (PARTED: to 256), any number of keys."""
         columns = "any" if self.kernel in ATTENTION else self.columns
         rows = -(-self.rows // PARTED_ROWS) * PARTED_ROWS if self.kernel == PARTED else round_up(self.rows)
         return f"{self.kernel}/{rows}/{columns}/{self.inner}/{self.dtype}"
@@ -94,10 +94,10 @@ class Shape:
 
 @dataclass
 class Table:
-    """The Configs of a kind of device, and for how many processors to choose where it has none.
+    """The Configs of a kind of device, and its number of SMs for safe defaults.
 
-    hopper: of shapes that kernels/cuda are faster at, where they can be used.
-    pdl: whether kernels start before the one before has ended. source: where the entries are from.
+    hopper: shapes for which kernels/cuda are faster, where they can be used.
+    pdl: whether kernels start before the previous one has ended. source: where the entries come from.
     """
 
     processors: int
@@ -107,22 +107,24 @@ class Table:
     hopper: dict[str, Config] = field(default_factory=dict)
 
     def pick(self, shape: Shape) -> Config:
-        """The entry of the shape, of the same with the nearest number of rows, or a safe one."""
+        """Return the entry of the shape, else the one with the nearest number of rows, else a safe
+        default."""
         if shape.key in self.entries:
             return self.entries[shape.key]
         name, _, *rest = shape.key.split("/")
         near = [key for key in self.entries if key.split("/")[0] == name and key.split("/")[2:] == rest]
         if near:
             rows = round_up(shape.rows)
-            # The larger of two equally near ones: masked rows are wrong for no shape.
+            # Prefer the larger of two equally near entries: masked rows are correct for every shape.
             best = min(near, key=lambda key: (abs(_rows(key).bit_length() - rows.bit_length()), -_rows(key)))
             return self.entries[best]
         return safe(shape, self.processors)
 
     def pick_hopper(self, shape: Shape) -> Config | None:
-        """The entry for kernels/cuda of the shape, or of the same with more rows: fewer take no longer.
+        """Return the kernels/cuda entry of the shape, or of the next larger number of rows (fewer rows take
+        no longer).
 
-        None where there is none.
+        None if there is none.
         """
         if shape.key in self.hopper:
             return self.hopper[shape.key]
@@ -132,7 +134,7 @@ class Table:
         return self.hopper[min(more, key=_rows)] if more else None
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary that load understands."""
+        """Return a dictionary that read_table understands."""
         return {
             "format": FORMAT,
             "pdl": self.pdl,
@@ -142,12 +144,12 @@ class Table:
 
 
 def round_up(n: int) -> int:
-    """The power of two from 16 on that is n or more."""
+    """Return the smallest power of two that is at least n and 16."""
     return max(16, 1 << (n - 1).bit_length())
 
 
 def safe(shape: Shape, processors: int) -> Config:
-    """A Config that runs on every GPU since sm_80, chosen for many blocks rather than for large ones."""
+    """Return a Config that runs on every GPU since sm_80, with many blocks rather than large ones."""
     if shape.kernel in ATTENTION:
         tile = 16 if shape.rows <= 16 or shape.itemsize > 2 else 32
         block = _fitting(32, 2 * round_up(shape.inner), shape.itemsize, least=16)
@@ -159,7 +161,7 @@ def safe(shape: Shape, processors: int) -> Config:
         return _safe_int8(shape, processors)
     block_m = 16 if shape.rows <= 16 else 32
     block_n = 16 if shape.columns < 64 * processors else 32
-    # Tiles of weights that a block holds at a time, beside one of activations.
+    # Weight tiles that a block holds at a time, beside one of activations.
     right = 2 if shape.kernel in ("rotary_qkv", "gated_up") else 1
     most = 64 if shape.kernel == "embed_actions" else 128
     block_k = _fitting(most, 3 * (block_m + right * block_n), shape.itemsize, least=16)
@@ -172,7 +174,7 @@ def safe(shape: Shape, processors: int) -> Config:
 
 
 def _safe_int8(shape: Shape, processors: int) -> Config:
-    """Large tiles where they fill the processors, else smaller ones."""
+    """Return large tiles if they fill the SMs, else smaller ones."""
     for block_m, block_n, warps in ((128, 64, 8), (64, 64, 4), (64, 32, 4)):
         tiles = -(-shape.rows // block_m) * -(-shape.columns // block_n)
         if shape.rows > block_m // 2 and tiles >= processors:
@@ -181,18 +183,19 @@ def _safe_int8(shape: Shape, processors: int) -> Config:
 
 
 def _fitting(most: int, per_unit: int, itemsize: int, least: int) -> int:
-    """The largest power of two up to `most` of which per_unit elements fit into shared memory."""
+    """Return the largest power of two up to `most` for which per_unit elements each fit into shared
+    memory."""
     while most > least and most * per_unit * itemsize > SHARED_BYTES:
         most //= 2
     return most
 
 
 def load_table(device: torch.device, multiprocessors: int | None = None) -> Table:
-    """The table of a CUDA device: the user's, the package's, or an empty one.
+    """Return the table of a CUDA device: the user's, the package's, or an empty one.
 
-    multiprocessors: of a partition: the table that `vla tune --sms` made for so many, if there is one, else
-    that of the device, which computes the same bits as without a partition. Raises ValueError naming the file
-    if it cannot be read.
+    multiprocessors: of an SM partition. Returns the table that `vla tune --sms` made for that number if there
+    is one, else the device's, which gives the same bits as without a partition. Raises ValueError naming the
+    file if it cannot be read.
     """
     import torch
 
@@ -206,7 +209,7 @@ def load_table(device: torch.device, multiprocessors: int | None = None) -> Tabl
 
 
 def packaged_table(capability: int, processors: int) -> Table:
-    """The table that comes with the package for a compute capability, as in 90; an empty one if none does."""
+    """Return the package's table for a compute capability, such as 90; an empty one if there is none."""
     packaged = resources.files("vla_accel_ros.kernels") / "tuning" / f"sm_{capability}.json"
     if packaged.is_file():
         return read_table(packaged.read_text(), packaged.name, processors)
@@ -214,11 +217,11 @@ def packaged_table(capability: int, processors: int) -> Table:
 
 
 MOST_BYTES = 4 << 20
-"""Of a table's JSON; `vla tune` writes some tens of kB."""
+"""Largest JSON of a table; `vla tune` writes some tens of kB."""
 
 
 def read_table(text: str, name: str, processors: int) -> Table:
-    """A table of its JSON. Raises ValueError naming the file."""
+    """Parse a table's JSON. Raises ValueError naming the file if it is malformed."""
     try:
         if len(text) > MOST_BYTES:
             raise ValueError(f"{len(text)} bytes, a table has at most {MOST_BYTES}")
@@ -237,8 +240,8 @@ def read_table(text: str, name: str, processors: int) -> Table:
 
 
 def cache_file(device: torch.device, multiprocessors: int | None = None) -> Path:
-    """Where `vla tune` keeps the table of a device, or of so many of its multiprocessors: named by GPU and
-    versions, because either changes it."""
+    """Return where `vla tune` keeps the table of a device, or of so many of its SMs. The name has GPU and
+    versions, because either changes the best shapes."""
     import torch
     import triton
 

@@ -1,9 +1,9 @@
-"""Which rows of a packed forward are whose, and where the keys and values that they look at lie.
+"""Which rows of a packed forward belong to which segment, and where their keys and values are.
 
-The shape of a forward (rows per segment, who sees whom) is fixed when it is made, so that it can be captured;
-what changes from one to the next (addresses, lengths, positions) is one small table in device memory, renewed
-by one copy that the host does not wait for. A part of a past is an address, strides and a length: so prefixes
-in slots, tails in pages and anything else are read where they lie, and there may be any number of them.
+The shape of a forward (rows of each segment, who sees whom) is fixed when it is made, so that it can be
+captured. What changes between forwards (addresses, lengths, positions) is one small table in device memory,
+updated by one asynchronous copy. A part of a past is an address, strides and a length, so prefixes in slots,
+tails in pages and others are read where they lie, in any number.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 16
-"""Bytes that a kernel reads at once: of an address; 8 elements: of a stride."""
+"""Alignment of an address, since a kernel reads 16 bytes at once; strides must be multiples of 8 elements."""
 
 OF_SEGMENT = 8
-"""Numbers per segment in the table: past tokens, position, rows to write, and where they go (5)."""
+"""Numbers per segment in the table: past tokens, position, rows to write, and their destination (5)."""
 
 OF_PART = 6
 """Numbers per part: addresses of keys and values in layer 0, strides of layer, head and token, tokens."""
 
 
 class Part(Protocol):
-    """Keys and values where they lie: [layers, 1, kv_heads, tokens, head_dim], the last one contiguous."""
+    """A view of keys and values: [layers, 1, kv_heads, tokens, head_dim], the last dimension contiguous."""
 
     @property
     def k(self) -> Tensor: ...
@@ -36,7 +36,7 @@ class Part(Protocol):
 
 
 class Where(NamedTuple):
-    """Addresses of keys and values in layer 0 [bytes], strides [elements], tokens; dtype is checked once."""
+    """Addresses of keys and values in layer 0 [bytes], strides [elements], tokens."""
 
     k: int
     v: int
@@ -50,7 +50,7 @@ NOWHERE = Where(0, 0, 0, 0, 0, 0)
 
 
 def where(part: Part) -> Where:
-    """Where a part lies. Raises ValueError if its keys and values are not laid out alike."""
+    """Return where a part is. Raises ValueError if the layouts of its keys and values differ."""
     k, v = part.k, part.v
     layer, _, head, token, last = k.stride()
     if v.stride() != k.stride() or last != 1:
@@ -61,7 +61,7 @@ def where(part: Part) -> Where:
 
 
 class Shape(NamedTuple):
-    """A segment's rows; seen: how many of them each row sees, from the first on."""
+    """A segment's rows. seen: how many of them, from the first on, each row sees."""
 
     rows: int
     seen: tuple[int, ...]
@@ -69,10 +69,10 @@ class Shape(NamedTuple):
 
 @dataclass
 class Rows:
-    """What of a segment changes from one forward to the next.
+    """What changes of a segment from one forward to the next.
 
-    past: what comes before it; start: position of its first row; out: where its first `tokens` rows' keys and
-    values go, NOWHERE = nowhere.
+    past: what comes before it. start: position of its first row. out: where the keys and values of its first
+    `tokens` rows go; NOWHERE = nowhere.
     """
 
     past: Sequence[Part]
@@ -83,12 +83,12 @@ class Rows:
 
 
 class Work:
-    """The metadata of packed forwards of one shape, at fixed addresses. Not for several threads at once.
+    """The metadata of packed forwards of one shape, at fixed addresses. Not thread-safe.
 
-    block_m: rows times query heads of one key head that a block of the kernel takes; groups: query heads per
-    key head; splits: into how many pieces the keys of a row are cut; parts: most parts of all pasts together.
-    first int32 [segments + 1]: rows of segment s are first[s] to first[s + 1]; owner, within int32 [rows]:
-    whose a row is and its place there; seen int32 [rows]; tiles int32 [tiles, 2]: segment, first of its M.
+    block_m: rows times query heads of one key head that a kernel block takes. groups: query heads per key
+    head. splits: ranges of the keys of a row. parts: most parts of all pasts together. first int32 [segments
+    + 1]: rows of segment s are first[s] to first[s + 1]. owner, within int32 [rows]: segment of a row and its
+    place there. seen int32 [rows]. tiles int32 [tiles, 2]: segment, and first of its block_m.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Work:
             [(s, m) for s, count in enumerate(counts) for m in range(0, count * groups, block_m)], device
         )
         segments = len(shapes)
-        # An even number, so that all of the table is aligned alike and one kernel serves every number.
+        # An even number, so that the whole table is equally aligned and one kernel serves every number.
         begins = segments + 1 + (segments + 1) % 2
         self._sizes = [segments * OF_SEGMENT, begins, parts * OF_PART]
         self._table = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
@@ -121,8 +121,8 @@ class Work:
         self.now: list[Rows] = [Rows((), ()) for _ in shapes]
 
     def point(self, rows: Sequence[Rows]) -> None:
-        """What the next forward works on; one for each segment, or fewer: the last ones look at nothing then
-        and write nowhere. Raises ValueError for too many parts and for addresses that are not aligned."""
+        """Set what the next forward works on, for each segment or for the first few: the others then attend
+        to nothing and write nowhere. Raises ValueError if there are too many parts."""
         idle = [Rows((), ()) for _ in range(len(self.shapes) - len(rows))]
         self.now = [*rows, *idle]
         segments: list[int] = []
@@ -141,7 +141,7 @@ class Work:
 
 
 def aligned(place: Where) -> Where:
-    """The place itself. Raises ValueError if a kernel could not read it 16 bytes at a time."""
+    """Return the place. Raises ValueError if a kernel could not read it 16 bytes at a time."""
     if place.k % ALIGNMENT or place.v % ALIGNMENT or any(stride % 8 for stride in place[2:5]):
         raise ValueError(
             f"keys and values at {place} are not aligned: addresses must be multiples of {ALIGNMENT} bytes "

@@ -1,10 +1,10 @@
-"""What was seen of the inputs of a network's products on recorded observations: a file beside a checkpoint.
+"""Calibration of products with 8-bit activations: statistics of their inputs, in a file beside a checkpoint.
 
-Products of int8 activations lose most where few columns are much larger than the others. For each product the
-file has the largest magnitude of each column, from which factors follow that share the load between a column
-and its weights (models.layers.quantized.smoothing), and the relative error of the product with them, in
-int8 and in fp8. Products whose error is above what the file says stay exact. `vla calibrate` writes it
-(tools/calibrate).
+Such products lose most accuracy if a few columns of their input are much larger than the others. For each
+product the file holds the largest magnitude of each input column, from which smoothing factors follow
+(models.layers.quantized.smoothing), and the relative error of the smoothed product in int8 and in fp8.
+Products whose error exceeds the file's limit stay exact. `vla calibrate` writes the file from recorded
+observations (tools/calibrate).
 
 Products are named by stack, layer and matrix: "vision.0.fc1", "prefix.17.gate_up", "expert.3.o".
 """
@@ -29,19 +29,19 @@ from vla_accel_ros.models.pi.model import Pi
 
 FORMAT = "vla_accel_ros calibration 2"
 ALPHA = 0.5
-"""Share of the load that moves from activations to weights."""
+"""Smoothing strength (SmoothQuant's alpha): share of the magnitude that moves from activations to weights."""
 MOST_ERROR = 0.05
-"""Relative error of a product up to which it is computed in 8 bits."""
+"""Largest relative error at which a product is computed in 8 bits."""
 LARGEST, AGAIN = ".largest", "make it with `vla calibrate`"
 ERRORS = {W8A8: "error", FP8: "error in fp8"}
-"""Of a product in a kind of rows: what it is called in the file."""
+"""Name of a product's error in the file, by kind of rows."""
 
 Group = tuple[nn.Linear, ...]
-"""Projections of one input, which are one matrix in the fast stages, in the order of its rows."""
+"""Projections of one input, which the fast stages compute as one matrix, in the order of its rows."""
 
 
 def products(model: nn.Module) -> dict[str, Group]:
-    """The products that can be of int8 rows, by name. Raises ValueError for a model that has none."""
+    """Return the products that can use 8-bit rows, by name. Raises ValueError if the model has none."""
     found: dict[str, Group] = {}
     if isinstance(model, Pi):
         tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
@@ -68,7 +68,7 @@ def _of_stack(name: str, stack: nn.Module) -> dict[str, Group]:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Of a network's weights, the same in float32 and bfloat16: 16 hexadecimal digits."""
+    """Return 16 hexadecimal digits that identify a network's weights, equal in float32 and bfloat16."""
     digest = hashlib.sha256()
     for name, group in products(model).items():
         sampled = first_numbers(group[0]).to(torch.bfloat16)
@@ -79,9 +79,9 @@ def fingerprint(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Calibration:
-    """largest: by product, float32 [K]. errors: relative, of the products of int8 rows; fp8_errors: of fp8
-    rows. alpha, most_error: see ALPHA and MOST_ERROR. model: its fingerprint. observations: how many were
-    seen."""
+    """largest: by product, float32 [K]. errors, fp8_errors: relative errors of the products with int8 and fp8
+    rows. alpha, most_error: see ALPHA and MOST_ERROR. model: the network's fingerprint. observations: how
+    many were used."""
 
     model: str
     observations: int
@@ -92,17 +92,17 @@ class Calibration:
     fp8_errors: Mapping[str, float] = field(default_factory=dict)
 
     def errors_in(self, kind: str) -> Mapping[str, float]:
-        """By product, of rows of a kind."""
+        """Return the errors by product for a kind of rows."""
         return self.fp8_errors if kind == FP8 else self.errors
 
     def exact(self, kind: str = W8A8) -> list[str]:
-        """Products that stay exact where others are of rows of a kind."""
+        """Return the products that stay exact while others use rows of this kind."""
         return [name for name, error in self.errors_in(kind).items() if not error <= self.most_error]
 
     def factors(self, name: str, weight: Tensor, scaled: Tensor | None = None) -> Tensor:
-        """float32 [K]: what columns of a product's activations are multiplied by. weight [N, K]; scaled
-        float [K]: factors of the activations that are in its columns already. Raises ValueError for a product
-        that was not seen."""
+        """Return float32 [K]: the factor of each column of a product's activations. weight [N, K]. scaled
+        float [K]: factors that the stored columns already include. Raises ValueError if the product was not
+        calibrated."""
         seen = self.largest.get(name)
         if seen is None or len(seen) != weight.shape[1]:
             raise ValueError(f"the calibration is of another network: it has no {name}; {AGAIN}.")
@@ -110,7 +110,7 @@ class Calibration:
         return smoothing(largest if scaled is None else largest / scaled.abs(), weight, self.alpha)
 
     def write(self, path: Path) -> None:
-        """To a file. Raises OSError where it cannot be."""
+        """Write to a file. Raises OSError if that fails."""
         tensors = {name + LARGEST: largest.contiguous() for name, largest in self.largest.items()}
         for kind, called in ERRORS.items():
             found = self.errors_in(kind)
@@ -126,8 +126,8 @@ class Calibration:
 
 
 def read(path: Path, model: nn.Module) -> Calibration:
-    """The calibration of a network. Raises ValueError, in one sentence, for a file that is none, is damaged,
-    or is of another network."""
+    """Read the calibration of a network. Raises ValueError, with one sentence, if the file is missing,
+    damaged, or of another network."""
     said, tensors = _contents(path)
     if said.get("model") != fingerprint(model):
         raise ValueError(f"the calibration {path} is of another network than this checkpoint's; {AGAIN}.")
@@ -145,8 +145,8 @@ def read(path: Path, model: nn.Module) -> Calibration:
 
 
 def of_a_network_to_come(path: Path) -> Calibration:
-    """What a file says before the network's weights are there, which are smoothed while they are loaded;
-    `read` it once they are. Raises ValueError for a file that is none or is damaged."""
+    """Read a file before the network's weights are loaded, to smooth them while loading; call `read`
+    afterwards. Raises ValueError if the file is missing or damaged."""
     said, tensors = _contents(path)
     return _made(path, said, tensors, [name.removesuffix(LARGEST) for name in tensors if LARGEST in name])
 
@@ -198,8 +198,8 @@ def _number(path: Path, said: Mapping[str, str], name: str) -> float:
 def int8_weight(
     name: str, weight: Tensor, calibration: Calibration | None, scaled: Tensor | None = None, kind: str = W8A8
 ) -> Weight:
-    """A product's matrix [N, K] for rows of a kind, W8A8 or FP8, smoothed as it was calibrated, or itself
-    where it stays exact. scaled: see Calibration.factors."""
+    """Return a product's matrix [N, K] quantised for rows of a kind, W8A8 or FP8, and smoothed as calibrated;
+    or the matrix itself if it stays exact. scaled: see Calibration.factors."""
     if calibration is None:
         return quantized(weight, kind)
     if name in calibration.exact(kind):

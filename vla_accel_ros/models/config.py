@@ -1,8 +1,8 @@
-"""Sizes of networks: how they are read from JSON, what they must fulfil, and those of pi0 and pi0.5.
+"""Sizes of networks: how they are read from JSON and checked, and the sizes of pi0 and pi0.5.
 
-Every other module takes its shapes from here, so that a 6 M parameter policy, a test model of a few thousand
-parameters and the published 3.3 B one are the same code. Sizes are frozen: a model is built once for them.
-The JSON form travels in the checkpoint's `config.json` under the key `vla_accel_ros`.
+All other modules take their shapes from here, so a 6 M parameter policy, a test model of a few thousand
+parameters and the published 3.3 B one share one code. Sizes are frozen: a model is built once for them. Their
+JSON form is stored in the checkpoint's `config.json` under the key `vla_accel_ros`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 
 def read_fields(cls: type, data: Any, where: str) -> dict[str, Any]:
-    """A copy of `data`, which has exactly the fields of `cls`; else ValueError naming those that differ.
+    """Return a copy of `data` if it has exactly the fields of `cls`. Raises ValueError naming those that
+    differ.
 
-    where: what the sentence calls it, "config.vision".
+    where: the name for `data` in errors, such as "config.vision".
     """
     names = {field.name for field in fields(cls)}
     given = dict(data) if isinstance(data, dict) else {}
@@ -42,8 +43,8 @@ MOST: dict[str, int] = {
     "action_dim": 4096,
     "state_dim": 4096,
 }
-"""What no network here comes near: lists of so many layers, and embeddings of so many tokens, are made
-before the weights' files show that they are not there. The largest published models have 126 layers of width
+"""Upper limits that no network here comes near: layer lists and embeddings of these sizes are built before
+the weight files can show that they do not exist. The largest published models have 126 layers of width
 16384."""
 _MOST_OTHERS = 1 << 20
 _SHOWN = 1 << 62
@@ -70,7 +71,8 @@ def check_most(config: Any, where: str) -> None:
 
 
 def check_expert(prefix: GemmaConfig, expert: GemmaConfig) -> None:
-    """Raise ValueError unless the action expert can attend to the prefix, and embed a flow time."""
+    """Raise ValueError unless the action expert can attend to the prefix and has an even width for the time
+    embedding."""
     for name in ("depth", "kv_heads", "head_dim", "heads"):
         if getattr(prefix, name) != getattr(expert, name):
             raise ValueError(
@@ -82,7 +84,7 @@ def check_expert(prefix: GemmaConfig, expert: GemmaConfig) -> None:
 
 
 def check_image_names(names: tuple[str, ...]) -> None:
-    """Raise ValueError unless there is a camera, and none twice."""
+    """Raise ValueError unless there is at least one camera, and no name twice."""
     if not names or len(set(names)) != len(names):
         raise ValueError(f"image_names {names} must be one or more different names.")
 
@@ -138,7 +140,7 @@ class GemmaConfig:
 
 @dataclass(frozen=True)
 class LlamaConfig(GemmaConfig):
-    """A Llama stack: the sizes of a Gemma one, and the epsilon of its norms."""
+    """A Llama decoder stack: the sizes of GemmaConfig, and the epsilon of its norms."""
 
     norm_eps: float = 1e-6
 
@@ -174,16 +176,16 @@ class PiConfig:
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens a prefix can have: every camera and the longest prompt."""
+        """Largest number of tokens in a prefix: every camera and the longest prompt."""
         return len(self.image_names) * self.vision.tokens + self.max_prompt
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of numbers, strings and lists."""
+        """Return a dictionary of numbers, strings and lists."""
         return {**asdict(self), "image_names": list(self.image_names)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> PiConfig:
-        """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
         data = read_fields(cls, data, "config")
         return cls(
             **{

@@ -1,4 +1,4 @@
-"""The device that a policy is on: found by its name, and whether it still answers."""
+"""The device of a policy: find it by name, and check whether it still works."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """The device of that name. Raises ValueError if it is no device or not there."""
+    """Return the device of that name. Raises ValueError if the name is invalid or the device is not there."""
     try:
         target = torch.device(device)
     except RuntimeError as error:
@@ -20,10 +20,10 @@ def find_device(device: str | torch.device) -> torch.device:
 
 
 def device_fault(error: BaseException) -> bool:
-    """Whether the GPU refuses every call of this process since what raised this.
+    """Return whether the GPU fails every call of this process after `error`.
 
-    So it does after a fault in a kernel (an illegal address, a failed assertion), and not when it is out of
-    memory. Call it while nothing is being captured.
+    It does after a fault in a kernel (an illegal address, a failed assertion), but not after running out of
+    memory. Do not call it during a graph capture.
     """
     if not (isinstance(error, RuntimeError) and torch.cuda.is_initialized()):
         return False

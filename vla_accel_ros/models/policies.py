@@ -1,8 +1,8 @@
-"""What every family of policies offers, so that whoever runs one need not know which it is.
+"""The interface of every policy, so that the engine need not know its family.
 
-A policy sees (`inputs`, `embed`, the network's `prefix`) and acts, in one of two ways: by flow steps that
-denoise a chunk, or by tokens that are one action. `acts` says which, and the two protocols below what that
-way needs; a new family offers one of them.
+A policy computes a prefix (`inputs`, `embed`, the network's `prefix`) and then acts, in one of two ways: by
+flow steps that denoise a chunk, or by tokens that form one action. `acts` says which. The protocols below
+list what each way needs; a new family implements one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLOW, TOKENS = "flow", "tokens"
 
 
 class AnyPolicy(Protocol):
-    """A network with everything between it and a robot's own units; see models.policy for what each is."""
+    """A network with the conversion to and from a robot's units; see models.policy for each member."""
 
     @property
     def model(self) -> Any: ...
@@ -61,7 +61,7 @@ class AnyPolicy(Protocol):
     def takes_state(self) -> bool: ...
 
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
-        """The prompt's ids; state [D], not normalised. Raises ValueError, with their number, for too many."""
+        """Return the prompt's ids; state [D], not normalised. Raises ValueError if there are too many."""
         ...
 
     def host_inputs(self, observation: Observation) -> HostInputs: ...
@@ -72,25 +72,25 @@ class AnyPolicy(Protocol):
 
 
 class WordedPolicy(AnyPolicy, Protocol):
-    """A policy that decodes: its prefix is what it sees and what it is told, each computed by itself.
+    """A policy that decodes tokens. Its prefix has two parts, images and prompt, each computed by itself.
 
-    causal: whether no token of a prefix sees one after it. join: of image tokens and prompt, [1, T, W]; the
-    images follow the prompt's first id, or precede it.
+    causal: whether no token of a prefix sees a later one. join: returns the prefix [1, T, W] from image
+    tokens and prompt; the images come after the prompt's first id, or before it.
     """
 
     @property
     def causal(self) -> bool: ...
 
     def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
-        """The images, checked, as they came."""
+        """Return the images as received, after checks."""
         ...
 
     def see(self, inputs: PolicyInputs) -> Tensor:
-        """Image tokens [n, W]."""
+        """Return the image tokens [n, W]."""
         ...
 
     def words(self, instruction: str, state: np.ndarray) -> Tensor:
-        """The prompt's ids, int64 [t]; state [D], not normalised."""
+        """Return the prompt's ids, int64 [t]; state [D], not normalised."""
         ...
 
     def join(self, images: Tensor, words: Tensor) -> Tensor: ...
@@ -103,7 +103,7 @@ class Denoises(Protocol):
 
 
 class FlowPolicy(AnyPolicy, Protocol):
-    """Acts by flow steps; raw actions are float32 [H, A], normalised."""
+    """A policy that acts by flow steps; raw actions are float32 [H, A], normalised."""
 
     @property
     def model(self) -> Denoises: ...
@@ -112,19 +112,20 @@ class FlowPolicy(AnyPolicy, Protocol):
 
 
 class CapturablePolicy(FlowPolicy, Protocol):
-    """Acts by flow steps, and its plain functions can be recorded into CUDA graphs as they are.
+    """A flow policy whose plain functions can be captured in CUDA graphs as they are.
 
-    capturable: that is so of `resized`, `embed` (of one that decodes: `see` and `join`) and the network's
-    `prefix` and `velocity`. They make every tensor on the device, copy nothing from the host and wait for
-    nothing. What they launch depends on shapes alone: not on numbers, nor on which cameras there are
-    (inputs.image_names is empty then). A policy that does not say so is run as it is.
+    capturable: True if `resized`, `embed` (for a policy that decodes: `see` and `join`) and the network's
+    `prefix` and `velocity` create every tensor on the device, copy nothing from the host and never
+    synchronise. What they launch must depend on shapes alone, not on values and not on which cameras there
+    are (inputs.image_names is empty then). A policy without this flag runs eagerly.
     """
 
     @property
     def capturable(self) -> bool: ...
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
-        """The network's pixels float32 [V, C, S, S] of images uint8 [H, W, 3] of any sizes on its device."""
+        """Return the network's pixels float32 [V, C, S, S] from images uint8 [H, W, 3] of any sizes on its
+        device."""
         ...
 
 

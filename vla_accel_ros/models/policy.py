@@ -1,9 +1,9 @@
-"""A policy: the network with everything that stands between it and a robot's own units.
+"""A policy: the network, and the conversion between it and a robot's units.
 
-It turns an Observation into what the network eats and raw network actions into joint targets, and nothing
-else: when and how often the network runs is the engine's business. Images go to the device as they are, 8
-bits a channel, and are resized and normalised there. Absent cameras stay absent; nothing is padded but the
-state and action vectors, whose padding belongs to the network's shape.
+It turns an Observation into the network's inputs, and raw network actions into joint targets; the engine
+decides when the network runs. Images are uploaded as they are, 8 bits a channel, and resized and normalised
+on the device. Absent cameras stay absent. Only the state and action vectors are padded, to the network's
+sizes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PROMPT_STATES = ("own", "padded", "none")
 
 @dataclass(frozen=True)
 class HostInputs:
-    """One observation that a policy can take, on the host, its pixels as they came.
+    """The checked inputs of one observation on the host.
 
-    images: uint8 [H, W, 3] each, of any sizes, the cameras present, in prefix order; image_names: theirs;
-    tokens: ids of the prompt without padding.
+    images: uint8 [H, W, 3] each, of any sizes, for the cameras present, in prefix order. image_names: their
+    names. tokens: ids of the prompt without padding.
     """
 
     images: tuple[np.ndarray, ...]
@@ -45,10 +45,10 @@ class HostInputs:
 
 @dataclass(frozen=True)
 class PolicyInputs:
-    """One observation as the network takes it, on the policy's device.
+    """The network's inputs for one observation, on the policy's device.
 
-    images: float32 [V, 3, S, S] in [-1, 1], the cameras present, in prefix order; image_names: their V names;
-    tokens: int64 [T], the prompt without padding; state: float32 [S], normalised and zero-padded.
+    images: float32 [V, 3, S, S] in [-1, 1], for the cameras present, in prefix order. image_names: their V
+    names. tokens: int64 [T], the prompt without padding. state: float32 [S], normalised and zero-padded.
     """
 
     images: Tensor
@@ -59,16 +59,16 @@ class PolicyInputs:
 
 @dataclass(frozen=True)
 class Policy:
-    """model, and what it was trained with.
+    """The network and its pre- and post-processing.
 
     delta_mask: bool [D], True where an action is relative to the observation's state; D joints.
     prompt_state: how pi0.5 writes the state into the prompt: its "own" dimensions (openpi), "padded" to
         state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
-    trained_delay: most leading actions it was trained to be given, see models.flow.committed; 0 = none.
-    conventions: of who trained it.
-    acts: what an action is made of, "flow" steps or "tokens"; see engine.policies.
-    decodes: whether its language head continues a prefix at all; answers: whether that says something beside
-        the actions, so that it is worth asking. causal, capturable: see models.policies.
+    trained_delay: most committed actions that it was trained with, see models.flow.committed; 0 = none.
+    conventions: openpi's or lerobot's.
+    acts: how it makes an action, by "flow" steps or "tokens"; see engine.policies.
+    decodes: whether its language head can continue a prefix. answers: whether that gives text besides
+        actions, so that it can be asked. causal, capturable: see models.policies.
     """
 
     model: Pi
@@ -113,38 +113,38 @@ class Policy:
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """Of the keys and values."""
+        """Dtype of keys and values."""
         return self.model.language_model.dtype
 
     @property
     def image_size(self) -> int:
-        """S, the side of the square that the network sees."""
+        """S, side of the network's square input."""
         return self.config.vision.image_size
 
     @property
     def pixel_rule(self) -> PixelRule:
-        """How the network's pixels are made of a camera's."""
+        """How a camera image becomes the network's pixels."""
         return self.conventions.pixels
 
     @property
     def time_rule(self) -> str:
-        """How whoever trained it reads the time of a flow step, see models.flow.sampling."""
+        """The trainer's rule for the time of a flow step, see models.flow.sampling."""
         return self.conventions.time_rule
 
     @property
     def takes_state(self) -> bool:
-        """Whether a newer state than the prefix's can be given with every action."""
+        """Whether each action request can carry a newer state than its prefix."""
         return self.config.kind == "pi0"
 
     @property
     def joints(self) -> int:
-        """D, the joints an action commands."""
+        """D, the number of joints that an action commands."""
         return len(self.delta_mask)
 
     def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
-        """Everything the network needs of an observation.
+        """Return the network's inputs for an observation.
 
-        upload: brings an image as it is, uint8 [H, W, 3], to the device, where it is resized; None copies it.
+        upload: copies an image, uint8 [H, W, 3], to the device, where it is resized; None uses a plain copy.
         Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
         has the wrong size or is not finite, or the prompt is longer than max_prompt.
         """
@@ -157,19 +157,19 @@ class Policy:
         )
 
     def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
-        """The images uint8 [H, W, 3] of the cameras present, in prefix order; all but the words is checked.
-        Raises ValueError as inputs does."""
+        """Return the images uint8 [H, W, 3] of the cameras present, in prefix order, after checking images
+        and state. Raises ValueError as `inputs` does."""
         self._check_state(observation.state)
         return tuple(observation.images[name] for name in self._cameras(observation))
 
     def host_inputs(self, observation: Observation) -> HostInputs:
-        """What the prefix of an observation needs, checked. Raises ValueError as inputs does."""
+        """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
         images, names = self.host_images(observation), self._cameras(observation)
         return HostInputs(images, names, self.prompt(observation.instruction, observation.state))
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
-        """The network's pixels float32 [V, 3, S, S] in [-1, 1] of images uint8 [H, W, 3] of any sizes on its
-        device; those of one size are resized at once."""
+        """Return the network's pixels float32 [V, 3, S, S] in [-1, 1] from images uint8 [H, W, 3] of any
+        sizes on its device; images of equal size are resized together."""
         done: dict[int, Tensor] = {}
         for shape in dict.fromkeys(image.shape for image in images):
             alike = [index for index, image in enumerate(images) if image.shape == shape]
@@ -178,23 +178,24 @@ class Policy:
         return torch.stack([done[index] for index in range(len(images))])
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
-        """The prefix of one observation, [1, T, W]: images, prompt."""
+        """Return the prefix of one observation, [1, T, W]: images, prompt."""
         return self.join(self.see(inputs), inputs.tokens)
 
     def see(self, inputs: PolicyInputs) -> Tensor:
-        """Image tokens [n, W]."""
+        """Return the image tokens [n, W]."""
         return self.model.encode(inputs.images).flatten(0, 1)
 
     def words(self, instruction: str, state: np.ndarray) -> Tensor:
-        """As prompt, int64 [t] on the device."""
+        """Return `prompt` as int64 [t] on the device."""
         return torch.tensor(self.prompt(instruction, state), device=self.device)
 
     def join(self, images: Tensor, words: Tensor) -> Tensor:
-        """The prefix [1, T, W] of image tokens [n, W] and ids int64 [t]."""
+        """Return the prefix [1, T, W] from image tokens [n, W] and ids int64 [t]."""
         return torch.cat((images, self.model.embed_tokens(words)))[None]
 
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
-        """Token ids of the prompt. state [D], not normalised; pi0 has no state in the prompt."""
+        """Return the prompt's token ids. state [D], not normalised; pi0's prompt has no state. Raises
+        ValueError if the prompt is longer than max_prompt."""
         if self.config.kind == "pi0" or self.prompt_state == "none":
             first, *rest = self.conventions.words(instruction)
             tokens = self.tokenizer.encode(first, bos=True)
@@ -214,16 +215,17 @@ class Policy:
         return tokens
 
     def normalized_state(self, state: np.ndarray) -> Tensor:
-        """state [D], not normalised -> float32 [state_dim] on the host, zero-padded."""
+        """state [D], not normalised -> float32 [state_dim] on the host, zero-padded. Raises ValueError as
+        `inputs` does."""
         self._check_state(state)
         padded = np.zeros(self.config.state_dim, np.float32)
         padded[: len(state)] = self.state_normalizer.normalize(state)
         return torch.from_numpy(padded)
 
     def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
-        """Joint targets of raw network actions.
+        """Convert raw network actions to joint targets.
 
-        raw: float [H, A], normalised; state: [D'], the observation's own, added to delta dimensions.
+        raw: float [H, A], normalised. state: [D'], of the observation; added to relative dimensions.
         Returns float32 [H, D], absolute.
         """
         host = raw.detach().cpu() if raw.is_cuda or raw.requires_grad else raw
@@ -232,7 +234,7 @@ class Policy:
         return targets.astype(np.float32)
 
     def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
-        """The inverse of actions: absolute targets [h, D] -> float32 [h, A] on the device, zero-padded."""
+        """Inverse of actions: absolute targets [h, D] -> float32 [h, A] on the device, zero-padded."""
         raw = np.zeros((len(actions), self.config.action_dim), np.float32)
         relative = np.asarray(actions, np.float64) - self._origin(state)
         raw[:, : self.joints] = self.action_normalizer.normalize(relative)
@@ -273,7 +275,8 @@ class Policy:
 
 
 def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """float64 [D]: the state where an action is relative to it, 0 elsewhere."""
+    """Return float64 [D]: the state where an action is relative to it, 0 elsewhere. Raises ValueError if the
+    state has too few values."""
     origin = np.zeros(len(delta_mask))
     relative = np.flatnonzero(delta_mask)
     if not len(relative):

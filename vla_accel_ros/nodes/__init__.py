@@ -1,9 +1,9 @@
 """Thin rclpy lifecycle nodes. The only folder that imports rclpy.
 
-The nodes: inference/, fleet_inference/ in its place where a fleet makes the chunks, trajectory/, camera/,
-recorder/, fleet/ (the scheduler), sim_robot (sim_outputs: what it tells of the scene). adapters/: one for
-each kind of controller; controllers/: what controllers say of themselves; params/: every parameter, as data;
-clients/: programs that talk to a running robot. Shared: lifecycle, process, shutdown, environment (a node's
-life); declare, qos, convert, fleet_convert, fleet_pictures, interfaces, chunk_topic, service_calls, graph,
-diagnostics, timeline (its talk with others).
+The nodes: inference/, fleet_inference/ (in its place when a fleet makes the chunks), trajectory/, camera/,
+recorder/, fleet/ (the scheduler), sim_robot (sim_outputs: what it publishes about the scene). adapters/: one
+for each kind of controller; controllers/: what controllers report about themselves; params/: every parameter,
+as data; clients/: programs that talk to a running robot. Shared by all: lifecycle, process, shutdown and
+environment (a node's life); declare, qos, convert, fleet_convert, fleet_pictures, interfaces, chunk_topic,
+service_calls, graph, diagnostics and timeline (its communication).
 """

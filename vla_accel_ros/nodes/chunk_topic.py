@@ -1,7 +1,8 @@
-"""What the topic of chunks is called, and the shared memory beside it.
+"""The name of the topic of chunks, and of the shared memory beside it.
 
-The slot's name is that of the topic as it is after remapping, so two robots, two domains, and two pairs of
-nodes in one namespace have one each. It ends with a character that no ROS name has: no camera's ring has it.
+The slot is named after the remapped topic, so two robots, two domains, and two pairs of nodes in one
+namespace have different slots. The name contains a character that no ROS name has, so it is never a camera's
+ring.
 """
 
 from __future__ import annotations

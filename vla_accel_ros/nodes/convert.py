@@ -1,8 +1,8 @@
-"""Between our types and messages, both ways, and nothing else.
+"""Converts between our types and messages, both ways, and nothing else.
 
-What comes in is checked here once, because a message is somebody else's: a chunk whose shape does not fit its
-own numbers is a ValueError with one sentence. Numbers in messages are ROS units (rad, m),
-so a Chunk made from a message is in ROS units too, while a Chunk the engine made is in the policy's.
+Incoming messages are checked here once, because another process wrote them: a chunk whose shape does not fit
+its own numbers raises ValueError with one sentence. Numbers in messages are in ROS units (rad, m), so a Chunk
+made from a message is in ROS units too, while a Chunk from the engine is in the policy's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOTION = {
     "holding": Motion.HOLDING,
     "released": Motion.RELEASED,
 }
-"""States of motion by their words."""
+"""States of motion by name."""
 
 
 def stamp_ns(stamp: Time | Duration) -> int:
@@ -54,7 +54,7 @@ def set_stamp(stamp: Time | Duration, t_ns: int) -> None:
 
 
 def handle_to_message(handle: Handle, frame_id: str) -> FrameHandle:
-    """Where a frame lies, as a message. frame_id: the camera's optical frame."""
+    """A frame's handle as a message. frame_id: the camera's optical frame."""
     message = FrameHandle(
         ring=handle.ring,
         slot=handle.slot,
@@ -69,7 +69,7 @@ def handle_to_message(handle: Handle, frame_id: str) -> FrameHandle:
 
 
 def handle_from_message(message: FrameHandle) -> Handle:
-    """The Handle of a message; whether there is such a frame only its ring can tell."""
+    """The Handle of a message; only its ring can tell whether the frame exists."""
     return Handle(
         ring=message.ring,
         slot=message.slot,
@@ -84,8 +84,8 @@ def handle_from_message(message: FrameHandle) -> Handle:
 def chunk_to_message(
     chunk: Chunk, contract: Contract, inference_s: float, actions: np.ndarray | None = None
 ) -> ActionChunk:
-    """A Chunk in the policy's units as a message in ROS units. actions: its own in ROS units, where they are
-    known already."""
+    """A Chunk in the policy's units as a message in ROS units. actions: the chunk's in ROS units, if already
+    known."""
     actions = contract.to_robot(chunk.actions) if actions is None else actions
     message = ActionChunk()
     set_stamp(message.header.stamp, chunk.stamp_ns)
@@ -118,7 +118,7 @@ def _set_agreement(message: ActionChunk, agreement: Agreement) -> None:
 def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     """The Chunk of a message, in ROS units, its columns in the order of `joints`.
 
-    Raises ValueError, in one sentence, when it is more than check_chunk_size allows, its shape does not fit
+    Raises ValueError, in one sentence, if it is larger than check_chunk_size allows, its shape does not fit
     the numbers, a joint is missing, or an action is not finite.
     """
     return checked(
@@ -142,7 +142,7 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
 def observed_to_message(
     prefix: Prefix, observation: Observation, contract: Contract, session: str
 ) -> Observed:
-    """What a prefix was computed from. session: the id of its engine's."""
+    """What a prefix was computed from. session: id of its engine's session."""
     message = Observed(session=session, kv_version=prefix.version, instruction=prefix.instruction)
     set_stamp(message.header.stamp, prefix.stamp_ns)
     message.cameras = [camera.name for camera in contract.cameras if camera.image in observation.stamps_ns]
@@ -166,7 +166,7 @@ def seen_to_message(seen: Seen, version: int) -> Observed:
 
 
 def inputs_to_message(inputs: Inputs, streams: tuple[str, ...]) -> InputsMessage:
-    """What was received, as a message. streams: all of them, in the order of the message."""
+    """A report about inputs as a message. streams: all of them, in the order of the message."""
     message = InputsMessage(
         streams=list(streams),
         stamps=[Time() for _ in streams],
@@ -182,7 +182,7 @@ def inputs_to_message(inputs: Inputs, streams: tuple[str, ...]) -> InputsMessage
 
 
 def inputs_from_message(message: InputsMessage) -> Inputs:
-    """What a message tells of the streams. Raises ValueError, in one sentence, when its lists differ in
+    """The report about inputs in a message. Raises ValueError, in one sentence, if its lists differ in
     length."""
     lengths = {len(message.streams), len(message.stamps), len(message.problems)}
     if len(lengths) > 1:
@@ -202,7 +202,7 @@ def inputs_from_message(message: InputsMessage) -> Inputs:
 
 
 def session_to_message(session: Session, now_ns: int) -> SessionMessage:
-    """What an engine is; the fields of both have the same names."""
+    """A Session as a message; the fields of both have the same names."""
     message = SessionMessage()
     set_stamp(message.header.stamp, now_ns)
     for name, told in vars(session).items():
@@ -218,7 +218,7 @@ def session_from_message(message: SessionMessage) -> Session:
 
 
 def text_to_message(text: Text) -> LanguageOutput:
-    """An answer as far as it has grown."""
+    """An answer so far as a message."""
     message = LanguageOutput(
         kv_version=text.prefix.version,
         request_id=text.request_id,
@@ -231,7 +231,7 @@ def text_to_message(text: Text) -> LanguageOutput:
 
 
 def answer_to_message(answer: TextAnswer, version: int) -> LanguageOutput:
-    """A fleet's whole answer, as the robot tells it. version: of the observation it is about."""
+    """A fleet's whole answer as a message of the robot. version: of the observation that it is about."""
     message = LanguageOutput(
         kv_version=version,
         request_id=answer.round.number,
@@ -244,14 +244,14 @@ def answer_to_message(answer: TextAnswer, version: int) -> LanguageOutput:
 
 
 def refusal_to_message(question: str, reason: str, now_ns: int) -> LanguageOutput:
-    """The answer to a question that is not taken."""
+    """The answer to a question that is refused."""
     message = LanguageOutput(prompt=question, text=reason, finished=True, refused=True)
     set_stamp(message.header.stamp, now_ns)
     return message
 
 
 def execution_from_message(message: Motion) -> Execution:
-    """What a trajectory node tells of itself. A state of a later version counts as not running."""
+    """What a trajectory node reports about itself. A state of a later version counts as not running."""
     words = {number: word for word, number in MOTION.items()}
     word = words.get(message.state, f"state {message.state}")
     return Execution(word, message.mode, message.lead_s, message.beginning)
@@ -276,8 +276,8 @@ def loop_stats(stats: loop.LoopStats, now_ns: int) -> LoopStats:
 def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory:
     """The absolute trajectory of a message; stamp 0 starts now.
 
-    Raises ValueError, in one sentence, for points without positions, velocities for some points only, or
-    times that do not increase.
+    Raises ValueError, in one sentence, for no points, points without positions, velocities for some points
+    only, or times that do not increase.
     """
     start = stamp_ns(message.header.stamp) or now_ns
     if not message.points:

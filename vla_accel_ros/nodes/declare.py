@@ -1,8 +1,8 @@
-"""Turns the parameter tables into declared ROS parameters with descriptors and ranges, and reads them back.
+"""Declares the parameter tables as ROS parameters with descriptors and ranges, and reads them back.
 
-rclpy enforces types, ranges and read-only by itself; choices it cannot express, so a callback refuses those.
-It also refuses a change that would be told by `ros2 param get` and done by nobody: a lifecycle node reads its
-parameters when it is configured.
+rclpy enforces types, ranges and read-only by itself. It has no choices, so a callback refuses wrong ones. The
+callback also refuses a change that `ros2 param get` would show but nothing would read: a lifecycle node reads
+its parameters when it is configured.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _INT_MAX = 2**62
 
 
 def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool] = lambda: False) -> None:
-    """Declare every parameter of the table; raises rclpy's error for a value of a wrong type or range.
+    """Declare every parameter of the table. Raises rclpy's error for a value of a wrong type or range.
 
-    settable: whether a change of one that is not live would be read.
+    settable: whether a change of a parameter that is not live would be read.
     """
     by_name = {parameter.name: parameter for parameter in table}
     for parameter in by_name.values():
@@ -50,7 +50,7 @@ def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool]
 
 
 def _warn_of_unknown(node: Node, by_name: dict[str, Parameter]) -> None:
-    """ROS ignores a misspelt parameter without a word. A file for several nodes may rightly have others'."""
+    """Warn, since ROS silently ignores a misspelt parameter. A file for several nodes may contain others'."""
     for name in getattr(node, "_parameter_overrides", {}):
         if name not in by_name and name != "use_sim_time" and not name.startswith("qos_overrides."):
             near = difflib.get_close_matches(name, by_name, n=1)

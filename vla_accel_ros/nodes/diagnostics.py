@@ -1,9 +1,8 @@
-"""Once a second, what a node knows about itself, on /diagnostics.
+"""Publishes once a second what a node knows about itself, on /diagnostics.
 
-Names are "<node>: <item>" with the node's namespace, so that several robots share the topic. The topic is
+Names are "<node>: <item>" with the node's namespace, so several robots can share the topic. The topic is
 absolute, as everywhere in ROS, and published in every lifecycle state: a node that could not be configured
-says why. Stale items are not repeated: a node that dies falls silent, and the aggregator's timeout shows
-it.
+says why. Stale items are not repeated: a node that dies falls silent, and the aggregator's timeout shows it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a process needs around it: allocator thresholds, Fast DDS profile, whom to end with, ports that work.
+"""The environment that a node process needs: malloc thresholds, Fast DDS profile, launcher, working ports.
 
 These are read when a process starts, so a node cannot set them for itself; launch files, the demo and the
 tests start the nodes with `process_environment()`. Without the malloc thresholds every image costs page
 faults (12 % of a core become 31 % at 720p); with the stock Fast DDS shared-memory segment (549 KB) most
-images larger than that are lost. Who is killed (`ros2 launch` by SIGTERM, too) ends nobody that it started,
-and an arm would go on; so each node is told which process launched it, and ends with that. One that is
-started by hand is told nothing and goes on without its shell. No rclpy here: launch files import it.
+larger images are lost. A killed launcher (also `ros2 launch` on SIGTERM) does not end its children, and an
+arm would go on. So each node is told which process launched it, and ends with that process. A node started by
+hand is told nothing and survives its shell. No rclpy here: launch files import this module.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ LAUNCH_ARGUMENTS = (
         "environment, else subnet.",
     ),
 )
-"""Name, default and description of what every launch file takes for its nodes' environment."""
+"""Name, default and description of the arguments that every launch file takes for its nodes' environment."""
 
 LAUNCHER = "VLA_LAUNCHER"
-"""Names the process with which a node ends; see this_process."""
+"""The variable that names the launching process, with which a node ends; see this_process."""
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
@@ -51,7 +51,7 @@ _LOCK = re.compile(r"/fastdds_port(\d+)_el( \(deleted\))?$")
 def share_path(relative: str) -> Path:
     """A data file of the package (`config/...`, `launch/...`), in the source tree or an installation.
 
-    Raises FileNotFoundError naming both places.
+    Raises FileNotFoundError that names all places tried.
     """
     source = Path(__file__).resolve().parents[2] / relative
     if source.exists():
@@ -78,7 +78,7 @@ def demo_contract() -> Path:
 
 
 def demo_model() -> Path:
-    """The checkpoint folder of the bundled demo policy; raises FileNotFoundError when it is not there."""
+    """The checkpoint folder of the bundled demo policy. Raises FileNotFoundError if it is absent."""
     folder = Path(__file__).resolve().parents[1] / "sim" / "policy"
     if not (folder / "model.safetensors").exists():
         raise FileNotFoundError(
@@ -90,21 +90,20 @@ def demo_model() -> Path:
 
 @cache
 def passing_state() -> Path:
-    """A folder for what nodes keep over a restart (XDG_STATE_HOME) that ends with this process: what held one
-    demo does not hold the next.
-    """
+    """A folder for state that nodes keep over a restart (XDG_STATE_HOME), deleted when this process ends: a
+    hold in one demo does not hold the next."""
     folder = tempfile.mkdtemp(prefix="vla_accel_ros-demo-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def additional_environment(current: Mapping[str, str] = os.environ, profile: str = "") -> dict[str, str]:
-    """The variables to add for a node process that ends with this one; those the user has already set are
-    left alone.
+    """The variables to add for a node process that ends with this one; those that the user has set do not
+    change.
 
-    profile: a Fast DDS profile that goes over both the user's variable and the package's file.
+    profile: a Fast DDS profile that overrides both the user's variable and the package's file.
     """
-    # Fast DDS 2 reads the first name only; Fast DDS 3 (Kilted on) the second, and warns of the first.
+    # Fast DDS 2 reads the first name only; Fast DDS 3 (since Kilted) the second, and warns about the first.
     older = current.get("ROS_DISTRO") in ("humble", "iron", "jazzy")
     variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if older else "FASTDDS_DEFAULT_PROFILES_FILE"
     wanted = {**MALLOC, variable: profile or str(fastdds_profile())}
@@ -113,12 +112,12 @@ def additional_environment(current: Mapping[str, str] = os.environ, profile: str
 
 
 def this_process() -> str:
-    """This process, as no other is ever named: its number may be another's later."""
+    """The unique name of this process: its id, which may be reused, and its start time."""
     return f"{os.getpid()}:{_began(os.getpid())}"
 
 
 def is_running(process: str) -> bool:
-    """Whether a process, as it named itself by `this_process`, has not ended."""
+    """Whether the process with this name (see `this_process`) still runs."""
     number, _, began = process.partition(":")
     if began:
         return _began(int(number)) == began
@@ -132,7 +131,7 @@ def is_running(process: str) -> bool:
 
 
 def _began(number: int) -> str:
-    """When a process began, by the kernel's clock; empty when it has ended, and where there is no /proc."""
+    """When a process started, by the kernel's clock; empty if it has ended, or without /proc."""
     try:
         state, *fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -141,8 +140,8 @@ def _began(number: int) -> str:
 
 
 def discovery_environment(network: str, current: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that let a process be found from this machine only (`localhost`), or from its whole
-    network (`subnet`); none for "", with which the caller's own hold. Raises ValueError for another word."""
+    """The variables that make a process discoverable from this machine only (`localhost`), or from its whole
+    network (`subnet`). Empty for "": the caller's own settings hold. Raises ValueError for another word."""
     if not network:
         return {}
     if network not in NETWORKS:
@@ -150,13 +149,13 @@ def discovery_environment(network: str, current: Mapping[str, str] = os.environ)
     older = "1" if network == "localhost" else "0"
     if current.get("ROS_DISTRO") == "humble":
         return {"ROS_LOCALHOST_ONLY": older}
-    # Later distributions warn of the older variable, and follow it before the newer one.
+    # Later distributions warn about the older variable, and let it override the newer one.
     both = {"ROS_LOCALHOST_ONLY": "0"} if current.get("ROS_LOCALHOST_ONLY", "0") != "0" else {}
     return {**both, "ROS_AUTOMATIC_DISCOVERY_RANGE": network.upper()}
 
 
 def who_may_command(environment: Mapping[str, str]) -> str:
-    """One line for a log: from where the nodes of a process with this environment can be commanded."""
+    """One log line: from where the nodes of a process with this environment can be commanded."""
     newer = environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET").upper()
     if environment.get("ROS_DISTRO") == "humble":
         newer = "SUBNET"
@@ -178,32 +177,33 @@ def who_may_command(environment: Mapping[str, str]) -> str:
 
 
 def enclave(namespace: str, node: str) -> str:
-    """The SROS2 enclave of a node: its full name. Without ROS_SECURITY_ENABLE it means nothing."""
+    """The SROS2 enclave of a node: its full name. It has no effect without ROS_SECURITY_ENABLE."""
     return "/".join(["", *filter(None, namespace.split("/")), node])
 
 
 def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment of a node process: this one's, the additions above, and `extra` over both."""
+    """The whole environment of a node process: this one's, the additions above, and `extra`, which overrides
+    both."""
     return {**os.environ, **additional_environment(), **(extra or {})}
 
 
 def lacks_profile(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a process of this environment has Fast DDS's stock segment, which loses images."""
+    """Whether a process with this environment has Fast DDS's stock segment, which loses images."""
     if environment.get("RMW_IMPLEMENTATION", "rmw_fastrtps_cpp") not in FAST_DDS:
         return False
     return not any(environment.get(name) for name in PROFILES)
 
 
 def lost_ports(process: Path = Path("/proc/self")) -> frozenset[int]:
-    """The ports that a process reads, but which nobody can write to any more. Empty where there is no /proc.
+    """The ports that a process reads but nobody can write to any more. Empty without /proc.
 
     Every process receives through Fast DDS's shared memory in a port: a file in /dev/shm with a number, and a
-    lock that says who reads it. When a process is killed, its ports stay behind, and whoever meets one may
-    delete it and make it again. Two that do so at the same time (the process that was started again, and one
-    that still sends to the dead one) can end with a reader whose port is deleted and a sender that writes
-    into another of the same name. Neither notices: the process looks alive, sees every topic in the graph,
-    and receives nothing of its own machine for as long as it lives. It is rare, and comes when the machine is
-    busy. A sender that has not yet noticed that a port was made again is not meant: it reads nothing there.
+    lock that shows its reader. When a process is killed, its ports stay behind, and another process may
+    delete one and create it again. If two do that at the same time (the restarted process, and one that still
+    sends to the dead one), the reader's port may be deleted while the sender writes into another of the same
+    name. Neither notices: the process looks alive, sees every topic in the graph, and receives nothing from
+    its own machine for as long as it lives. This is rare, and happens on a busy machine. A sender that has
+    not yet noticed that a port was created again does not count: it reads nothing there.
     """
     try:
         mapped = {(match[1], bool(match[2])) for match in map(_PORT.search, _maps(process)) if match}
@@ -224,5 +224,5 @@ def _open_files(process: Path) -> list[str]:
         try:
             files.append(str(link.readlink()))
         except OSError:
-            continue  # closed since
+            continue  # closed meanwhile
     return files

@@ -1,9 +1,9 @@
-"""Between fleet.protocol and the messages vla_accel_msgs/Fleet*, both ways.
+"""Converts between fleet.protocol and the messages vla_accel_msgs/Fleet*, both ways.
 
-What comes in is another machine's, so all of it is compared with the robot's contract here, once; each
-refusal is a ValueError of one sentence that names whose message it is, the field and its value. As in
-`convert`, chunks in messages are in ROS units: `answer_to_message` takes one in the policy's units, as an
-engine made it, and `answer_from_message` gives one in ROS units.
+Incoming messages are from another machine, so all of them are checked here once against the robot's contract.
+Each refusal is a ValueError of one sentence that names the robot, the field and its value. As in `convert`,
+chunks in messages are in ROS units: `answer_to_message` takes a chunk in the policy's units, as an engine
+made it, and `answer_from_message` gives one in ROS units.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from vla_accel_ros.nodes.convert import chunk_from_message, chunk_to_message, se
 from vla_accel_ros.nodes.fleet_pictures import picture_from_message, picture_to_message, pictures
 
 MOST_LETTERS = 256
-"""Of the names of processes, robots and replicas."""
+"""Limit for the names of processes, robots and replicas."""
 MOST_WORDS = 65536
-"""Bytes of an instruction."""
+"""Limit for the characters of an instruction."""
 
 
 class _Numbered(Protocol):
@@ -50,15 +50,15 @@ class _Numbered(Protocol):
 
 
 def description_to_message(description: RobotDescription, now_ns: int) -> FleetRobot:
-    """Who a robot is; the fields of both have the same names."""
+    """A robot's description as a message; the fields of both have the same names."""
     message = FleetRobot(**{**vars(description), "chunks_per_s": float(description.chunks_per_s)})
     set_stamp(message.header.stamp, now_ns)
     return message
 
 
 def description_from_message(message: FleetRobot) -> RobotDescription:
-    """The RobotDescription of a message. Raises ValueError for one without a name, an engine or a contract,
-    or with a rate that is none."""
+    """The RobotDescription of a message. Raises ValueError if its name, engine or contract is missing, or its
+    rate is invalid."""
     who = f"fleet/robot of {message.robot[:MOST_LETTERS]!r}"
     _check_names(who, message.engine, message.robot)
     if not message.contract.strip():
@@ -76,13 +76,12 @@ def description_from_message(message: FleetRobot) -> RobotDescription:
 
 
 def admission_to_message(admission: Admission) -> FleetAdmission:
-    """Whether a robot is served; the fields of both have the same names."""
+    """An admission as a message; the fields of both have the same names."""
     return FleetAdmission(**{**vars(admission), "chunks_per_s": float(admission.chunks_per_s)})
 
 
 def admission_from_message(message: FleetAdmission) -> Admission:
-    """The Admission of a message. Raises ValueError for one that names nobody, or refuses without a
-    reason."""
+    """The Admission of a message. Raises ValueError if a name is missing, or a refusal has no reason."""
     who = f"fleet/admission for {message.robot[:MOST_LETTERS]!r}"
     _check_names(who, message.engine, message.robot)
     _check_name(who, "scheduler", message.scheduler)
@@ -99,7 +98,8 @@ def admission_from_message(message: FleetAdmission) -> Admission:
 
 
 def request_to_message(request: ChunkRequest) -> FleetRequest:
-    """A request for a chunk, with what was seen. Images that are bytes go as they are, pixels as rgb8."""
+    """A request for a chunk as a message, with its observation. Compressed images go as they are, pixels as
+    rgb8."""
     seen = request.observation
     message = FleetRequest(
         engine=request.round.engine,
@@ -128,9 +128,9 @@ def request_to_message(request: ChunkRequest) -> FleetRequest:
 def request_from_message(message: FleetRequest, contract: Contract) -> ChunkRequest:
     """The ChunkRequest of a message, its pixels as RGB.
 
-    contract: of the robot that sent it. Raises ValueError for a camera that is unknown, missing or there
-    twice, a picture that cannot be one of it, a state that is not one finite number for each joint, no
-    instruction, and times that are none. What is compressed is not decoded here: only its header is read.
+    contract: of the robot that sent it. Raises ValueError for a camera that is unknown, missing or duplicate,
+    an invalid picture, a state that is not one finite number for each joint, an empty or too long
+    instruction, and invalid times. Compressed images are not decoded here: only their headers are read.
     """
     who = f"fleet/request {message.round} of {message.robot[:MOST_LETTERS]!r}"
     round_ = _round(who, message)
@@ -172,12 +172,12 @@ def request_from_message(message: FleetRequest, contract: Contract) -> ChunkRequ
 
 
 def call_to_message(round_: Round) -> FleetCall:
-    """A scheduler's call to observe anew for this round."""
+    """A scheduler's request for a new observation for this round."""
     return FleetCall(engine=round_.engine, robot=round_.robot, task=round_.task, round=round_.number)
 
 
 def call_from_message(message: FleetCall) -> Round:
-    """The round that is to be observed anew. Raises ValueError for a call that names nobody."""
+    """The round for which a new observation is requested. Raises ValueError if a name is missing."""
     return _round(f"fleet/call for {message.robot[:MOST_LETTERS]!r}", message)
 
 
@@ -205,8 +205,8 @@ def answer_to_message(answer: ChunkAnswer, contract: Contract) -> FleetAnswer:
 def answer_from_message(message: FleetAnswer, contract: Contract) -> ChunkAnswer:
     """The ChunkAnswer of a message, its chunk in ROS units.
 
-    Raises ValueError for an answer that names nobody, has neither a chunk nor a refusal or both, times that
-    are none, or a chunk that is not one of this contract's joints and steps (as chunk_from_message does).
+    Raises ValueError if a name is missing, if it has both a chunk and a refusal or neither, for invalid
+    times, and for a chunk that does not fit this contract's joints and step (as chunk_from_message does).
     """
     who = f"fleet/answer to round {message.round} of {message.robot[:MOST_LETTERS]!r}"
     round_ = _round(who, message)
@@ -240,8 +240,8 @@ def answer_from_message(message: FleetAnswer, contract: Contract) -> ChunkAnswer
 
 
 def text_to_message(answer: TextAnswer, scheduler: str) -> LanguageOutput:
-    """The answer to a question, or why there is none. On fleet/text, header.frame_id says who wrote it, as
-    "SCHEDULER/REPLICA"; request_id is the number of the question."""
+    """The answer to a question, or why there is none, as a message. On fleet/text, header.frame_id names the
+    writer as "SCHEDULER/REPLICA", and request_id is the number of the question."""
     message = LanguageOutput(
         request_id=answer.round.number,
         prompt=answer.prompt,
@@ -255,8 +255,8 @@ def text_to_message(answer: TextAnswer, scheduler: str) -> LanguageOutput:
 
 
 def text_from_message(message: LanguageOutput, engine: str, robot: str) -> TextAnswer:
-    """The TextAnswer of a message on fleet/text, for the process that heard it; replica has the scheduler's
-    name before it. Raises ValueError for one that is not whole."""
+    """The TextAnswer of a message on fleet/text, for the process that received it; its replica is
+    "SCHEDULER/REPLICA". Raises ValueError if the answer is not finished."""
     if not message.finished:
         raise ValueError(f"fleet/text {message.request_id} is not finished: a fleet tells whole answers")
     return TextAnswer(

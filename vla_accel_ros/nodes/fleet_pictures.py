@@ -16,14 +16,14 @@ from vla_accel_ros.sensing.cameras.image import CompressedView, ImageView, check
 
 
 def pictures(message: FleetRequest) -> Iterator[tuple[str, Image | CompressedImage]]:
-    """Each with its camera's name."""
+    """Each picture with its camera's name."""
     for picture in (*message.compressed, *message.raw):
         yield picture.header.frame_id, picture
 
 
 def picture_from_message(picture: Image | CompressedImage, camera: Camera) -> bytes | np.ndarray:
-    """A picture as it is in an EncodedObservation: bytes, or uint8 [H, W, 3], RGB. Raises ValueError for one
-    that is none, or is larger than its camera's are."""
+    """A picture as in an EncodedObservation: bytes, or uint8 [H, W, 3], RGB. Raises ValueError if it is
+    invalid or has more pixels than the contract allows its camera."""
     data = np.frombuffer(picture.data, dtype=np.uint8)
     at_ns, name = stamp_ns(picture.header.stamp), picture.header.frame_id
     if isinstance(picture, CompressedImage):
@@ -43,7 +43,7 @@ def picture_from_message(picture: Image | CompressedImage, camera: Camera) -> by
 
 
 def picture_to_message(image: bytes | np.ndarray) -> Image | CompressedImage:
-    """A picture of an EncodedObservation; pixels as rgb8."""
+    """A picture of an EncodedObservation as a message; pixels as rgb8."""
     if isinstance(image, bytes):
         kind = "png" if image.startswith(b"\x89PNG") else "jpeg"
         return CompressedImage(format=kind, data=array("B", image))

@@ -1,8 +1,9 @@
-"""Gathers what contract/graph_check judges: who is at the other end of our topics, of which type and QoS.
+"""Collects what contract/graph_check judges: the endpoints at the other end of our topics, their types and
+QoS.
 
-A node checks when it configures, and refuses what cannot work; then again while it runs, since a driver that
-starts later may be the wrong one. The graph is discovered in the background, so that configure waits for it,
-no longer than DISCOVERY_S and not at all once every topic has somebody.
+A node checks when it configures, and refuses what cannot work. It checks again while it runs, since a driver
+that starts later may be the wrong one. Discovery runs in the background, so configure waits for it, at most
+DISCOVERY_S and not at all once every topic has an endpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LOOK_S = 0.02
 
 
 def endpoints(node: Node, wanted: Wanted) -> tuple[str, list[Endpoint]]:
-    """The topic's name in the graph, and those at the other end of it that are not of `node`."""
+    """The topic's name in the graph, and the endpoints at its other end that do not belong to `node`."""
     name = node.resolve_topic_name(wanted.topic)
     ask = node.get_subscriptions_info_by_topic if wanted.ours else node.get_publishers_info_by_topic
     found = [_endpoint(info) for info in ask(name)]
@@ -37,7 +38,7 @@ def endpoints(node: Node, wanted: Wanted) -> tuple[str, list[Endpoint]]:
 
 
 def look(node: Node, wanted: Sequence[Wanted]) -> list[Finding]:
-    """Judge every topic as the graph is now."""
+    """The findings about every topic in the present graph."""
     ours = {node.resolve_topic_name(each.topic) for each in wanted}
     topics = {name: types for name, types in node.get_topic_names_and_types() if name not in ours}
     return [
@@ -48,7 +49,7 @@ def look(node: Node, wanted: Sequence[Wanted]) -> list[Finding]:
 
 
 def qos_of(profile: QoSProfile) -> Qos:
-    """What of a profile decides whether two endpoints talk."""
+    """The parts of a profile that decide whether two endpoints are compatible."""
     deadline = profile.deadline  # 0 is "not given"
     never = deadline == Infinite or deadline.nanoseconds == 0
     return Qos(
@@ -59,16 +60,16 @@ def qos_of(profile: QoSProfile) -> Qos:
 
 
 def wait_for_discovery(node: Node, wanted: Sequence[Wanted], timeout_s: float = DISCOVERY_S) -> None:
-    """Return when each of these topics has somebody at its other end, or when the time is over."""
+    """Wait until each of these topics has an endpoint at its other end, at most timeout_s."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not all(endpoints(node, each)[1] for each in wanted):
         time.sleep(_LOOK_S)
 
 
 class GraphCheck:
-    """The topics of a node, looked at again and again. findings: of the last look.
+    """Checks the topics of a node repeatedly. findings: of the last check.
 
-    wanted: what the contract names. others: what may have nobody at its other end, and is never refused.
+    wanted: topics that the contract names. others: topics that may have no other end, and are never refused.
     """
 
     def __init__(self, node: Node, wanted: Sequence[Wanted], others: Sequence[Wanted] = ()) -> None:
@@ -77,13 +78,13 @@ class GraphCheck:
         self.findings: list[Finding] = []
 
     def refuse_wrong(self) -> None:
-        """Look once discovery has had its time; raises ValueError for what cannot work, logs warnings."""
+        """Wait for discovery and check; raises ValueError for errors, logs warnings."""
         wait_for_discovery(self._node, self._wanted)
         refuse(look(self._node, self._wanted))
         self.poll()
 
     def poll(self) -> None:
-        """Look; log what is new."""
+        """Check, and log new findings."""
         spoken = [each for each in self._others if endpoints(self._node, each)[1]]
         self.findings = look(self._node, [*self._wanted, *spoken])
         for finding in set(self.findings) - self._told:
@@ -94,7 +95,7 @@ class GraphCheck:
         self._told = set(self.findings)
 
     def status(self) -> DiagnosticStatus:
-        """The line of diagnostics that says what is not well."""
+        """The line of diagnostics with the problems."""
         wrong = [finding for finding in self.findings if finding.level != OK]
         level = ERROR if any(finding.level == ERROR for finding in wrong) else WARNING
         words = " | ".join(map(str, wrong))
@@ -102,7 +103,7 @@ class GraphCheck:
 
 
 def _as_overridden(node: Node, wanted: Wanted) -> Wanted:
-    """With the reliability that a parameter gives our subscription in place of the usual one."""
+    """`wanted` with the reliability that a parameter sets for our subscription, if it does."""
     name = f"qos_overrides.{node.resolve_topic_name(wanted.topic)}.subscription.reliability"
     if wanted.ours or not node.has_parameter(name):
         return wanted

@@ -1,12 +1,11 @@
-"""Interfaces by their names: the class of one, imported when it is asked for, and the text of a message type.
+"""Interfaces by name: imports the class of one on demand, and reads the text of a message type.
 
-control_msgs comes with ros2_control, moveit_msgs with MoveIt; neither is on the Python package index. Who
-uses a controller that needs one gets it, or one sentence that says what to install; nobody else must have
-them.
+control_msgs comes with ros2_control, moveit_msgs with MoveIt; neither is on the Python package index. A node
+whose controller needs one gets it, or one sentence that says what to install; no other node needs them.
 
 A bag carries the text of its message types, so that it can be read where a package is not installed. A
-ros2msg definition is the .msg file, followed by those of all messages in it, each behind a line of `=` and
-its name. The files are installed beside every interface package, and with them, since Iron, the type's hash.
+ros2msg definition is the .msg file, followed by those of all nested messages, each after a line of `=` and
+its name. The files are installed with every interface package and, since Iron, with the type's hash.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CONSTANT = re.compile(r"^\s*[\w/]+(<=\d+)?\s+[A-Z]\w*\s*=")
 def interface(full_name: str, purpose: str) -> Any:
     """The class of an interface such as control_msgs/action/FollowJointTrajectory.
 
-    purpose: what needs it, the beginning of the sentence. Raises ValueError when it is not installed.
+    purpose: what needs it, the beginning of the sentence. Raises ValueError if it is not installed.
     """
     package, kind, name = full_name.split("/")
     try:
@@ -46,7 +45,7 @@ def interface(full_name: str, purpose: str) -> Any:
 def definition(kind: str) -> str:
     """The ros2msg definition of a type such as "std_msgs/msg/String".
 
-    Raises FileNotFoundError when its package, or one that it uses, is not installed.
+    Raises FileNotFoundError if its package, or one that it uses, is not installed.
     """
     texts: dict[str, str] = {}
     _collect(kind.replace("/msg/", "/"), texts)
@@ -56,7 +55,7 @@ def definition(kind: str) -> str:
 
 @cache
 def digest(kind: str) -> str:
-    """The type's RIHS01 hash; empty where it is not installed, as before Iron."""
+    """The type's RIHS01 hash; empty if it is not installed, as before Iron."""
     try:
         hashes = json.loads(_file(kind.replace("/msg/", "/"), "json").read_text())["type_hashes"]
     except (OSError, ValueError, KeyError):

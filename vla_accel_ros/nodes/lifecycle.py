@@ -1,11 +1,11 @@
 """A lifecycle node whose transitions cannot fail silently, and which can start itself.
 
-rclpy swallows what a transition callback raises. Here a subclass writes plain `configure`, `activate`,
-`deactivate` and `release`, which may raise: ValueError, TypeError and OSError are refusals (a wrong file or
-parameter: one sentence in the log, FAILURE, the state stays), anything else is a fault (traceback in the
-log, ERROR, everything released). Self-start calls the transitions from a timer of the node's own executor,
-so it needs neither a second thread nor a service call to itself, and a respawned process comes back without
-anyone's help. What it was configured with it tells on the latched topic `parameters`.
+rclpy swallows exceptions of a transition callback. Here a subclass writes plain `configure`, `activate`,
+`deactivate` and `release`, which may raise. ValueError, TypeError and OSError are refusals (a wrong file or
+parameter: one sentence in the log, FAILURE, the state stays). Anything else is a fault (traceback in the log,
+ERROR, everything released). Self-start calls the transitions from a timer of the node's own executor, so it
+needs neither a second thread nor a service call to itself, and a respawned process comes back without help.
+The node publishes its configuration on the latched topic `parameters`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class ManagedNode(LifecycleNode):
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active, self._clean = False, True
-        # Called when it has been configured, and cleaned up: whose process it is sets them.
+        # Called after configure and after cleanup; set by the process.
         self.on_configured: Callable[[], object] = _nothing
         self.on_cleaned_up: Callable[[], object] = _nothing
         self.timeline = NodeTimeline(self)
-        self.jumped_ns = 0  # by how much ROS time was set last
+        self.jumped_ns = 0  # how far ROS time was set last
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
         self._jumps = self.get_clock().create_jump_callback(
@@ -63,31 +63,31 @@ class ManagedNode(LifecycleNode):
         """Load and check everything, create publishers and subscriptions."""
 
     def activate(self) -> None:
-        """Begin to act."""
+        """Start to act."""
 
     def deactivate(self) -> None:
-        """Stop acting; the publishers still work here."""
+        """Stop acting; the publishers still work during this call."""
 
     def release(self) -> None:
-        """Give back what configure took beside topics, services and timers, even if it failed half way."""
+        """Free what configure took, apart from topics, services and timers; also after it failed half way."""
 
     def finish(self) -> None:
-        """The node was shut down, cleanly, and will do nothing any more."""
+        """The node was shut down cleanly, and does nothing more."""
 
     def hopeless(self, error: Exception) -> str:
-        """Why no transition can mend what raised this, empty when one may; the process ends for it."""
+        """Why no transition can recover from this error, empty if one may; otherwise the process ends."""
         return ""
 
     def clock_jumped(self) -> None:
         """ROS time went back, or more than a second forward: forget everything that carries a stamp.
 
-        Called before anything that `listen` or `every` calls sees the new time.
+        It is called before any callback of `listen` or `every` sees the new time.
         """
 
     def end(self, clean: bool = True) -> None:
-        """Go through the shutdown transition, unless a lifecycle manager had that done already.
+        """Go through the shutdown transition, unless a lifecycle manager has done that already.
 
-        clean: not for a fault, after which the next process is to know that this one did not end by itself.
+        clean: False after a fault, so that the next process knows that this one did not end by itself.
         """
         self._clean = clean
         if self._state_machine.current_state[1] != "finalized":
@@ -104,7 +104,7 @@ class ManagedNode(LifecycleNode):
     ) -> None:
         """A subscription, closed with `release`. Parameters may override the QoS of sensor streams."""
         options = qos.overridable() if profile is qos.SENSOR else None
-        own = copy(profile)  # rclpy writes what a parameter overrides into the profile it is given
+        own = copy(profile)  # rclpy writes overrides by parameters into the given profile
         heard = partial(self._heard, self.timeline.heard(callback, kind, topic))
         subscription = self.create_subscription(
             kind, topic, heard, own, raw=raw, qos_overriding_options=options
@@ -112,7 +112,7 @@ class ManagedNode(LifecycleNode):
         self._closing.append(partial(self.destroy_subscription, subscription))
 
     def serve(self, kind: type, name: str, callback: Callable) -> None:
-        """A service, closed with `release`. A coroutine may wait for what other callbacks bring about."""
+        """A service, closed with `release`. A coroutine may wait for the results of other callbacks."""
         waits = inspect.iscoroutinefunction(callback)
         group = ReentrantCallbackGroup() if waits else None
         callback = callback if waits else self.timeline.called(callback, "service")
@@ -120,13 +120,13 @@ class ManagedNode(LifecycleNode):
         self._closing.append(partial(self.destroy_service, service))
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
-        """Call while active, by a clock that no jump of ROS time stops; closed with `release`."""
+        """Call this periodically while active, by a steady clock; closed with `release`."""
         callback = self.timeline.called(callback, "timer")
         timer = self.create_timer(period_s, partial(self._if_active, callback), clock=_steady())
         self._closing.append(partial(self.destroy_timer, timer))
 
     def on_release(self, callback: Callable[[], object]) -> None:
-        """Have this called with `release`, before what was opened earlier is closed."""
+        """Call this on `release`, before everything that was opened earlier is closed."""
         self._closing.append(callback)
 
     def now_ns(self) -> int:
@@ -134,7 +134,7 @@ class ManagedNode(LifecycleNode):
         return self.get_clock().now().nanoseconds
 
     def clock_was_set(self) -> bool:
-        """Whether ROS time was set while what is called now went on; `clock_jumped` comes after it."""
+        """Whether ROS time was set during the present callback; `clock_jumped` comes after it."""
         return self.active and not self.get_clock().ros_time_is_active and self._clock_watch.was_set()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -173,7 +173,7 @@ class ManagedNode(LifecycleNode):
         return self._attempt("recover", lambda: self._rest(state), self._close)
 
     def _tell_parameters(self) -> None:
-        """Tell what the node was configured with: {"node": its name, "parameters": all of them}."""
+        """Publish the configuration: {"node": its name, "parameters": all of them}."""
         publisher = self.create_publisher(String, "parameters", qos.LATCHED)
         self.on_release(partial(self.destroy_publisher, publisher))
         declared = self.get_parameters_by_prefix("")

@@ -1,13 +1,13 @@
 """The life of a node's process: start, spin, and a clean end.
 
-rclpy's own signal handlers shut the context down first, after which nothing can be published; a robot must
-be told to stop before that. So what ends the process (nodes/shutdown.py) only ends the spinning, the node
-goes through its shutdown transition with publishers that still work, and then the context ends. The executor
-is single-threaded: the multi-threaded one loses a quarter of 30 Hz images, and the events executor of the
-Python wheels never returns.
+rclpy's own signal handlers shut the context down first, after which nothing can be published; a robot must be
+told to stop before that. So the event that ends the process (nodes/shutdown.py) only ends the spinning. The
+node then goes through its shutdown transition with publishers that still work, and the context ends last. The
+executor is single-threaded: the multi-threaded one loses a quarter of 30 Hz images, and the events executor
+of the Python wheels never returns.
 
-Beside it run threads that wait for a GPU, a sensor or a camera; vla_accel_ros/interpreter.py says what they
-need of Python.
+Other threads wait for a GPU, a sensor or a camera; vla_accel_ros/interpreter.py says what they need from
+Python.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int:
     """Run one node until something ends it; returns the exit status.
 
-    0 for a signal and for a launcher that has gone, 1 for a fault: whatever a callback or a thread raised, or
-    a middleware that has lost this process. What a node keeps over a crash it keeps over a fault.
-    make_node may raise ValueError or OSError for parameters that cannot work; that is one line on stderr
-    and status 2.
+    The status is 0 for a signal and for a launcher that has gone, 1 for a fault: an exception in a callback
+    or a thread, or a middleware that has lost this process. State that a node keeps over a crash it also
+    keeps over a fault. If make_node raises ValueError or OSError for parameters that cannot work, one line is
+    printed on stderr and the status is 2.
     """
     end = ending.begin()
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
@@ -51,7 +51,7 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
     end.watch_ports()
     try:
         executor.spin_until_future_complete(end.future)
-    except BaseException as error:  # a native library's panic and SystemExit too: nothing else runs the node
+    except BaseException as error:  # also a native library's panic and SystemExit: nothing else runs the node
         end.fail("a callback failed", error)
     end.begun.set()
     try:
@@ -63,14 +63,14 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         rclpy.shutdown()
     except BaseException as error:
         end.fail("the end failed", error)
-    gc.unfreeze()  # what keep_loaded set aside holds the middleware, whose shared memory must not stay behind
+    gc.unfreeze()  # objects frozen by keep_loaded hold the middleware, whose shared memory must be removed
     end.finish()
     _leave_terminal()
     return end.status
 
 
 def _leave_terminal() -> None:
-    """Write what is left to say; a terminal that is gone is no reason to end with another status."""
+    """Flush the output streams; a terminal that is gone does not change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

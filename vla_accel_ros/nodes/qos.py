@@ -1,10 +1,9 @@
-"""The quality of service of every topic, in one place.
+"""The QoS profile of every topic, in one place.
 
 Sensor streams are best effort and keep one message: a late image is worth less than the next one. Commands,
 chunks and answers are reliable. The instruction is transient local, so that a node that (re)starts later
-still hears it. Sensor subscriptions can be overridden by parameters
-(`qos_overrides./topic.subscription.reliability`). rclpy logs a warning for every publisher whose QoS does
-not fit; nothing here switches that off.
+still gets it. Parameters can override sensor subscriptions (`qos_overrides./topic.subscription.reliability`).
+rclpy logs a warning for every publisher with incompatible QoS; nothing here switches that off.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ COMMAND = _profile(1, ReliabilityPolicy.RELIABLE, DurabilityPolicy.VOLATILE)
 REPORT = _profile(10, ReliabilityPolicy.RELIABLE, DurabilityPolicy.VOLATILE)
 LATCHED = _profile(1, ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL)
 ALL_LATCHED = _profile(32, ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL)
-"""For who writes down every change of a latched topic, also those that come faster than it looks, and for
-topics of which more than the last word counts."""
+"""For recorders of every change of a latched topic, including changes in quick succession, and for topics of
+which more than the last message counts."""
 
 
 def overridable() -> QoSOverridingOptions:

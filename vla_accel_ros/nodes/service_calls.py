@@ -1,12 +1,12 @@
-"""Questions to other nodes whose answers are needed before a transition ends.
+"""Service calls whose answers are needed before a transition ends.
 
-A callback cannot wait for an answer that its own executor would deliver. Here a second node with an executor
-of its own asks, and is gone when the answer is there or the time is over. For transitions and for a robot at
-rest only: while it waits, the node that asks does nothing else.
+A callback cannot wait for an answer that its own executor would deliver. Here a second node with its own
+executor makes the call, and is destroyed when the answer has arrived or the time is over. Use this only in
+transitions and while the robot is at rest: the calling node does nothing else while it waits.
 
-A server that has not discovered a client yet, on a busy machine, does what it is asked, and its answer is
-lost. So what may be asked twice is asked again (`ask_again`), and before what may not, the client is
-introduced (`introduce`).
+On a busy machine a server may not have discovered a client yet; it then executes the request, but its answer
+is lost. So an idempotent request is repeated (`ask_again`), and before any other the client is introduced
+(`introduce`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 FIRST_AGAIN_S, AGAIN_S = 0.05, 0.5
-"""After which a question that may be asked twice is asked again: the first time, and at most."""
+"""Seconds after which an idempotent request is repeated: the first time, and at most."""
 LOOK_S = 0.01
-"""Between two looks whether a service is there."""
+"""Seconds between two checks whether a service is there."""
 
 Wait = Callable[[Callable[[], bool], float], bool]
-"""Waits until a condition holds, at most so many seconds; whether it does."""
+"""Waits until a condition holds, at most the given seconds; returns whether it does."""
 
 
 def is_there(client: Client, timeout_s: float) -> bool:
-    """Whether a service is there in time. rclpy's own wait looks four times a second."""
+    """Whether a service appears in time. rclpy's own wait checks only four times a second."""
     end = time.monotonic() + timeout_s
     while not client.service_is_ready():
         if time.monotonic() >= end or not client.context.ok():
@@ -43,7 +43,7 @@ def is_there(client: Client, timeout_s: float) -> bool:
 
 
 def ask_again(ask: Callable[[], Future], timeout_s: float, wait: Wait) -> Any:
-    """The answer of a service that may be asked twice, or None when there is none in time."""
+    """The answer to an idempotent request, or None if there is none in time."""
     futures: list[Future] = []
     end, again_s = time.monotonic() + timeout_s, FIRST_AGAIN_S
     while True:
@@ -58,11 +58,11 @@ def ask_again(ask: Callable[[], Future], timeout_s: float, wait: Wait) -> Any:
 def introduce(
     node: Node, server: str, timeout_s: float, wait: Wait, told: Callable[[Future], object] | None = None
 ) -> None:
-    """Make a server know all clients that the node's process has until now, as far as it answers at all.
+    """Make a server discover all clients that the node's process has now, if it answers at all.
 
-    What a process has is discovered in the order in which it was made: who answers a later client knows the
-    earlier ones. server: a node's name; nothing is done where it does not tell parameters. told: called with
-    an answer when it is there, for a `wait` that would look for it late.
+    The entities of a process are discovered in the order of their creation: a server that answers a later
+    client knows the earlier ones. server: a node's name; nothing is done if it has no parameter services.
+    told: called with an answer when it arrives, for a `wait` that would notice it late.
     """
     service = node.resolve_service_name(f"{server}/get_parameters")
     if service in dict(node.get_service_names_and_types()):
@@ -87,7 +87,7 @@ def answer(
     once: bool,
     told: Callable[[Future], object] | None = None,
 ) -> Any:
-    """The answer of a service of `server`, or None. once: it must not be asked twice. told: as in
+    """The answer of a service of `server`, or None. once: the request must not be repeated. told: as in
     `introduce`."""
     if not once:
         return ask_again(ask, timeout_s, wait)
@@ -97,7 +97,7 @@ def answer(
 
 
 def spinning(executor: Executor) -> Wait:
-    """Waits by spinning an executor that nobody else spins."""
+    """Waits by spinning an executor that nothing else spins."""
 
     def wait(condition: Callable[[], bool], timeout_s: float) -> bool:
         end = time.monotonic() + timeout_s
@@ -109,7 +109,7 @@ def spinning(executor: Executor) -> Wait:
 
 
 class ServiceCalls:
-    """Asks in the name of a node, whose namespace and remappings hold. Use as a context manager."""
+    """Calls services on behalf of a node, with its namespace and remappings. Use as a context manager."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -135,9 +135,9 @@ class ServiceCalls:
     def __call__(
         self, kind: type, name: str, request: object, timeout_s: float = 1.0, once: bool = False
     ) -> Any:
-        """The answer of a service, or None when there is no such service or no answer in time.
+        """The answer of a service, or None if there is no such service or no answer in time.
 
-        once: it must not be asked twice.
+        once: the request must not be repeated.
         """
         client = self._asker.create_client(kind, self._node.resolve_service_name(name))
         try:

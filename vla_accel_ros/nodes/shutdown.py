@@ -1,15 +1,14 @@
-"""Why a node's process ends, and that it does: a signal, a launcher that has gone, a fault, lost ports.
+"""Ends a node's process: on a signal, a launcher that has gone, a fault, or lost ports.
 
-Each completes one future, on which the executor ends its spinning; the node then comes to its end as always,
-a smooth stop first. What has not begun to end within PATIENCE_S (a model that is being loaded cannot be
-interrupted) is broken off; so is an end that takes longer than LONGEST_S, as on a busy machine (a launch
-system asks once more after 5 s), and one that is asked for again by a signal more than a second later (sooner
-ones are the same Ctrl-C, which a launch system passes on once more). A thread that dies takes the process
-with it, with status 1 and the reason on stderr: a node that looks alive and does nothing would not be started
-again.
+Each of these completes one future, on which the executor stops spinning; the node then ends as usual, with a
+smooth stop first. The process is killed if that has not begun within PATIENCE_S (the loading of a model
+cannot be interrupted), or if it takes longer than LONGEST_S, as on a busy machine (a launch system sends a
+second signal after 5 s). Another signal more than a second later also kills it (an earlier one is the same
+Ctrl-C, which a launch system passes on once more). A thread that dies ends the process with status 1 and the
+reason on stderr: a node that looks alive and does nothing would not be restarted.
 
-Python runs its signal handlers only between bytecodes of the main thread, which waits inside the middleware;
-the wake-up descriptor is written at once, and a thread that reads it completes the future.
+Python runs its signal handlers only between bytecodes of the main thread, which waits inside the middleware.
+The wake-up descriptor is written at once, and a thread that reads it completes the future.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ LONGEST_S = 4.5
 _SAME_SIGNAL_S = 1.0
 _LOOK_S = 0.2
 _FAULT = 0
-"""On the wake-up descriptor, where signals are written by their numbers."""
+"""Written to the wake-up descriptor for a fault; signals are written as their numbers."""
 _PORTS_S = 1.0
 
 
 class Ending:
-    """The end of this process; one for each. future: completed when it is to begin. begun: set by whoever
-    heard of it. over: set when all is over. status: to exit with."""
+    """The end of this process; one per process. future: completed when the end should begin. begun: set by
+    the code that reacts to it. over: set when everything has ended. status: exit status."""
 
     def __init__(self) -> None:
         self.future: Future = Future()
@@ -47,38 +46,38 @@ class Ending:
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
         self._numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             self._numbers.append(signal.SIGHUP)
         for number in self._numbers:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         threading.excepthook = self._on_thread
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
-        launcher = os.environ.pop(LAUNCHER, "")  # a process that this one starts has this one as its launcher
+        launcher = os.environ.pop(LAUNCHER, "")  # child processes get this process as their launcher
         if launcher:
             threading.Thread(target=self._look, args=(launcher,), name="launcher", daemon=True).start()
 
     def finish(self) -> None:
-        """All is over but the interpreter's own end, in which signals have their defaults again: a Ctrl-C
-        that is passed on late would make another status of a clean end. From the main thread."""
+        """Everything has ended except the interpreter, which restores the signals' defaults: ignore them, so
+        that a late Ctrl-C does not change the status of a clean end. Call it from the main thread."""
         self.over.set()
         for number in self._numbers:
             signal.signal(number, signal.SIG_IGN)
 
     def watch_ports(self) -> None:
-        """Look once a second, in a thread of its own, whether ports are lost, and end then.
+        """Check once a second, in its own thread, whether ports are lost, and end the process then.
 
-        Fast DDS makes a port again of its own accord when a sender has found it broken: what is lost for one
-        look only does not count.
+        Fast DDS creates a port again when a sender has found it broken, so a port that is lost for only one
+        check does not count.
         """
         threading.Thread(target=self._watch_ports, name="ports", daemon=True).start()
 
     def fail(self, reason: str, error: BaseException | None) -> None:
-        """End with status 1, from any thread."""
+        """End the process with status 1; may be called from any thread."""
         self.status = 1
         trace = "" if error is None else "".join(traceback.format_exception(error))
         _say(f"{trace}{reason}: this process ends")
-        with suppress(BlockingIOError):  # full of others
+        with suppress(BlockingIOError):  # full: the end has begun already
             os.write(self._writing, bytes([_FAULT]))
 
     def _on_thread(self, died: threading.ExceptHookArgs) -> None:
@@ -119,7 +118,7 @@ class Ending:
             os._exit(self.status or 128 + number)
 
     def _wait(self, number: int, first: float, seconds: float) -> None:
-        """Until so long after the first signal; one that comes again breaks it off."""
+        """Wait until `seconds` after the first signal; a later signal kills the process."""
         while (left_s := first + seconds - time.monotonic()) > 0.0:
             if select.select([self._reading], [], [], left_s)[0]:
                 (again,) = os.read(self._reading, 1)
@@ -131,20 +130,20 @@ _ending: Ending | None = None
 
 
 def begin() -> Ending:
-    """Have signals, the launcher and faults end this process. Only from the main thread."""
+    """Make signals, the launcher and faults end this process. Call it from the main thread."""
     global _ending
     _ending = Ending()
     return _ending
 
 
 def fatal(reason: str, error: BaseException | None = None) -> None:
-    """End this process because of what cannot be mended in it. From any thread; returns at once."""
+    """End this process because of an unrecoverable error. May be called from any thread; returns at once."""
     if _ending is None:
-        raise RuntimeError(reason) from error  # in nobody's process but the caller's
+        raise RuntimeError(reason) from error  # `begin` was not called: the caller's own process
     _ending.fail(reason, error)
 
 
 def _say(sentence: str) -> None:
-    # What started the node may have taken the other end of stderr with it.
+    # The process that started the node may have closed the other end of stderr.
     with suppress(OSError, ValueError):
         print(sentence, file=sys.stderr, flush=True)

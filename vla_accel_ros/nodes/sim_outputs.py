@@ -1,6 +1,6 @@
-"""What the simulated arm tells beside its joints and pixels.
+"""What the simulated arm publishes besides its joints and pixels.
 
-The truth for scoring, the forces in its wrist, and what a calibration of its cameras would find.
+This is the truth for scoring, the forces in its wrist, and the calibration of its cameras.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from vla_accel_ros.sensing.force_slot import ForceWriter
 from vla_accel_ros.sim.tasks import Truth
 
 _NOISE = 0.02
-"""Of the force sensor [N, Nm]: one that tells the same number twice is broken."""
+"""Noise of the force sensor [N, Nm]: a sensor that repeats the same number counts as broken."""
 
 
 class WrenchOutput:
-    """The force sensor: every sample into a slot, where it has a name, and the newest ones as
+    """The force sensor: every sample goes into a slot, if it has a name, and the newest ones are published as
     WrenchStamped."""
 
     def __init__(self, node: Node, slot: str) -> None:
@@ -33,7 +33,7 @@ class WrenchOutput:
         self._slot = ForceWriter(slot) if slot else None
 
     def send(self, samples: Sequence[tuple[float, np.ndarray]], epoch_ns: int) -> None:
-        """Samples of SimRobot.wrenches, whose time zero is at epoch_ns."""
+        """Send samples of SimRobot.wrenches, whose time zero is at epoch_ns."""
         if not samples:
             return
         for at_s, wrench in samples:
@@ -48,7 +48,7 @@ class WrenchOutput:
 
 
 def truth_message(truth: Truth, stamp_ns: int) -> GroundTruth:
-    """What is true of the scene at a simulated instant."""
+    """The truth about the scene at a simulated instant, as a message."""
     message = GroundTruth(
         task=truth.task.family,
         instruction=truth.task.instruction,
@@ -69,11 +69,10 @@ def truth_message(truth: Truth, stamp_ns: int) -> GroundTruth:
 
 
 def camera_info(size: tuple[int, int], fovy: float) -> CameraInfo:
-    """What a calibration of a simulated camera would find. size: (height, width) [px]. fovy: vertical field
-    of view [rad].
+    """The calibration of a simulated camera. size: (height, width) [px]. fovy: vertical field of view [rad].
 
-    Pixels are square and the axis is the image's centre, which with pixel centres at whole numbers is
-    (width - 1) / 2, (height - 1) / 2.
+    Pixels are square and the axis is the image's centre, which with pixel centres at whole numbers is (width
+    - 1) / 2, (height - 1) / 2.
     """
     height, width = size
     focal = 0.5 * height / math.tan(0.5 * fovy)

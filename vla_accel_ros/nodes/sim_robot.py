@@ -1,13 +1,13 @@
 """The simulated arm as a robot driver would present it: cameras, joint states, two trajectory controllers.
 
-Nothing on these topics tells it from a real arm, except ground_truth, which is for scoring, and ~/reset.
-Physics is run up to the present whenever something is published or received, so stamps are simulated
-instants. A process that was not scheduled for a moment catches up, as a real arm would have moved on; after
-more than a second, and where the clock jumps, time slips instead (the real-time factor falls) and the
-controllers go on with what they execute, as those of an arm do whose own clock nobody sets. The instruction
-topic only tells the scoring what was asked. A reset is announced to the trajectory node, which takes a robot
-that is suddenly elsewhere for a broken one. With `plate` there is a plate over the table, and a force sensor
-in the wrist, on wrist/wrench and in a slot of shared memory. A plain node: a robot has no lifecycle of ours.
+Its topics look like a real arm's, except ground_truth, which is for scoring, and ~/reset. Physics is run up
+to the present whenever something is published or received, so stamps are simulated instants. A process that
+was not scheduled for a moment catches up, as a real arm would have moved on. After more than a second, and
+when the clock jumps, time slips instead (the real-time factor falls), and the controllers continue what they
+execute, as those of an arm with its own clock do. The instruction topic only sets the task for scoring. A
+reset is announced to the trajectory node, which would take a robot that is suddenly elsewhere for a broken
+one. With `plate` there is a plate over the table and a force sensor in the wrist, on wrist/wrench and in a
+slot of shared memory. It is a plain node: a robot has no lifecycle of ours.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STATE_HZ = 50.0  # of controller_state: Humble's default
 
 
 class SimRobotNode(Node):
-    """sim_robot; see the module docstring and nodes/params/cameras.py."""
+    """The node sim_robot; see the module docstring and nodes/params/cameras.py."""
 
     def __init__(self) -> None:
         super().__init__("sim_robot")
@@ -105,7 +105,7 @@ class SimRobotNode(Node):
         for name in self._controllers.controllers:
             on_trajectory = partial(self._on_trajectory, name)
             self.create_subscription(JointTrajectory, f"{name}/joint_trajectory", on_trajectory, qos.COMMAND)
-            # Of a controller node's services, the one a sender checks its parameters with.
+            # The only service of a controller node that a sender needs, to check its parameters.
             on_get = partial(self._on_get_parameters, name)
             self.create_service(GetParameters, f"{name}/get_parameters", on_get)
         self.create_subscription(String, "instruction", self._on_instruction, qos.LATCHED)
@@ -184,7 +184,7 @@ class SimRobotNode(Node):
     def _on_trajectory(self, name: str, message: JointTrajectory) -> None:
         self._advance()
         if self._announcing is not None:
-            # What was decided before the reset would lead the arm back.
+            # A trajectory that was decided before the reset would lead the arm back.
             if not self._announcing.done() and time.monotonic() < self._deaf_until_s:
                 return
             self._announcing = None
@@ -224,7 +224,7 @@ class SimRobotNode(Node):
         try:
             task = Task.parse(message.data)
         except ValueError:
-            return  # any words may be said to a policy; these have no score
+            return  # a policy accepts any words; these have no score
         if task != self._robot.task:
             self._advance()
             self._robot.set_task(task)

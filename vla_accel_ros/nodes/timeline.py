@@ -1,8 +1,8 @@
-"""A node's callbacks and publishes on the timeline of its process, and the service that tells it.
+"""A node's callbacks and publishes on the timeline of its process, and the service that returns it.
 
-What is heard or published belongs to a frame if its message says when the image was taken. A command does
-not: it belongs to the frame whose chunk the node follows meanwhile (`following`). The service `~/timeline`
-tells a page at a time, so that a node is never kept from its work for long.
+A message belongs to a frame if it has the image's capture time. A command does not; it belongs to the frame
+whose chunk the node follows at the moment (`following`). The service `~/timeline` returns one page at a time,
+so that it never keeps a node from its work for long.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _STAMP = {0: struct.Struct(">iI"), 1: struct.Struct("<iI")}
 
 
 class NodeTimeline:
-    """Of one node. flows: the frame that it follows at the moment."""
+    """The timeline of one node. flows: the frame that it follows at the moment."""
 
     def __init__(self, node: Node) -> None:
         self._node, self.flows = node, Flows()
         node.create_service(GetTimeline, "~/timeline", self._tell)
 
     def heard(self, callback: Callable[[Any], object], kind: type, topic: str) -> Callable[[Any], None]:
-        """A subscription's callback that is on the timeline."""
+        """Wraps a subscription's callback so that it appears on the timeline."""
         track = f"topic {self._node.resolve_topic_name(topic)}"
         flows_of = _flows_of if kind.__name__ in OF_FRAMES else _none
 
@@ -48,7 +48,7 @@ class NodeTimeline:
         return timed
 
     def called(self, callback: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        """A callback of a timer or a service that is on the timeline; kind: says which."""
+        """Wraps a callback of a timer or a service (`kind`) so that it appears on the timeline."""
         name = getattr(getattr(callback, "func", callback), "__qualname__", "callback")
         track = f"{kind} {name}"
 
@@ -62,14 +62,14 @@ class NodeTimeline:
         return timed
 
     def published(self, publisher: Any, kind: type) -> Any:
-        """The publisher, whose messages are on the timeline from now on."""
+        """Makes the publisher's messages appear on the timeline from now on; returns the publisher."""
         track, publish = f"topic {publisher.topic_name}", publisher.publish
         flows_of = _flows_of if kind.__name__ in OF_FRAMES else lambda message: self.flows
 
         def timed(message: Any) -> None:
             begin_ns = TIMELINE.now_ns()
             publish(message)
-            if publisher.is_activated:  # silent otherwise
+            if publisher.is_activated:  # otherwise it publishes nothing
                 TIMELINE.span(track, "publish", begin_ns, flows=flows_of(message))
 
         publisher.publish = timed
@@ -77,7 +77,7 @@ class NodeTimeline:
 
     @contextmanager
     def following(self, stamp_ns: int) -> Iterator[None]:
-        """A chunk of this image becomes motion: what is published in here belongs to its frame."""
+        """A chunk of this image becomes motion: messages published in this context belong to its frame."""
         begin_ns, self.flows = TIMELINE.now_ns(), (flow(stamp_ns),)
         try:
             yield
@@ -93,7 +93,7 @@ class NodeTimeline:
 
 
 def page_to_response(page: Page, response: GetTimeline.Response) -> GetTimeline.Response:
-    """Write events into a response, each text once."""
+    """Write events into a response, each text only once."""
     events, texts = page.events, dict[str, int]()
 
     def places(of: Iterator[str]) -> array[int]:
@@ -112,7 +112,7 @@ def page_to_response(page: Page, response: GetTimeline.Response) -> GetTimeline.
 
 
 def events_from_response(response: GetTimeline.Response) -> list[Event]:
-    """The events of a response. Raises ValueError, one sentence, for lists that do not fit each other."""
+    """The events of a response. Raises ValueError, one sentence, if its lists do not fit each other."""
     columns = (response.tracks, response.names, response.details, response.begin_ns, response.end_ns)
     count, texts = len(response.tracks), response.texts
     fits = all(len(column) == count for column in columns)
@@ -130,7 +130,7 @@ def events_from_response(response: GetTimeline.Response) -> list[Event]:
 
 
 def _flows_of(message: Any) -> Flows:
-    """The frame of a message whose first field is a header; bytes: of a serialized one."""
+    """The frame of a message whose first field is a header, or of a serialized one (bytes)."""
     if isinstance(message, bytes):
         if len(message) < 12:
             return ()

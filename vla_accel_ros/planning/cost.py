@@ -1,13 +1,13 @@
-"""How long an operation takes on a device: its start, and its bytes and its arithmetic, whichever is longer.
+"""How long an operation takes on a device: launch overhead plus the longer of memory time and arithmetic
+time.
 
-A product's arithmetic is waves of tiles over the multiprocessors: a tile of 128 x 128 takes as long on a
-device with more work as with less, so a product whose tiles do not fill the last wave pays for those that
-are not there. The best of some tiles and splits is what a library would choose. Near shapes that were
-measured the model is corrected by what it is wrong there, for each kernel by its own shapes. No product beats
-what large ones keep up, for power is bounded.
-A product for few rows reads its weights by all processors at once, for each 64 rows again, and attention's
-blocks fill the device or do not; both constants are measured ones. Plain torch's attention has blocks of 128
-queries, each as long as another, so they come in waves as tiles do.
+A product's arithmetic is waves of tiles over the SMs: a product whose tiles do not fill the last wave pays
+for the whole wave. The best of several tiles and splits stands for a library's choice. Measured shapes
+correct the model: near a measured shape the prediction is multiplied by measured over modelled, for each
+kernel by its own shapes. No product exceeds the sustained rate of large ones, because power is limited. A
+product for few rows reads its weights with all SMs, again for each 64 rows, and attention either fills the
+device with blocks or does not; both constants are measured. Plain torch's attention has blocks of 128 queries
+of equal duration, so they come in waves as tiles do.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ TILE_ROWS = (64, 96, 128, 192, 256)
 TILE_COLUMNS = (64, 96, 128, 160, 192, 256)
 SPLITS = (1, 2, 3, 4, 8)
 SPLIT_US = 2.0
-"""Of adding up the parts of a split inner dimension, on a device with GB/s to spare."""
+"""Time to sum the parts of a split inner dimension, on a device with ample bandwidth."""
 LARGEST_TILE = 128 * 256
 NARROW_ROWS = 64
 ATTENTION_ROWS, ATTENTION_SPLITS = 64, 5
 SDPA_BLOCK, SDPA_HEAD = 128, 32
-"""Queries and keys of a block of plain torch's attention (FlashAttention 2), and to a multiple of how many
-columns it pads a head."""
+"""Queries and keys of a block of plain torch's attention (FlashAttention 2), and the multiple to which it
+pads a head's columns."""
 NEAR = math.log(2.0)
-"""A measured shape corrects others whose m, n and k are each within this factor, the less the further."""
+"""A measured shape corrects others whose m, n and k are within this factor; the correction fades with
+distance."""
 
 
 @dataclass(frozen=True)
 class Time:
-    """us: of all launches. low_us, high_us: with the numbers behind them as wrong as they may be. bound: what
-    most of it is: start, memory or arithmetic."""
+    """us: of all launches. low_us, high_us: the range, given the errors of the device's numbers. bound: what
+    most of the time is: start, memory or arithmetic."""
 
     us: float
     low_us: float
@@ -48,12 +49,12 @@ class Time:
 
     @property
     def ms(self) -> float:
-        """In milliseconds."""
+        """The time in milliseconds."""
         return self.us / 1e3
 
 
 def price(op: Op, device: Device) -> Time:
-    """Of all its launches."""
+    """Return the time of all launches of an operation."""
     start, memory, arithmetic = _parts(op, device)
     us = start + joined(op, memory, arithmetic)
     if op.kind is Kind.NARROW:
@@ -68,13 +69,13 @@ def price(op: Op, device: Device) -> Time:
 
 
 def joined(op: Op, memory: float, arithmetic: float) -> float:
-    """What a launch takes of which both are so long. A product in tiles waits for either now and then, so its
-    roof has no sharp corner: the root of both squares."""
+    """Return the time of a launch from its memory and arithmetic times. A tiled product waits for either at
+    times, so its roofline has a rounded corner: the root of the sum of squares."""
     return math.hypot(memory, arithmetic) if op.kind is Kind.DENSE else max(memory, arithmetic)
 
 
 def total(ops: Iterable[Op], device: Device) -> Time:
-    """Of operations one after another. Their errors have the same causes, so they add up."""
+    """Return the time of operations one after another. Their errors have common causes, so they add up."""
     times = [price(op, device) for op in ops]
     if not times:
         return Time(0.0, 0.0, 0.0, "nothing")
@@ -86,7 +87,7 @@ def total(ops: Iterable[Op], device: Device) -> Time:
 
 
 def _parts(op: Op, device: Device) -> tuple[float, float, float]:
-    """Start, memory and arithmetic of one launch, in microseconds."""
+    """Return start, memory and arithmetic time of one launch, in microseconds."""
     bandwidth = 1e3 * device.value("bandwidth_gb_s")  # bytes a microsecond
     if op.kind is Kind.PASS:
         start = device.value("plain_start_us" if op.by == PLAIN else "pass_start_us")
@@ -110,13 +111,14 @@ def _parts(op: Op, device: Device) -> tuple[float, float, float]:
 
 
 def _narrow_us(op: Op, device: Device) -> float:
-    """Arithmetic of 64 rows, padded, over all processors."""
+    """Return the arithmetic time of 64 rows, padded, over all SMs."""
     rows = min(op.rows, NARROW_ROWS)
     return 2.0 * rows * op.columns * op.inner / device.rate(op.compute) * 1e6
 
 
 def _attention_rate(op: Op, device: Device) -> float:
-    """FLOP/s: blocks of queries, cut along the keys where few, on as many processors as they fill."""
+    """Return FLOP/s: blocks of queries, split along the keys if there are few, limited to the SMs that they
+    fill."""
     blocks = math.ceil(op.rows / ATTENTION_ROWS)
     if op.rows <= 8 * ATTENTION_ROWS:
         blocks *= ATTENTION_SPLITS
@@ -125,7 +127,8 @@ def _attention_rate(op: Op, device: Device) -> float:
 
 
 def _sdpa_us(op: Op, device: Device) -> float:
-    """Waves of blocks, one on a processor at once; a head's rows are those that look at their own keys."""
+    """Return the time of waves of blocks, one block on an SM at a time. A head's rows attend to their own
+    keys."""
     queries = min(op.inner, op.rows)
     blocks = math.ceil(queries / SDPA_BLOCK) * math.ceil(op.rows / queries)
     keys = math.ceil(op.inner / SDPA_BLOCK) * SDPA_BLOCK
@@ -136,7 +139,7 @@ def _sdpa_us(op: Op, device: Device) -> float:
 
 @lru_cache(maxsize=4096)
 def waves_us(m: int, n: int, k: int, sms: int, rate: float) -> float:
-    """Microseconds of the best tiles of an m x n product over k. rate: FLOP/s of all multiprocessors."""
+    """Return microseconds of the best tiles of an m x n product over k. rate: FLOP/s of all SMs."""
     best = math.inf
     for rows in TILE_ROWS:
         for columns in TILE_COLUMNS:
@@ -151,8 +154,8 @@ def waves_us(m: int, n: int, k: int, sms: int, rate: float) -> float:
 
 
 def correction(op: Op, device: Device) -> float:
-    """What an operation's time is multiplied with: measured over modelled at near shapes that were launched
-    alike, the nearer the more; that of the very shape where it was measured; 1 where none is near."""
+    """Return the factor on an operation's time: measured over modelled at near shapes with the same launch,
+    weighted by distance. It is exact at a measured shape, and 1 if none is near."""
     weights = ratios = nearest = 0.0
     launched = _launched_as(op, device)
     for shape, ratio in _ratios(device.like or device):
@@ -170,14 +173,14 @@ def correction(op: Op, device: Device) -> float:
 
 
 def _launched_as(op: Op, device: Device) -> str:
-    """The dtype of Shape that such an operation has."""
+    """Return the Shape dtype of such an operation."""
     if op.by not in (ROWS, GATED):
         return op.by or op.compute
     return op.compute if own_rate(op, device) is None else f"{op.compute} {op.by}"
 
 
 def shape_of(shape: Shape) -> tuple[int, int, int]:
-    """m, n, k"""
+    """Return m, n, k."""
     return shape.m, shape.n, shape.k
 
 
@@ -185,7 +188,7 @@ _RATIOS: dict[tuple[object, ...], list[tuple[Shape, float]]] = {}
 
 
 def _ratios(device: Device) -> list[tuple[Shape, float]]:
-    """Measured over modelled of the device's shapes."""
+    """Return measured over modelled time for each of the device's shapes."""
     if not device.gemm:
         return []
     key = (device.gemm, device.sms, device.capability, *(number.value for number in device.numbers.values()))
@@ -205,7 +208,7 @@ def _ratios(device: Device) -> list[tuple[Shape, float]]:
 
 
 def _within(op: Op, device: Device, start: float, memory: float, arithmetic: float) -> float:
-    """The share by which a time may be wrong, of the numbers that it is made of and their parts in it."""
+    """Return the relative error of a time, from the errors of its numbers and their shares in it."""
     numbers, whole = device.numbers, start + max(memory, arithmetic)
     starts = {Kind.PASS: "pass_start_us", Kind.NARROW: "narrow_start_us"}.get(op.kind, "start_us")
     starts = "plain_start_us" if op.by == PLAIN else starts

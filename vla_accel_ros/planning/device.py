@@ -1,10 +1,9 @@
-"""A GPU in numbers, each with its source and how wrong it may be; from a YAML file of devices/ or a path.
+"""A GPU in numbers, each with its source and relative error; from a YAML file of devices/ or a path.
 
-A file has `name`, whole numbers, and `numbers`: each {value, source, from, within}; and, if it has no `gemm`
-of its own, `like`: another file whose measured products say what the model is wrong by. source is measured
-(here), published (by somebody else, who is named), datasheet, or derived (from another number, with the
-reason); `within` is the share by which it may be wrong. `modes` of a Jetson scale clock, memory and
-multiprocessors. `vla plan --measure` writes such a file.
+A file has `name`, whole numbers, and `numbers`: each {value, source, from, within}. A file without its own
+`gemm` may have `like`: another file whose measured products correct the model. source is measured (here),
+published (by a named other), datasheet, or derived (from another number, with the reason); `within` is the
+relative error. The `modes` of a Jetson scale clock, memory and SMs. `vla plan --measure` writes such a file.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ NUMBERS = {
     "int8_rows_tflops": "of this project's products of int8 rows (precision w8a8), see planning.rows",
     "fp8_rows_tflops": "of fp8 rows (precision w8a8-fp8)",
     "rows_chunk_us": "least time of a block of them for a chunk of the inner dimension",
-    "rows_store_g_s": "numbers that such products write, 10^9 a second",
     "fp32_tflops": "in exact float32",
     "sustained_share": "of the rate of tiles that large products keep up",
     "start_us": "a product in a graph, besides its tiles and bytes",
@@ -47,14 +45,13 @@ NUMBERS = {
 }
 OPTIONAL = (
     "fp8_tflops", "int8_tflops", "fp4_tflops", "int8_rows_tflops", "fp8_rows_tflops", "rows_chunk_us",
-    "rows_store_g_s",
 )  # fmt: skip
-"""What not every device multiplies, or where it was not measured."""
+"""Numbers that a file may lack: the device does not multiply that dtype, or it was not measured."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A value, where it is from, in words, and the share that it may be wrong by."""
+    """A value, its source, its origin in words, and its relative error."""
 
     value: float
     source: str
@@ -62,13 +59,13 @@ class Number:
     within: float
 
     def scaled(self, factor: float) -> Number:
-        """Times a factor."""
+        """Return the number times a factor."""
         return replace(self, value=self.value * factor)
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A power mode: watts of the module, and shares of clock, memory clock and multiprocessors."""
+    """A power mode: watts of the module, and its shares of clock, memory clock and SMs."""
 
     watts: float
     clock: float = 1.0
@@ -78,10 +75,10 @@ class Mode:
 
 @dataclass(frozen=True)
 class Shape:
-    """A product [m, k] x [k, n] that was measured: microseconds in a graph, weights not in cache. dtype sdpa
-    or packed (planning.operations): an attention of m queries of all heads, n numbers in a head, k keys. Of
-    "int8 rows", "fp8 gated rows" and the like: by this project's kernel of rows in 8 bits, see planning.rows;
-    n is that of the weights, so gate and up are both in it."""
+    """A measured product [m, k] x [k, n]: microseconds in a graph, with weights not in cache. dtype sdpa or
+    packed (planning.operations): an attention of m queries of all heads, n numbers in a head, k keys. dtype
+    "int8 rows", "fp8 gated rows" and the like: this project's kernel of 8-bit rows, see planning.rows; n is
+    that of the weights, so it includes gate and up."""
 
     m: int
     n: int
@@ -92,10 +89,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Device:
-    """numbers: by the names of NUMBERS. unified: memory is the host's. fast_memory: stacked memory, see
-    engine.stages.precision. gemm: products and attentions that were measured, which correct the model near
-    their shapes. like: a device of the same processors, whose own corrections are taken where this has no
-    gemm; None = none."""
+    """numbers: by the names of NUMBERS. unified: the host and the GPU share memory. fast_memory: stacked
+    memory, see engine.stages.precision. gemm: measured products and attentions, which correct the model near
+    their shapes. like: a device with the same SMs, whose corrections are used if this one has no gemm; None =
+    none."""
 
     name: str
     title: str
@@ -112,17 +109,17 @@ class Device:
     like: Device | None = None
 
     def value(self, name: str) -> float:
-        """Of a number. Raises ValueError where the device has none."""
+        """Return a number's value. Raises ValueError if the device lacks it."""
         if name not in self.numbers:
             raise ValueError(f"{self.title} has no {name}: {NUMBERS[name]}.")
         return self.numbers[name].value
 
     def rate(self, dtype: str) -> float:
-        """FLOP/s of resident tiles. Raises ValueError for a dtype that the device does not multiply."""
+        """Return FLOP/s of resident tiles. Raises ValueError if the device does not multiply the dtype."""
         return 1e12 * self.value(f"{dtype}_tflops")
 
     def in_mode(self, mode: str) -> Device:
-        """With the clocks of a power mode. Raises ValueError, naming them, for one that it does not have."""
+        """Return the device in a power mode. Raises ValueError, naming its modes, if it has no such mode."""
         if mode not in self.modes:
             raise ValueError(
                 f"{self.title} has no power mode {mode!r}; it has {', '.join(self.modes) or 'none'}."
@@ -142,14 +139,14 @@ class Device:
 
 
 def names() -> list[str]:
-    """Of the devices that there are files of."""
+    """Return the names of the devices with a file."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load(name: str) -> Device:
-    """A device by name, `NAME:MODE` for a power mode, or the path of a file.
+    """Return a device by name, `NAME:MODE` for a power mode, or the path of a file.
 
-    Raises ValueError, in one sentence, for a name that there is not and for a file that is not one.
+    Raises ValueError, with one sentence, if the name is unknown or the file is malformed.
     """
     base, _, mode = name.partition(":") if not Path(name).is_file() else (name, "", "")
     path = Path(base) if Path(base).is_file() else FOLDER / f"{base}.yaml"
@@ -164,7 +161,7 @@ def load(name: str) -> Device:
 
 
 def read(data: Any, where: str) -> Device:
-    """From what a file holds. Raises ValueError naming the file and what is wrong."""
+    """Return the device in a file's content. Raises ValueError naming the file and the error."""
     if not isinstance(data, dict):
         raise ValueError(f"{where} is no device file: it must be a mapping.")
     try:
@@ -205,9 +202,9 @@ def _number(name: str, given: Any, where: str) -> Number:
 
 
 def named_like(gpu: str) -> str | None:
-    """The device file of a GPU by the name that CUDA gives it; None if there is none.
+    """Return the device file for a GPU's CUDA name; None if there is none.
 
-    Of Jetsons, whose name does not say which, none: their power mode is not in it, either.
+    Jetsons have none: their CUDA name does not say which module or power mode it is.
     """
     words = set(gpu.replace("-", " ").split())
     for name in names():

@@ -1,8 +1,8 @@
-"""Robots on one engine, by the curves of batches: how many chunks a second it can make, and for whom.
+"""Robots on one engine, from batch curves: how many chunks a second it can make, and for how many robots.
 
-Frames are computed one by one as they are due, because arithmetic hardly batches; chunks share denoising
-steps. A queue that is filled to the last place is late: BUSY is the share of the device at which the 99th
-percentile was still in time on an H200 (bench/results/fleet.json).
+Frames are computed one by one as they are due, because arithmetic gains little from batching; chunks share
+denoise steps. A full queue is late: BUSY is the load of the device at which the 99th percentile was still in
+time on an H200 (bench/results/fleet.json).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ BUSY = 0.75
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """curve: seconds of frames, and of chunks, by how many are computed together. chunks_hz: that the engine
-    makes, when it does nothing else, with `together` chunks in a step. robots: whose rate it can promise."""
+    """curve: seconds of frames, and of chunks, by batch size. chunks_hz: what the engine makes if it does
+    nothing else, with `together` chunks in a step. robots: how many it can promise the rate. load: share of
+    the engine that the asked robots use."""
 
     curve: dict[int, tuple[float, float]]
     together: int
@@ -32,7 +33,7 @@ class FleetPlan:
 
 
 def plan_fleet(sizes: Sizes, device: Device, work: Work, robots: int, rate_hz: float) -> FleetPlan:
-    """Robots that want rate_hz chunks a second each, every one from a frame of its own.
+    """Plan for robots that each want rate_hz chunks a second, every one from its own frame.
 
     Raises ValueError for no robots or no rate.
     """

@@ -1,8 +1,9 @@
-"""Micro-benchmarks that make a device file: memory, the stages' products and attentions, launches. A minute
+"""Micro-benchmarks that make a device file: memory, the stages' products and attentions, launches. One minute
 on a GPU.
 
 Only single products and kernels are measured (planning.micro), never a stage, so that a plan can be compared
-with stages afterwards. What there is no time for or what fails is said, and stays as in the file before.
+with stages afterwards. A measurement that fails or is left out for time is reported, and keeps the base
+file's number.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from vla_accel_ros.planning.micro import (
     rows_product_us,
 )
 from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Kind, Op, of_rows, product
-from vla_accel_ros.planning.rows import steps, stores_us, tile
+from vla_accel_ros.planning.rows import steps, tile
 
 LARGE = 4096
 HERE = "measured"
 COMPUTED = {"bf16": "exact", "fp8": "fp8", "int8": "w8a8"}
 """The precision in which stages have products of a dtype."""
 LEAST_ROWS = {"int8": 17}
-"""That torch multiplies."""
+"""Fewest rows that torch multiplies."""
 ROWS_OF = ((544, 32768, 2048), (51, 2560, 1024))
-"""A prefill's gate and up, and a step's queries, keys and values, of pi0 and pi0.5 at 2 views."""
+"""Products of pi0 and pi0.5 at 2 views: a prefill's gate and up, and a step's queries, keys and values."""
 MANY_ROWS = 128
-"""From which on a product's time is that of its tiles."""
+"""Rows from which on tiles dominate a product's time."""
 
 
 def shapes(
     models: Iterable[Sizes], views: Iterable[int], dtypes: Iterable[str], prompt: int = 20
 ) -> list[Shape]:
-    """The dense products that the models' stages have in each dtype, each once, without times; all of one
-    dtype before those of the next."""
+    """Return the dense products of the models' stages in each dtype, each once, without times, grouped by
+    dtype."""
     found: dict[tuple[int, int, int, str], Shape] = {}
     given, counts = list(models), list(views)
     for dtype in dtypes:
@@ -62,7 +63,7 @@ def shapes(
 
 
 def attentions(models: Iterable[Sizes], views: Iterable[int], prompt: int = 20) -> list[Op]:
-    """Those of many rows that planning.micro can launch, each once."""
+    """Return the attentions of many rows that planning.micro can launch, each once."""
     found: dict[tuple[int, int, int, str], Op] = {}
     for op in _operations(list(models), list(views), prompt, "exact"):
         if op.by in (SDPA, PACKED) and op.rows > op.heads:
@@ -91,11 +92,11 @@ def measure(
     rows: Sequence[str] = (),
     rows_of: tuple[tuple[int, int, int], tuple[int, int, int]] = ROWS_OF,
 ) -> Device:
-    """A device file's content by measurement; what is not measured stays as in base, which is named in it.
+    """Measure a device and return it as a Device. What is not measured keeps the numbers of `base`.
 
-    seconds: after which no further shape is begun. read: attentions, see attentions. The rate of tiles is
-    that of the best product that was measured, by the model's own waves; large: side of the product by which
-    it is held up. rows: dtypes of rows in 8 bits, "int8" and "fp8", whose own kernel is measured at rows_of:
+    seconds: no further shape is started after this time. read: attentions, see attentions. The rate of tiles
+    comes from the best measured product, by the model's own waves. large: side of the product for the
+    sustained share. rows: dtypes of 8-bit rows, "int8" and "fp8", whose own kernel is measured at rows_of:
     rows, columns and inner dimension of a large product with its gate, and of one for few rows.
     """
     began = time.monotonic()
@@ -145,13 +146,13 @@ def measure(
     for dtype in rows:
         try:
             rate, least = _rows_in_8_bits(dtype, device, here, rows_of)
-        except Exception as error:  # Triton's of its own, where a device does not multiply them
+        except Exception as error:  # Triton raises its own errors if the device lacks the dtype
             say(f"products of {dtype} rows were not measured: {_first_line(error)}")
             continue
         chunk = max(chunk, least)
         numbers[f"{dtype}_rows_tflops"] = _number(rate, 0.15, f"a product of {rows_of[0]} in engines' tiles")
         numbers["rows_chunk_us"] = _number(chunk, 0.15, f"a product of {rows_of[1]} in engines' tiles")
-    # The share is of a rate that is another one now; what attention computes in a second is not.
+    # The share refers to a rate that has changed; attention's own throughput has not.
     kept = base.value("bf16_tflops") / numbers["bf16_tflops"].value
     numbers["attention_share"] = numbers["attention_share"].scaled(float(f"{kept:.4g}"))
     return replace(here, numbers=numbers, gemm=tuple(found), modes={}, like=None)
@@ -163,14 +164,14 @@ def _rows_in_8_bits(
     here: Device,
     rows_of: tuple[tuple[int, int, int], tuple[int, int, int]],
 ) -> tuple[float, float]:
-    """TFLOP/s at which the large product is explained, and microseconds of a chunk at which the small is.
-    here: whose tiles, start and stores these are."""
+    """Return the TFLOP/s that explain the large product, and the microseconds of a chunk that explain the
+    small one. here: the device for tiles and start."""
     found = []
     for name, shape in zip(("gate and up", "qkv"), rows_of, strict=True):
         (op,) = of_rows([product(name, 1, *shape, dtype)])
         us = rows_product_us(op, device, tile(op, here))
         chunks, flops = steps(op, here)
-        found.append((max(us - here.value("start_us") - stores_us(op, here), 0.25 * us) / chunks, flops))
+        found.append((max(us - here.value("start_us"), 0.25 * us) / chunks, flops))
     (large_us, flops), (small_us, _) = found
     return flops * here.sms / large_us / 1e6, small_us
 
@@ -180,7 +181,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _rate(found: Sequence[Shape], sms: int, start_us: float) -> float:
-    """FLOP/s of resident tiles at which the fastest eighth of the products is explained."""
+    """Return the FLOP/s of resident tiles that explain the fastest eighth of the products."""
     rates = []
     for shape in found:
         us = max(shape.us - start_us, 0.25 * shape.us)
@@ -194,7 +195,7 @@ def _number(value: float, within: float, words: str) -> Number:
 
 
 def to_yaml(device: Device, title: str, note: str) -> str:
-    """The file of a device, to be read again by planning.device."""
+    """Return a device as a file that planning.device can read."""
     lines = [f"# {note}", f"name: {device.name}", f"title: {title}", f"sms: {device.sms}"]
     lines += [f"memory_gb: {device.memory_gb:g}", f"unified: {str(device.unified).lower()}"]
     lines += [f"fast_memory: {str(device.fast_memory).lower()}", f"capability: {device.capability}"]

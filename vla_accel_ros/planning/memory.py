@@ -1,10 +1,10 @@
-"""What a model holds on a device: weights, copies, keys and values, buffers, frames, context.
+"""Predict a model's memory on a device: weights, copies, keys and values, buffers, frames, context.
 
-Weights are the parameters' bytes, exactly; copies are what folding and fewer bits add to them
-(models.pi.folding, models.layers.quantized), exactly, and given_up what `keep_exact: false` takes away
-(engine.stages.dropping); keys and values are the pool. Buffers are those of the captured stages, sized as the
-stages size them; what libraries take for themselves is estimated. While stages are built there is, beside
-what is there in the end, a matrix that is being fused or a block of one that is being quantised.
+Weights are the parameters' bytes, exactly. Copies are what folding and quantisation add (models.pi.folding,
+models.layers.quantized), exactly; given_up is what `keep_exact: false` removes (engine.stages.dropping). Keys
+and values are the pool. Buffers are those of the captured stages, sized as the stages size them; what
+libraries allocate is estimated. While stages are built, one block of a matrix that is being quantised comes
+on top of the final memory.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from vla_accel_ros.planning.families.work import Work
 GROUP = 64
 """Columns that share a scale in int4."""
 FRAME = (480, 640)
-"""Height and width of a camera's image where nobody says."""
+"""Default height and width of a camera's image."""
 WORKSPACE = {True: 96 << 20, False: 32 << 20}
-"""Work spaces of cuBLAS for the streams that have graphs, on Hopper and later and before: its defaults, for
-three streams."""
+"""cuBLAS workspaces of the streams with graphs, on Hopper and later, and before: its defaults for three
+streams."""
 SCRATCH = 16 << 20
 """Partial sums of the kernels of one chain of launches (kernels.triton.launch.Scratch)."""
 CHAINS = 2
-"""Of encode and prefill together, and of denoise."""
+"""Chains of launches: encode with prefill, and denoise."""
 QUANTISING = {"bf16": 0, "fp8": 12 << 20, "int8": 12 << 20, "int4": 24 << 20}
-"""A block of a matrix in float32 (models.layers.quantized.BLOCK), three times; six where int4 is made."""
+"""Temporaries of quantising a matrix: a float32 block (models.layers.quantized.BLOCK) three times, six for
+int4."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. weights, copies, given_up (negative) and kv are exact, buffers and frames follow the stages,
-    building, workspace and context are estimates. building: beyond the rest, for a moment."""
+    """Bytes. weights, copies, given_up (negative) and kv are exact; buffers and frames follow the stages;
+    building, workspace and context are estimates. building: on top of the rest, for a moment."""
 
     weights: int
     copies: int
@@ -55,7 +56,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all fields."""
         return sum(vars(self).values())
 
 
@@ -69,9 +70,9 @@ def memory(
     keep_exact: bool = True,
     text: bool = False,
 ) -> Memory:
-    """With a pool of so many slots. frame: height and width of images. seats: of staggered chunks.
-    keep_exact: see engine.config. text: whether pi0 or pi0.5 answers questions, for which int8 and int4 have
-    copies of the prefix stack, too."""
+    """Predict memory with a pool of `slots` slots. frame: height and width of images. seats: of staggered
+    chunks. keep_exact: see engine.config. text: whether pi0 or pi0.5 answers questions, for which int8 and
+    int4 also copy the prefix stack."""
     pixels = 0 if device.unified else work.views * work.batch * 3 * frame[0] * frame[1]
     return Memory(
         weights=weight_bytes(sizes),
@@ -87,20 +88,21 @@ def memory(
 
 
 def kv_bytes(sizes: Sizes, slots: int) -> int:
-    """Of a pool."""
+    """Return the bytes of a pool."""
     g = sizes.prefix
     return slots * 2 * g.depth * g.kv_heads * sizes.max_tokens * g.head_dim * 2
 
 
 def copies(sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True) -> int:
-    """Folded matrices of pi0's expert, and what there is in fewer bits, beside the exact or instead of it."""
+    """Return the bytes of folded matrices of pi0's expert and of quantised matrices, beside the exact ones or
+    instead."""
     return sum(_copies(sizes, work, text, keep_exact).values())
 
 
 def parts(
     sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True
 ) -> dict[str, tuple[int, int, int]]:
-    """Bytes of weights, copies and what is given up (negative), by what they are of."""
+    """Return the bytes of weights, of copies, and of what is given up (negative), by part of the model."""
     copied = _copies(sizes, work, text, keep_exact)
     gone = {} if keep_exact else _given_up(sizes, work)
     return {
@@ -131,14 +133,14 @@ def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str,
     if (denoise := work.dtypes("denoise").weights) != "bf16":
         made["expert"] += _stack_in(denoise, e)
     decode = work.dtypes("decode").weights
-    shared = work.rows_everywhere or (rows is not None and not keep_exact)  # with prefill
+    shared = work.rows_everywhere or (rows is not None and not keep_exact)  # shared with prefill
     if text and decode != "bf16" and not shared:
         made["prefix"] += _stack_in(decode, p)
     return made
 
 
 def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
-    """Exact weights of what the stages have in fewer bits."""
+    """Return the bytes of the exact weights that the stages have quantised."""
     if isinstance(sizes, OpenVLAConfig):
         exact = work.dtypes("decode").weights == "bf16"
         return {} if exact else {"prefix": _stack_in("bf16", sizes.prefix)}
@@ -155,7 +157,8 @@ def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
 
 
 def _building(sizes: Sizes, work: Work) -> int:
-    """What quantising takes; fusing takes a matrix, too, but before the pool and the buffers are there."""
+    """Return the temporaries of quantisation. Fusing needs a matrix too, but before the pool and the buffers
+    exist."""
     if isinstance(sizes, SmolVLAConfig):
         return 0
     kinds = (work.dtypes(name).weights for name in ("encode", "prefill", "denoise", "decode"))
@@ -206,7 +209,7 @@ def _pi_buffers(sizes: PiConfig, work: Work, slots: int, seats: int) -> int:
     rows = work.batch * sizes.max_tokens
     chain = 2 * rows * (2 * g.width + 3 * attended + 2 * kv + 3 * g.mlp + 2 * g.width)
     patches = work.views * work.batch * v.tokens
-    if work.rows_in is not None:  # rows in 8 bits, with a scale each, beside the exact
+    if work.rows_in is not None:  # 8-bit rows, with a scale each, beside the exact ones
         chain += rows * (g.width + attended + g.mlp + 3 * 4)
         chain += patches * (v.width + v.mlp + 2 * 4)
     encode = patches * (4 * 3 * v.patch**2 + 4 * v.width + 2 * (g.width + 6 * v.width + v.mlp))
@@ -221,7 +224,7 @@ def _pi_buffers(sizes: PiConfig, work: Work, slots: int, seats: int) -> int:
 
 
 def _plain_tower(v: VisionConfig, images: int) -> int:
-    """Temporaries of a layer in plain torch, which a graph keeps."""
+    """Return a layer's temporaries in plain torch, which a graph keeps."""
     rows = images * v.tokens
     return rows * (2 * (8 * v.width + 2 * v.mlp) + 4 * 3 * v.patch**2)
 

@@ -1,9 +1,9 @@
-"""Single kernels, timed in chains: a copy, products, attentions, what plain torch launches between them.
+"""Time single kernels in chains: a copy, products, attentions, and the operations that plain torch launches.
 
-Each is a chain in a CUDA graph, over weights that are more than a cache holds, so that launches cost what
-they cost in a stage and weights come from memory. Graphs are replayed one behind the other for STEADY_MS, and
-the later half counts: a stage in use runs at the clocks that power allows for long. On a CPU the same
-chains are timed without a graph, which tries the code and says nothing of a GPU.
+Each is a chain in a CUDA graph, over weights larger than any cache, so that launches cost what they cost in a
+stage and weights come from memory. Graphs are replayed back to back for STEADY_MS, and the later half counts,
+because a stage in use runs at the clocks that power allows in the long run. On a CPU the same chains run
+without a graph, which tests the code and says nothing of a GPU.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from vla_accel_ros.models.smolvla.stack import rotary_tables, rotate
 from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Op
 
 CHAIN = 48
-"""Launches of a chain."""
+"""Launches in a chain."""
 REPEATS = 7
 STEADY_MS = 60.0
 COLD_BYTES = 256 << 20
-"""Weights of a chain together, so that none is in a cache when its turn comes again."""
+"""Size of a chain's weights, so that none is still in a cache when it is used again."""
 PLAIN_ROWS, PLAIN_WIDTH, PLAIN_HEADS = 50, 720, 15
-"""Of a norm and a rotation in plain torch: those of SmolVLA's action expert."""
+"""Sizes of a norm and a rotation in plain torch: those of SmolVLA's action expert."""
 PLAIN_LAUNCHES = 8 + 9
-"""Of a norm and of a rotation, as test/planning counts them."""
+"""Launches of a norm and of a rotation, as test/planning counts them."""
 
 
 def us_of(chain: Callable[[], object], launches: int, device: torch.device, repeats: int = REPEATS) -> float:
-    """Microseconds of a launch: the median of a captured chain's replays. repeats: at least."""
+    """Return the microseconds of a launch: the median over a captured chain's replays. repeats: fewest
+    replays."""
     if device.type != "cuda":
         times = []
         for _ in range(repeats):
@@ -62,7 +63,7 @@ def us_of(chain: Callable[[], object], launches: int, device: torch.device, repe
 
 
 def _replays(graph: torch.cuda.CUDAGraph, count: int, device: torch.device) -> list[float]:
-    """Milliseconds of each, launched without waiting for the one before."""
+    """Return the milliseconds of each replay, launched without waiting for the one before."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
     for begin, end in events:
         begin.record()
@@ -73,7 +74,7 @@ def _replays(graph: torch.cuda.CUDAGraph, count: int, device: torch.device) -> l
 
 
 def product_us(m: int, n: int, k: int, dtype: str, device: torch.device, chain: int = CHAIN) -> float | None:
-    """Microseconds of [m, k] x [k, n]; None for a dtype that this device or torch does not multiply."""
+    """Return the microseconds of [m, k] x [k, n]; None if the device or torch does not multiply the dtype."""
     item = {"fp32": 4, "bf16": 2}.get(dtype, 1)
     cold = math.ceil(COLD_BYTES / (item * n * k)) if device.type == "cuda" else 2
     count = max(2, min(chain, cold))
@@ -89,9 +90,9 @@ def product_us(m: int, n: int, k: int, dtype: str, device: torch.device, chain: 
 def products(
     m: int, n: int, k: int, dtype: str, device: torch.device, count: int, rounds: int
 ) -> Callable[[], None]:
-    """A chain of rounds * count products over `count` weights in turn, as the stages launch them: fp8 is
-    cuBLASLt without scales, see kernels.triton.quantized.multiply_unscaled. Raises NotImplementedError for a
-    dtype that there are no products of."""
+    """Return a chain of rounds * count products over `count` weights in turn, launched as the stages do: fp8
+    is cuBLASLt without scales, see kernels.triton.quantized.multiply_unscaled. Raises NotImplementedError if
+    there are no products of the dtype."""
     half = torch.float32 if dtype == "fp32" or device.type != "cuda" else torch.bfloat16
     a = torch.randn(m, k, device=device, dtype=half)
     weights = [torch.randn(n, k, device=device, dtype=half) * k**-0.5 for _ in range(count)]
@@ -123,9 +124,9 @@ def _each(rounds: int, items: Sequence[Tensor], run: Callable[[Tensor], object])
 
 
 def rows_product_us(op: Op, device: torch.device, config: Config, chain: int = CHAIN) -> float:
-    """Microseconds of a product of rows in 8 bits by the kernel of w8a8 and w8a8-fp8. op: by ROWS or GATED.
-    config: its tile, see planning.rows. Raises RuntimeError, or what Triton does, where the device does not
-    multiply them; NotImplementedError for others."""
+    """Return the microseconds of a product of 8-bit rows by the kernel of w8a8 and w8a8-fp8. op: by ROWS or
+    GATED. config: its tile, see planning.rows. Raises RuntimeError or an error of Triton's if the device does
+    not multiply them, NotImplementedError for other operations."""
     if op.by not in (ROWS, GATED):
         raise NotImplementedError(op.compute)
     gated = op.by == GATED
@@ -155,8 +156,8 @@ def rows_product_us(op: Op, device: torch.device, config: Config, chain: int = C
 
 
 def attention_us(op: Op, device: torch.device, chain: int = CHAIN) -> float:
-    """Microseconds of an attention of SDPA or PACKED, of tokens that look at each other: all of them in SDPA,
-    those before in PACKED. op.rows: heads * tokens of all images."""
+    """Return the microseconds of an attention of SDPA or PACKED among a set of tokens: all of them in SDPA,
+    the earlier ones in PACKED. op.rows: heads * tokens of all images."""
     tokens = op.rows // op.heads
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     joined = torch.randn(tokens, 3 * op.heads * op.columns, device=device, dtype=dtype)
@@ -180,8 +181,8 @@ def attention_us(op: Op, device: torch.device, chain: int = CHAIN) -> float:
 
 
 def bandwidth_gb_s(device: torch.device, megabytes: int = 1024) -> float:
-    """Of a kernel that reads and writes, both together. A copy of the same numbers would be left to the
-    device's copy engine, which is slower than kernels on an H200 by a third."""
+    """Return the bandwidth of a kernel that reads and writes, both counted. A plain copy would use the
+    device's copy engine, which is a third slower than kernels on an H200."""
     source = torch.zeros(megabytes << 18, device=device, dtype=torch.float32)
     into = torch.empty_like(source)
     us = us_of(lambda: torch.add(source, 1.0, out=into), 1, device)
@@ -189,7 +190,8 @@ def bandwidth_gb_s(device: torch.device, megabytes: int = 1024) -> float:
 
 
 def pass_us(device: torch.device, gb_s: float, rows: int = 544, width: int = 2048) -> float:
-    """Of a pass over rows in a graph, a norm, besides its bytes. gb_s: the bandwidth."""
+    """Return the microseconds of a pass over rows in a graph (a norm), besides its bytes. gb_s: the
+    bandwidth."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     x = torch.randn(rows, width, device=device, dtype=dtype)
     out, factor = torch.empty_like(x), torch.ones(width, device=device)
@@ -204,7 +206,8 @@ def pass_us(device: torch.device, gb_s: float, rows: int = 544, width: int = 204
 
 @torch.no_grad()
 def plain_us(device: torch.device, rounds: int = 8) -> float:
-    """Of an operation of plain torch on few rows: the mean of those of a norm and a rotation."""
+    """Return the microseconds of a plain torch operation on few rows: the mean over those of a norm and a
+    rotation."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     norm = RMSNorm(PLAIN_WIDTH, 1e-5).to(device, dtype)
     x = torch.randn(1, PLAIN_ROWS, PLAIN_WIDTH, device=device, dtype=dtype)

@@ -1,7 +1,7 @@
 """What one launch computes and moves: the unit in which stages are described and priced.
 
-Bytes are those that cross the device's memory if nothing stays in a cache: weights, what is read, what is
-written. Rows are tokens.
+Bytes are those that cross the device's memory if nothing stays in a cache: weights, inputs and outputs. Rows
+are tokens.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 4 / 64, "fp4": 0.5 + 1 / 16}
-"""Of a number, with its share of a group's scale."""
+"""Bytes of a number, with its share of a group's scale."""
 
 
 PLAIN, SDPA, PACKED, BATCHED, ROWS, GATED = BY = ("plain", "sdpa", "packed", "batched", "rows", "gated rows")
 """plain: an operation of plain torch. sdpa: its scaled_dot_product_attention. packed: attention of packed
 forwards (kernels.triton.packed_attention). batched: a product for each head, written out in plain torch.
-rows: a product of rows in 8 bits (kernels.triton.int8); gated: whose gate is in it."""
+rows: a product of 8-bit rows (kernels.triton.int8). gated: the same with its gate in the epilogue."""
 
 
 class Kind(str, Enum):
-    """Which launch computes it, for they do not cost the same.
+    """The kind of launch, which decides its cost.
 
-    DENSE: a product in tiles, cuBLAS or like it. NARROW: a product for a few dozen rows, which reads weights
-    by all processors at once. ATTENTION. PASS: one pass over rows (a norm, an activation).
+    DENSE: a product in tiles, by cuBLAS or similar. NARROW: a product for a few dozen rows, which reads
+    weights with all SMs. ATTENTION. PASS: one pass over rows (a norm, an activation).
     """
 
     DENSE = "dense"
@@ -39,8 +39,8 @@ class Op:
 
     A product: rows x inner times inner x columns, weights of dtype `weights` [inner, columns], multiplied in
     dtype `compute`. An attention: `rows` query rows of all heads together, `inner` keys for each, `columns`
-    numbers in a head; weight_bytes are keys and values; heads: query heads of a token. A pass: moved_bytes
-    alone. by: which code launches it where that matters for its time, one of BY; "" = kernels of this
+    numbers in a head; weight_bytes are keys and values; heads: query heads of a token. A pass: only
+    moved_bytes. by: which code launches it, where that changes its time, one of BY; "" = kernels of this
     project.
     """
 
@@ -59,17 +59,17 @@ class Op:
 
     @property
     def flops(self) -> float:
-        """Of one launch: two for a multiplication and an addition."""
+        """FLOP of one launch: two for a multiplication and an addition."""
         factor = {Kind.ATTENTION: 4.0, Kind.PASS: 0.0}.get(self.kind, 2.0)
         return factor * self.rows * self.columns * self.inner
 
     @property
     def bytes(self) -> float:
-        """Of one launch."""
+        """Bytes of one launch."""
         return self.weight_bytes + self.moved_bytes
 
     def times(self, count: int) -> Op:
-        """So many times as often."""
+        """Return the operation with `count` times as many launches."""
         return replace(self, count=self.count * count)
 
 
@@ -84,7 +84,7 @@ def product(
     kind: Kind = Kind.DENSE,
     by: str = "",
 ) -> Op:
-    """rows x inner times inner x columns. compute: None = in the dtype of the weights."""
+    """Return a product rows x inner times inner x columns. compute: None = the dtype of the weights."""
     used = compute or weights
     moved = rows * inner * BYTES[used] + rows * columns * (4.0 if used == "fp32" else 2.0)
     read = BYTES[weights] * columns * inner
@@ -102,7 +102,8 @@ def attention(
     batch: int = 1,
     by: str = "",
 ) -> Op:
-    """Each of batch * rows tokens has `heads` queries of `head` numbers that look at `keys` keys."""
+    """Return an attention: each of batch * rows tokens has `heads` queries of `head` numbers over `keys`
+    keys."""
     kv = 2.0 * 2.0 * batch * keys * kv_heads * head
     moved = 2.0 * 2.0 * batch * rows * heads * head
     asked = batch * rows * heads
@@ -110,7 +111,7 @@ def attention(
 
 
 def of_rows(ops: Iterable[Op]) -> list[Op]:
-    """The same launches, of which products in 8 bits are those of kernels.triton.int8."""
+    """Return the same launches, with 8-bit products by kernels.triton.int8."""
     made = []
     for op in ops:
         if op.kind is Kind.DENSE and op.compute in ("int8", "fp8") and not op.by:
@@ -122,15 +123,15 @@ def of_rows(ops: Iterable[Op]) -> list[Op]:
 def one_pass(
     name: str, count: int, rows: int, read: int, written: int, itemsize: float = 2.0, by: str = ""
 ) -> Op:
-    """read and written: numbers of a row."""
+    """Return a pass. read, written: numbers of a row."""
     return Op(name, Kind.PASS, count, rows, moved_bytes=itemsize * rows * (read + written), by=by)
 
 
 def total_flops(ops: Iterable[Op]) -> float:
-    """Of all."""
+    """Return the FLOP of all launches."""
     return sum(op.count * op.flops for op in ops)
 
 
 def total_launches(ops: Iterable[Op]) -> int:
-    """Of all."""
+    """Return the number of launches."""
     return sum(op.count for op in ops)

@@ -1,8 +1,8 @@
-"""The answer: times of the stages, of a frame's whole way, memory, power, and the rates that follow.
+"""The prediction: times of the stages, of a whole frame, memory, power, and the rates that follow.
 
-A frame is encode and prefill; an action is a chunk by denoising, or, of a policy that acts by tokens, the
-decodes after its prefill. Rates that are promised are those of the slow end of what is predicted, and leave
-SPARE of the device for what is not in the plan.
+A frame is encode and prefill. An action is a chunk by denoising or, for a token policy, the decodes after its
+prefill. Promised rates use the slow end of the prediction, and leave SPARE of the device for what is not in
+the plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPARE = 0.1
 
 @dataclass(frozen=True)
 class Stage:
-    """time: of all its launches, one after another. bytes: read and written, no cache."""
+    """time: of all its launches, one after another. bytes: read and written, without a cache."""
 
     time: Time
     launches: int
@@ -33,9 +33,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """stages: of STAGES, those that the model has. shared: seconds of the device that a chunk takes among
-    others in staggered seats, None = chunks are computed one by one. parts: see planning.memory. Seconds come
-    as predicted, at least and at most."""
+    """stages: those of STAGES that the model has. shared: device time [s] of a chunk among others in
+    staggered seats, None = chunks are computed one by one. parts: see planning.memory. Triples of seconds are
+    (predicted, least, most)."""
 
     sizes: Sizes
     device: Device
@@ -47,12 +47,12 @@ class Plan:
 
     @property
     def frame(self) -> tuple[float, float, float]:
-        """Seconds of encode and prefill: as predicted, at least, at most."""
+        """Seconds of encode and prefill: predicted, least, most."""
         return self._sum(("encode", "prefill"))
 
     @property
     def action(self) -> tuple[float, float, float]:
-        """Seconds from a prefix to a chunk."""
+        """Seconds from a prefix to a chunk: predicted, least, most."""
         if "denoise" in self.stages:
             return self._sum(("denoise",))
         a, b, c = self._sum(("decode",))
@@ -60,17 +60,18 @@ class Plan:
 
     @property
     def chunk(self) -> tuple[float, float, float]:
-        """Seconds of the device that a chunk takes, alone or among others."""
+        """Device time [s] of a chunk, alone or among others: predicted, least, most."""
         return self.shared or self.action
 
     @property
     def token(self) -> float | None:
-        """Seconds of one token of text."""
+        """Seconds of one token of text; None if the model writes no text."""
         return self._sum(("decode",))[0] if "decode" in self.stages else None
 
     @property
     def latency(self) -> tuple[float, float, float]:
-        """Seconds from an image in host memory to its chunk there, one after another."""
+        """Seconds from an image in host memory to its chunk in host memory, one after another: predicted,
+        least, most."""
         host = self.device.value("frame_us") / 1e6
         within = host * self.device.numbers["frame_us"].within
         spread = (host, host - within, host + within)
@@ -79,22 +80,22 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the memory is enough."""
+        """Whether the memory is sufficient."""
         return self.memory.total <= 1e9 * self.device.memory_gb * (0.85 if self.device.unified else 1.0)
 
     @property
     def watts(self) -> float:
-        """The device's power class: what it takes at most in this mode."""
+        """The device's power limit in this mode."""
         return self.device.watts
 
     def action_hz(self, vision_hz: float) -> float:
-        """Chunks a second that can be promised beside so many frames a second; 0 if none can."""
+        """Return the chunks a second that can be promised beside vision_hz frames a second; 0 if none can."""
         left = 1.0 - SPARE - vision_hz * self.frame[2]
         return max(0.0, left / self.chunk[2])
 
     @property
     def vision_hz(self) -> float:
-        """Frames a second that can be promised if each is acted on once."""
+        """Frames a second that can be promised if each yields one chunk."""
         return (1.0 - SPARE) / (self.frame[2] + self.chunk[2])
 
     def _sum(self, names: tuple[str, ...]) -> tuple[float, float, float]:
@@ -112,10 +113,10 @@ def make_plan(
     keep_exact: bool = True,
     text: bool = False,
 ) -> Plan:
-    """Of a model on a device. slots: prefixes of the pool; seats: of staggered chunks, 0 = none; keep_exact,
-    text: see planning.memory.
+    """Plan a model on a device. slots: prefixes of the pool. seats: of staggered chunks, 0 = none.
+    keep_exact, text: see planning.memory.
 
-    Raises ValueError for a precision that the device does not multiply.
+    Raises ValueError if the device does not multiply the precision's dtype.
     """
     work = replace(work, fast_memory=device.fast_memory)
     ops = operations(sizes, work)

@@ -1,13 +1,11 @@
-"""Products of rows in 8 bits by this project's kernel (kernels.triton.int8), from its tiles.
+"""Predict products of 8-bit rows by this project's kernel (kernels.triton.int8), from its tiles.
 
-Tiles are those that engines launch without a table of the user's: the package's for the device's capability,
-else the safe ones of kernels.tuning. A block goes through the inner dimension in chunks; a chunk takes its
-share of what the processors compute, or the time that its loads take however small it is. Several small
-blocks share a processor and end at different times, so blocks do not come in whole waves; but a block takes
-no less where there are fewer of them than processors. What the blocks have made is written after that, so
-many numbers a second whatever the tile: Triton 3.6 stores each by itself. Devices on which the kernel was not
-measured have none of these numbers and are planned by their rate of such products, which is that of others'
-kernels.
+Tiles are those that engines launch without a user table: the package's for the device's capability, else the
+safe defaults of kernels.tuning. A block loops over the inner dimension in chunks; a chunk takes its share of
+the SM's arithmetic, or the time of its loads, whichever is longer. Several small blocks share an SM and end
+at different times, so blocks do not form whole waves; but fewer blocks than SMs take no less than one block's
+time. A device on which the kernel was not measured lacks these numbers; its plan uses the rate of other
+libraries' 8-bit kernels.
 """
 
 from __future__ import annotations
@@ -20,30 +18,25 @@ from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.operations import GATED, ROWS, Op
 
 FP8 = "float8_e4m3fn"
-"""What a tuning table calls it."""
+"""The tuning tables' name for it."""
 
 
 def own_rate(op: Op, device: Device) -> str | None:
-    """The name of the kernel's rate on the device; None for other operations, or where there is none."""
+    """Return the name of the kernel's rate on the device; None for other operations, or if the device lacks
+    it."""
     name = f"{op.compute}_rows_tflops"
     return name if op.by in (ROWS, GATED) and name in device.numbers else None
 
 
 def rows_us(op: Op, device: Device) -> float:
-    """Microseconds of a product's arithmetic and stores, where own_rate has a rate."""
+    """Return the microseconds of a product's arithmetic, if own_rate has a rate."""
     chunks, flops = steps(op, device)
-    rate = 1e6 * device.value(f"{op.compute}_rows_tflops") / device.sms  # of a processor, in a microsecond
-    return chunks * max(flops / rate, device.value("rows_chunk_us")) + stores_us(op, device)
-
-
-def stores_us(op: Op, device: Device) -> float:
-    """Microseconds in which a product's results are written; 0 where that was not measured."""
-    number = device.numbers.get("rows_store_g_s")
-    return 0.0 if number is None else op.rows * _columns(op) / (1e3 * number.value)
+    rate = 1e6 * device.value(f"{op.compute}_rows_tflops") / device.sms  # of an SM, in a microsecond
+    return chunks * max(flops / rate, device.value("rows_chunk_us"))
 
 
 def steps(op: Op, device: Device) -> tuple[float, float]:
-    """How many chunks a processor computes one after another, and FLOP of one."""
+    """Return how many chunks an SM computes one after another, and the FLOP of one."""
     config, columns = tile(op, device), _columns(op)
     blocks = math.ceil(op.rows / config.block_m) * math.ceil(columns / config.block_n)
     flops = 2.0 * config.block_m * config.block_n * config.block_k * (2 if op.by == GATED else 1)
@@ -51,14 +44,14 @@ def steps(op: Op, device: Device) -> tuple[float, float]:
 
 
 def tile(op: Op, device: Device) -> Config:
-    """How engines on such a device launch a product by ROWS or GATED."""
+    """Return the tile with which engines on such a device launch a product by ROWS or GATED."""
     kernel = INT8_GATED if op.by == GATED else INT8_PRODUCT
     shape = Shape(kernel, op.rows, _columns(op), op.inner, FP8 if op.compute == "fp8" else op.compute)
     return _table(device.capability, device.sms).pick(shape)
 
 
 def _columns(op: Op) -> int:
-    """Of what is made; a gate and what it is multiplied with become one."""
+    """Return the output columns; a gate and its value become one."""
     return op.columns // 2 if op.by == GATED else op.columns
 
 

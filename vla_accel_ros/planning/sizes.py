@@ -1,7 +1,7 @@
-"""The sizes of a model by a family's name, or by the folder of a checkpoint.
+"""The sizes of a model by a family's name, or from a checkpoint folder.
 
-A folder of ours says its sizes in config.json, which is read here without torch; any other is described by
-models.checkpoints, which needs torch.
+A folder of ours has its sizes in config.json, which is read here without torch; models.checkpoints describes
+any other folder and needs torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ KEY = "vla_accel_ros"
 
 
 def sizes_of(model: str | Path) -> Sizes:
-    """Of a name of MODELS or a folder. Raises ValueError, in one sentence, for what is neither."""
+    """Return the sizes of a name in MODELS or of a folder. Raises ValueError, with one sentence, if it is
+    neither."""
     if str(model) in MODELS:
         return MODELS[str(model)]
     file = Path(model) / "config.json"

@@ -1,7 +1,7 @@
-"""Rates that somebody wants against a plan: what will be late, by how much, and which option mends it.
+"""Compare wanted rates with a plan: what will be late, by how much, and which option mends it.
 
-Late is what does not go with the times as predicted; doubtful is what does not go at the slow end of the
-prediction. Options are tried, not guessed: each is a plan of its own.
+Late: impossible with the predicted times. Doubtful: impossible at the slow end of the prediction. Each option
+is tried as a plan of its own.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from vla_accel_ros.planning.plan import Plan, make_plan
 
 @dataclass(frozen=True)
 class Wanted:
-    """Frames and chunks a second, tokens of text a second, and the age that a chunk may have [s]; None = any
-    age."""
+    """Frames, chunks and tokens of text a second, and the largest age of a chunk [s]; None = any age. Raises
+    ValueError if a value is negative or not finite."""
 
     vision_hz: float
     action_hz: float
@@ -31,7 +31,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Verdict:
-    """late, doubtful: a sentence for each rate; mends: options with which nothing is late."""
+    """late, doubtful: a sentence for each problem. mends: options with which nothing is late."""
 
     late: tuple[str, ...]
     doubtful: tuple[str, ...]
@@ -40,7 +40,7 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """The whole verdict in one line."""
         if not self.late and not self.doubtful:
             return f"the plan keeps the rates: {self.load:.0%} of the device"
         said = "; ".join(self.late or self.doubtful)
@@ -49,14 +49,14 @@ class Verdict:
 
 
 def judge(plan: Plan, wanted: Wanted) -> Verdict:
-    """The rates against the plan, and options if they are not kept."""
+    """Compare the rates with the plan, and look for options if they are not kept."""
     late, doubtful = _late(plan, wanted, 0), _late(plan, wanted, 2)
     mends = _mends(plan, wanted, 0 if late else 2) if late or doubtful else ()
     return Verdict(late, doubtful, mends, _load(plan, wanted, 0))
 
 
 def _load(plan: Plan, wanted: Wanted, which: int) -> float:
-    """Share of the device's time. which: 0 as predicted, 2 at most."""
+    """Return the share of the device's time that the rates need. which: 0 predicted, 2 at most."""
     text = wanted.tokens_hz * (plan.token or 0.0)
     return wanted.vision_hz * plan.frame[which] + wanted.action_hz * plan.chunk[which] + text
 

@@ -1,9 +1,9 @@
-"""Messages on their way into a bag: whoever hears them puts them down and goes on, one thread writes.
+"""Writes messages to a bag in the background: receivers put them into a queue, one thread writes.
 
-The robot must never wait for a disk, so the queue is bounded, and what does not fit is dropped, counted and
-told. Space is watched while there still is some: below a reserve the bag is closed well, which a disk that is
-full to the last byte does not allow. Whatever the disk does, the thread ends with the bag as readable as it
-can be, and with a sentence.
+The robot must never wait for a disk, so the queue is bounded; what does not fit is dropped, counted and
+reported. Free space is checked early: below a reserve the bag is closed properly, which is impossible on a
+full disk. Whatever the disk does, the thread ends with the bag as readable as possible, and with a sentence
+that says why.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Recording:
     """One bag being written. `put` and `add` may be called from any thread.
 
     limit_bytes: of messages that wait to be written. keep_bytes: recording ends when the disk has less free.
-    free: free space at a folder. begin: start the thread now; a test may want to fill the queue first.
+    free: gives the free bytes on a folder's disk. begin: start the thread now; a test may want to fill the
+    queue first.
 
     Attributes for diagnostics: `written` and `dropped` messages by topic, `waiting_bytes`, `bytes_written`,
-    `trouble` (why it has ended by itself; empty while it goes on), `path`.
+    `trouble` (why it ended by itself; empty while it goes on), `path`.
     """
 
     def __init__(
@@ -64,17 +65,17 @@ class Recording:
         return self._closing or bool(self.trouble)
 
     def begin(self) -> None:
-        """Start to write."""
+        """Start the writing thread."""
         self._thread.start()
 
     def add(self, topic: Topic) -> None:
-        """Messages of this topic will come."""
+        """Announce a topic before its first message."""
         with self._changed:
             self._items.append(topic)
             self._changed.notify()
 
     def put(self, topic: str, log_ns: int, data: bytes | bytearray) -> bool:
-        """Have a serialized message written; False for want of room, and when recording has ended."""
+        """Queue a serialized message. Returns False if the queue is full or recording has ended."""
         with self._changed:
             if self.ended:
                 return False
@@ -87,7 +88,8 @@ class Recording:
             return True
 
     def close(self, patience_s: float) -> None:
-        """Write what waits and end the bag; what is not written within patience_s is dropped and counted."""
+        """Write what is queued and end the bag; what is not written within patience_s is dropped and
+        counted."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -108,12 +110,12 @@ class Recording:
             self._bag.close()
         except _DiskFull as full:
             self._end(str(full), self._bag.close)
-        except Exception as error:  # a writer of C++ raises what it likes; the robot goes on
+        except Exception as error:  # a C++ writer may raise anything; the robot goes on
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             self._end(f"the bag {self.path} cannot be written any more: {reason}", self._bag.abandon)
 
     def _write_some(self) -> bool:
-        """Write what comes for a while, then make it outlive us; False when that was the end."""
+        """Write queued messages for FLUSH_S, then flush; False when recording is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._closing)
         until_s = time.monotonic() + FLUSH_S
@@ -162,4 +164,4 @@ class Recording:
 
 
 class _DiskFull(Exception):
-    """There is no room for more."""
+    """The disk has less free space than the reserve."""

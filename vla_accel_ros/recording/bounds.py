@@ -1,8 +1,8 @@
-"""What of a bag is believed: chunks are decompressed and definitions followed only as far as bounds go.
+"""Limits on what is read from a bag: decompressed sizes and message definitions.
 
-A bag may come from anyone. A chunk of a few kilobytes can hold gigabytes of zeros; a message definition can
-contain itself, or a list of four billion of nothing, which a decoder makes one by one. Both are found before
-memory is taken. The bounds are far above what recorders write.
+A bag may come from anyone. A chunk of a few kilobytes can hold gigabytes of zeros. A message definition can
+contain itself, or a list of four billion empty items, which a decoder makes one by one. Both are detected
+before memory is allocated. The limits are far above what recorders write.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from mcap.opcode import Opcode
 from mcap.records import Channel, Chunk, McapRecord, Message, Schema
 
 MOST_CHUNK_BYTES = 128 << 20
-"""Of a chunk, decompressed: one picture of an 8K camera has 100 MB; rosbag2 ends chunks at 1 MB or 4 MB."""
+"""Limit for a decompressed chunk: one picture of an 8K camera has 100 MB; rosbag2 ends chunks at 1 or 4
+MB."""
 MOST_RECORD_BYTES = MOST_CHUNK_BYTES + (1 << 20)
 MOST_TOPICS = 4096
 """A large robot has some hundreds."""
 MOST_DEFINITION_BYTES = 1 << 18
-"""Of a message with all that is in it; the longest of ROS 2's own has 30 kB."""
+"""Limit for a message type with all nested ones; the longest of ROS 2's own has 30 kB."""
 MOST_PARTS = 100_000
-"""Messages in one message, lists of any length left out; a PoseWithCovariance has 4."""
+"""Limit on messages nested in one, unbounded lists not counted; a PoseWithCovariance has 4."""
 
 _PIECE_BYTES = 4 << 20
 _FIELD = re.compile(r"([\w/]+)(?:<=\d+)?(?:\[(?:(<=)?(\d+))?\]|())", re.ASCII)
 _UNCHECKED = ("uint8", "byte")
-"""The decoder takes fixed arrays of these from behind the end of a message without an error."""
+"""The decoder reads fixed arrays of these beyond the end of a message without an error."""
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _PRIMITIVE = {*_INTEGERS, "bool", "byte", "char", "float32", "float64", "string", "wstring"}
 
 
 class Damaged(Exception):
-    """The bytes are not those that were written, or are more than are believed."""
+    """The bytes are damaged, or exceed a limit."""
 
 
 def chunk_records(chunk: Chunk) -> Iterator[McapRecord]:
@@ -59,7 +60,7 @@ def chunk_records(chunk: Chunk) -> Iterator[McapRecord]:
 
 
 def _decompressed(chunk: Chunk) -> bytes | bytearray:
-    """The chunk's bytes, exactly as many as it says."""
+    """The chunk's bytes, exactly as many as it declares. Raises Damaged."""
     size = chunk.uncompressed_size
     if size > MOST_CHUNK_BYTES:
         raise Damaged(
@@ -87,7 +88,7 @@ def _decompressed(chunk: Chunk) -> bytes | bytearray:
 
 
 def _unpacked(lz4: Any, packed: bytes, size: int) -> bytearray:
-    """By pieces into the place: at once, it would be in memory twice."""
+    """Decompress piece by piece into one buffer; at once it would be in memory twice."""
     data, at = bytearray(size), 0
     piece = lz4.decompress(packed, max_length=_PIECE_BYTES)
     while piece:
@@ -100,7 +101,7 @@ def _unpacked(lz4: Any, packed: bytes, size: int) -> bytearray:
 
 
 class _Stream:
-    """Bytes to be read in order, without a copy of them all."""
+    """Reads bytes in order without copying them all."""
 
     def __init__(self, data: bytes | bytearray) -> None:
         self._data, self._at = memoryview(data), 0
@@ -111,7 +112,7 @@ class _Stream:
 
 
 def check_definition(schema: Schema) -> None:
-    """Raise ValueError, one phrase, for a definition that asks for more than a message's bytes can hold."""
+    """Raises ValueError, one phrase, if a definition asks for more than a message's bytes can hold."""
     if len(schema.data) > MOST_DEFINITION_BYTES:
         raise ValueError(
             f"its definition has {len(schema.data)} bytes, at most {MOST_DEFINITION_BYTES} are read"
@@ -121,7 +122,7 @@ def check_definition(schema: Schema) -> None:
     least: dict[str, int] = {}
 
     def visit(kind: str, within: tuple[str, ...]) -> None:
-        """Count a type's parts, and the least bytes of it that are looked for in a message."""
+        """Count a type's nested messages, and the least number of bytes that a message of it takes."""
         if kind in parts:
             return
         if kind in within:
@@ -145,7 +146,7 @@ def check_definition(schema: Schema) -> None:
 
 
 def _fields(schema: Schema) -> dict[str, list[tuple[str, bool, int | None]]]:
-    """Of each type its fields: (type, whether it is a list, of how many if that is fixed)."""
+    """The fields of each type: (type, whether it is a list, its length if that is fixed)."""
     found: dict[str, list[tuple[str, bool, int | None]]] = {}
     name = _short(schema.name)
     for line in schema.data.decode().splitlines():

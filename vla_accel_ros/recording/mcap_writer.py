@@ -1,9 +1,9 @@
-"""Writes a rosbag2 of one MCAP file: what `ros2 bag info`, `ros2 bag play` and Foxglove read.
+"""Writes a rosbag2 of one MCAP file, readable by `ros2 bag info`, `ros2 bag play` and Foxglove.
 
-Messages are gathered in chunks, and only whole chunks reach the disk, so that after a crash everything up to
-the last of them can be read. When writing fails (a full disk, a quota, a cable) the file is cut back to there
-and ended as the format allows without an index; readers then scan it. metadata.yaml comes with the end, as
-from rosbag2; without it the file alone can still be played.
+Messages are collected in chunks, and only whole chunks reach the disk, so after a crash everything up to the
+last chunk can be read. When writing fails (a full disk, a quota, a cable) the file is truncated to there and
+ended as the format allows without an index; readers then scan it. metadata.yaml is written at the end, as by
+rosbag2; without it the file alone can still be played.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _COMPRESSIONS = {"none": CompressionType.NONE, "zstd": CompressionType.ZSTD}
 
 
 class McapBag:
-    """See BagWriter. path: a folder, made here; it must not be there. compression: "none" or "zstd".
+    """See BagWriter. path: a folder, which is created and must not exist yet. compression: "none" or "zstd".
 
-    Raises OSError when the folder or the file cannot be made.
+    Raises OSError if the folder or the file cannot be created.
     """
 
     def __init__(self, path: Path, compression: str = "none") -> None:
@@ -136,7 +136,7 @@ class McapBag:
 
 
 class _Out:
-    """A file that knows up to where it is whole."""
+    """A file that remembers the end of its last whole record."""
 
     def __init__(self, path: Path) -> None:
         self._raw = FileIO(path, "x")
@@ -153,14 +153,14 @@ class _Out:
         return self._at
 
     def flush(self) -> None:
-        """Nothing is kept back here."""
+        """Does nothing: there is no buffer."""
 
     def mark(self) -> None:
-        """What was written so far are whole records."""
+        """Everything written so far consists of whole records."""
         self._whole = self._at
 
     def cut(self) -> None:
-        """Throw away what is not whole."""
+        """Truncate the file to whole records."""
         self._raw.truncate(self._whole)
         self._raw.seek(0, os.SEEK_END)
         self._at = self._whole

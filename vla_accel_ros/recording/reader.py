@@ -1,9 +1,9 @@
 """Reads a rosbag2 of MCAP files from its beginning, finished or not, without ROS.
 
-A bag whose recorder was killed has no index and ends in the middle of a chunk; everything before that is
-there. So files are read as a stream and never by their index, and an end that is none is a fact about the
-bag (`finished`) and no error. Messages are decoded by the definitions in the bag, not by those that are
-installed: a bag outlives them.
+A bag whose recorder was killed has no index and ends in the middle of a chunk, but everything before that is
+there. So files are read as a stream and never by their index, and a missing end is a fact about the bag
+(`finished`), not an error. Messages are decoded by the definitions in the bag, not by the installed ones,
+because a bag outlives those.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _UNDECODED = (struct.error, ValueError, EOFError, NotImplementedError, Recursion
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded message. type: "std_msgs/msg/String". log_ns: when it was recorded. data: serialized."""
+    """One recorded message. type: such as "std_msgs/msg/String". log_ns: when it was recorded. data:
+    serialized."""
 
     topic: str
     type: str
@@ -49,10 +50,10 @@ class Entry:
 class Bag:
     """The messages of a bag, in the order in which they were written.
 
-    path: the bag's folder, or one of its files. Attributes, as far as it has been read or after `survey`:
-    `finished` (every file ended as it should), `topics` (name -> type), `offered` (name -> its QoS profiles,
-    YAML), `extent_ns` (from the first to the last message; 0 where no index says it).
-    Raises ValueError, one sentence, for what is no bag of MCAP files; OSError when it cannot be read.
+    path: the bag's folder, or one of its files. Attributes, for the part read so far or after `survey`:
+    `finished` (every file has its end), `topics` (name -> type), `offered` (name -> its QoS profiles, YAML),
+    `extent_ns` (from the first to the last message; 0 if no index says it). Raises ValueError, one sentence,
+    if it is not a bag of MCAP files; OSError if it cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -66,14 +67,14 @@ class Bag:
         self._checked: set[int] = set()
 
     def entries(self, types: Collection[str] | None = None) -> Iterator[Entry]:
-        """All messages, or those of some types. Raises ValueError where the bag is damaged."""
+        """All messages, or those of some types. Raises ValueError if the bag is damaged."""
         self.finished = True
         for file in self.files:
             with file.open("rb") as stream:
                 yield from self._read(file, stream, types)
 
     def survey(self) -> None:
-        """Know all topics: from the files' indices, or by reading what has none."""
+        """Find all topics: from the files' indices, or by reading the files without one."""
         first_ns: list[int] = []
         last_ns: list[int] = []
         for file in self.files:
@@ -98,7 +99,7 @@ class Bag:
         self.offered[channel.topic] = channel.metadata.get("offered_qos_profiles", "")
 
     def decode(self, entry: Entry) -> Any:
-        """The message, its fields as attributes. Raises ValueError for one that does not fit its type."""
+        """The message, its fields as attributes. Raises ValueError if it does not fit its type."""
         decoder = self._decoder(entry)
         if decoder is None:
             raise ValueError(
@@ -148,8 +149,8 @@ class Bag:
 
 
 def _records(stream: IO[bytes]) -> Iterator[McapRecord]:
-    """The records of a file, those in chunks where they are. Between chunks there are no messages: what looks
-    like one has lost its place, and no checksum covers it."""
+    """The records of a file, with those inside chunks in place. A message between chunks is damage: recorders
+    write none there, and no checksum covers it."""
     chunked = False
     for record in StreamReader(
         cast(IO[bytes], _Whole(stream)), emit_chunks=True, record_size_limit=MOST_RECORD_BYTES
@@ -158,7 +159,7 @@ def _records(stream: IO[bytes]) -> Iterator[McapRecord]:
             chunked = True
             try:
                 yield from chunk_records(record)
-            except Exception as error:  # each way of compression has its own
+            except Exception as error:  # each compression raises its own errors
                 raise Damaged(str(error) or type(error).__name__) from error
         elif chunked and isinstance(record, Message):
             raise Damaged("a message lies between two chunks")
@@ -167,13 +168,13 @@ def _records(stream: IO[bytes]) -> Iterator[McapRecord]:
 
 
 class _Whole:
-    """A stream that has all that is asked for, or ends: a record cut short is none."""
+    """A stream that returns all bytes asked for or raises EndOfFile, so that no record is incomplete."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._left = stream, os.fstat(stream.fileno()).st_size
 
     def read(self, size: int) -> bytes:
-        if size > self._left:  # a damaged length may be any
+        if size > self._left:  # a damaged length may have any value
             raise EndOfFile
         data = self._stream.read(size)
         self._left -= len(data)
@@ -183,7 +184,7 @@ class _Whole:
 
 
 def _summary(stream: IO[bytes]) -> Summary | None:
-    """The index of a file, None where it has none."""
+    """The index of a file; None if it has none."""
     try:
         summary = SeekingReader(stream, record_size_limit=MOST_RECORD_BYTES).get_summary()
     except (McapError, struct.error, OSError):
@@ -209,7 +210,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _in_order(path: Path, found: list[Path]) -> list[Path]:
-    """As metadata.yaml has them, where there is one."""
+    """Sort the files as metadata.yaml lists them, if it does."""
     try:
         text = (path / "metadata.yaml").read_text()
         listed = bounded_yaml.load(text, most_bytes=bounded_yaml.MOST_LISTING_BYTES)
@@ -221,6 +222,6 @@ def _in_order(path: Path, found: list[Path]) -> list[Path]:
 
 
 def _number(path: Path) -> tuple[int, str]:
-    """Split bags are numbered at the end: _2 comes before _10."""
+    """Key that sorts split bags by the number at their end: _2 before _10."""
     end = path.stem.rpartition("_")[2]
     return (int(end) if end.isdigit() else 0, path.name)

@@ -1,9 +1,9 @@
-"""What a recorded topic is when it is played again: an input, a report, or a command.
+"""What a recorded topic is when it is played back: an input, a report, or a command.
 
-Inputs are the images, joints and words that a policy is given; played into a graph, they are answered by it.
-Reports are what our nodes say of themselves, and move nothing. Everything else may move a robot and counts as
-a command: a type is an input or a report only if it stands here, because a JointState is a measurement on one
-topic and a command on another.
+Inputs are the images, joints and words that a policy is given; played into a graph, they make it answer.
+Reports are what our nodes say about themselves; they move nothing. Everything else may move a robot and
+counts as a command. A type is an input or a report only if it is listed here, since a JointState is a
+measurement on one topic and a command on another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """See the module docstring."""
+    """The role of a topic; see the module docstring."""
 
     INPUT = "input"
     REPORT = "report"
@@ -30,7 +30,7 @@ _INPUTS = frozenset(
         "tf2_msgs/msg/TFMessage",
     }
 )
-# Types of which only some topics are inputs, by the last part of their names.
+# Types that are inputs only on topics whose last name part is listed.
 _NAMED_INPUTS = {
     "sensor_msgs/msg/JointState": ("joint_states",),
     "std_msgs/msg/String": ("instruction", "question"),

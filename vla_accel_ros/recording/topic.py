@@ -1,4 +1,4 @@
-"""A topic as a bag knows it, and who can write one: the interface between recording and a file format."""
+"""A topic in a bag, and the interface between recording and a file format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FOREVER = {"sec": 9223372036, "nsec": 854775807}
 
 @dataclass(frozen=True)
 class Topic:
-    """name: with its namespace. type: as in "std_msgs/msg/String". definition: its ros2msg text, those of the
-    messages in it included. reliable, latched, depth: the QoS it is to be played with. digest: RIHS01 of the
-    type, empty where it is not known."""
+    """name: with its namespace. type: such as "std_msgs/msg/String". definition: its ros2msg text, including
+    nested messages. reliable, latched, depth: the QoS for playback. digest: RIHS01 of the type, empty if
+    unknown."""
 
     name: str
     type: str
@@ -26,7 +26,7 @@ class Topic:
     digest: str = ""
 
     def profiles(self) -> list[dict[str, Any]]:
-        """The offered QoS profiles in words, as metadata of version 9 has them."""
+        """The offered QoS profiles in words, as in metadata of version 9."""
         return [
             {
                 "history": "keep_last",
@@ -42,7 +42,7 @@ class Topic:
         ]
 
     def profiles_text(self, *, numbers: bool = False) -> str:
-        """The same as YAML; numbers: of rmw instead of words, as metadata before version 9 has them."""
+        """The same as YAML. numbers: rmw's numbers instead of words, as in metadata before version 9."""
         profiles = self.profiles()
         if numbers:
             profiles[0]["history"] = profiles[0]["liveliness"] = 1
@@ -52,11 +52,11 @@ class Topic:
 
 
 class BagWriter(Protocol):
-    """What writes a bag; one thread calls all of it.
+    """Writes a bag; one thread calls all of it.
 
-    path: the folder. `add` comes before the first message of a topic. `flush` makes what was written so far
-    outlive the process. `close` ends the bag well; `abandon` does what can be done after an error, and raises
-    nothing, while anything else may raise OSError or RuntimeError.
+    path: the folder. Call `add` before the first message of a topic. `flush` makes everything written so far
+    survive the process. `close` ends the bag properly; `abandon` saves what it can after an error, and raises
+    nothing. All other methods may raise OSError or RuntimeError.
     """
 
     @property

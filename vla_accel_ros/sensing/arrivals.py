@@ -1,13 +1,13 @@
-"""How streams arrive: how fast really, how old, what was lost; and what a node tells of it.
+"""How streams arrive (real rate, age, losses), and what a node reports about them.
 
 The common fault of a camera under ROS 2 is not silence but starvation: with the stock Fast DDS transport a
 frame is larger than the shared-memory segment and arrives once a second. So the measured rate is compared
-with the expected one and the sentence that says so names the mend: the profile where it is missing and frames
-come, the driver where none does. Time is given, never read.
+with the expected one, and the warning names the mend: the Fast DDS profile if it is missing and frames
+arrive, the driver if none does. Time is given, never read.
 
-A chunk tells when its images were taken, and nothing of images that came while it was computed: who watches a
-camera by chunks takes a slow model for a silent camera. So inference tells, beside its chunks, what it has
-received of every stream, and at which pace it makes chunks (`Inputs`, the topic `inputs`).
+A chunk says when its images were taken, but nothing about images that came while it was computed. A watchdog
+that saw cameras only through chunks would take a slow model for a silent camera. So inference also reports
+what it has received of every stream, and how fast it makes chunks (`Inputs`, the topic `inputs`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ IMAGE_HINT = (
     "FASTRTPS_DEFAULT_PROFILES_FILE on Humble), whose shared-memory segment holds a whole image"
 )
 PROFILED_HINT = "look at its driver's rate, and at the load and the network between its machine and this one"
-"""Where the profile is there already, or another middleware."""
+"""The hint if the profile is in use already, or the middleware is another one."""
 RING_HINT = "look at the node that writes the ring, for its handles are small and seldom lost on the way"
 _SLOW = 0.8
 _WINDOW_NS = 2_000_000_000
-"""Over which a rate is measured."""
+"""Window over which a rate is measured."""
 
 
 class StreamMonitor:
     """Arrivals of one stream.
 
-    expected_hz: its rate by the contract. name, hint, topic: for the warning; the hint is what to do when too
-    little comes.
+    expected_hz: its rate by the contract. name, hint, topic: for the warning; the hint says what to do when
+    the rate is too low. Raises ValueError if expected_hz is not above zero.
     """
 
     def __init__(self, expected_hz: float, name: str = "stream", hint: str = "", topic: str = ""):
@@ -47,7 +47,7 @@ class StreamMonitor:
         self._stamp_ns: int | None = None
 
     def seen(self, stamp_ns: int, now_ns: int) -> None:
-        """A message arrived. stamp_ns: its own time, whose gaps tell the drops."""
+        """A message arrived. stamp_ns: its own time; gaps between stamps are counted as drops."""
         self._start(now_ns)
         if self._stamp_ns is not None and stamp_ns > self._stamp_ns:
             periods = (stamp_ns - self._stamp_ns) * 1e-9 * self.expected_hz
@@ -57,18 +57,19 @@ class StreamMonitor:
         self._forget(now_ns)
 
     def rate_hz(self, now_ns: int) -> float:
-        """Messages a second over the window, or over the time since the first look when that is shorter."""
+        """Messages a second over the window, or over the time since the first call if that is shorter."""
         self._start(now_ns)
         self._forget(now_ns)
         span_ns = min(now_ns - (self._since_ns or 0), _WINDOW_NS)
         return len(self._arrivals) / (span_ns * 1e-9) if span_ns > 0 else 0.0
 
     def age_s(self, now_ns: int) -> float | None:
-        """Age of the newest message by its stamp, None before the first."""
+        """Age of the newest message by its stamp; None before the first."""
         return None if self._stamp_ns is None else (now_ns - self._stamp_ns) * 1e-9
 
     def warning(self, now_ns: int) -> str | None:
-        """A sentence when the stream arrives at less than 0.8 of its rate, once a window has been watched."""
+        """A sentence if the stream arrives at less than 0.8 of its rate; None before a whole window was
+        watched."""
         rate_hz = self.rate_hz(now_ns)
         if self._since_ns is None or now_ns - self._since_ns < _WINDOW_NS:
             return None
@@ -82,7 +83,7 @@ class StreamMonitor:
         return f"{sentence}: {self._hint}" if self._hint else sentence
 
     def _start(self, now_ns: int) -> None:
-        """Begin to watch, or begin again when time has gone backwards."""
+        """Start to watch, or start again when time has gone backwards."""
         newest = self._arrivals[-1] if self._arrivals else self._since_ns
         if newest is None or now_ns < newest:
             self._since_ns, self._stamp_ns = now_ns, None
@@ -97,9 +98,9 @@ class StreamMonitor:
 class Inputs:
     """See msg/Inputs.msg. Streams are named `camera/<name>` and `joint_states`, as the watchdog names them.
 
-    told_ns: when. stamps_ns: the newest usable sample of each stream, without those of which none has come.
-    problems: a sentence for each stream that has one. waiting_for: why no chunk is being made, or empty.
-    chunks_per_s, chunks_per_s_needed: 0 where not known; needed is infinite where no pace is enough.
+    told_ns: time of the report. stamps_ns: the newest usable sample of each stream; streams without one are
+    left out. problems: a sentence for each stream that has one. waiting_for: why no chunk is being made, or
+    empty. chunks_per_s, chunks_per_s_needed: 0 if unknown; the second is infinite where no pace is enough.
     """
 
     told_ns: int
@@ -111,7 +112,7 @@ class Inputs:
 
     @property
     def slow(self) -> str:
-        """A sentence when the model is too slow for the contract, else empty."""
+        """A sentence if the model is too slow for the contract, else empty."""
         if not self.chunks_per_s or self.chunks_per_s >= self.chunks_per_s_needed:
             return ""
         made = f"the model makes {self.chunks_per_s:.1f} chunks/s"
@@ -125,8 +126,8 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Arrival:
-    """One message. stamp_ns: its own. now_ns: ROS time of the receiver. steady_s: when, by a clock that never
-    jumps. size: of the message in bytes, 0 where that does not matter."""
+    """One message. stamp_ns: its own time. now_ns: ROS time at the receiver. steady_s: time of arrival by a
+    clock that never jumps. size: of the message in bytes, 0 where that does not matter."""
 
     stamp_ns: int
     now_ns: int
@@ -139,9 +140,9 @@ class Watched:
     """A few seconds of every stream of a contract.
 
     ended_s: when watching ended, on the clock of steady_s. arrivals: by stream, `camera/<name>` and
-    `joint_states`, in order. refused: sentences about messages that could not be used, by stream. mismatches:
-    sentences about cameras whose CameraInfo has another size. joints: the newest position of every joint that
-    was named. observations: how many could be made of all streams. waiting_for: what the last one lacked.
+    `joint_states`, in order. refused: sentences about unusable messages, by stream. mismatches: sentences
+    about cameras whose CameraInfo has another size. joints: the newest position of every named joint.
+    observations: how many could be made from all streams. waiting_for: what the last attempt lacked.
     """
 
     ended_s: float = 0.0

@@ -1,7 +1,7 @@
-"""New chunks of a slot of shared memory, for a process that looks before each of its commands.
+"""New chunks in a slot of shared memory, for a process that polls it before each of its commands.
 
-Of several new ones only the newest is followed. Following one takes time that commands need, too: after one
-that took longer than half of the time between two commands, others have their turn for as long.
+If there are several new chunks, only the newest is followed. Following a chunk takes time that commands need
+too: if it took longer than half a command period, the slot is not polled again for as long.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Chunk
 
 Take = Callable[[Callable[[], Chunk]], bool]
-"""Follows the chunk that a function returns, or refuses by its ValueError; whether it was followed."""
+"""Calls the function for a chunk and follows it, or refuses it if that raises ValueError; returns whether it
+was followed."""
 
 
 class ChunkSlot:
-    """The chunks of the slot of a name, which need not be there yet, and may be made again at any time.
+    """The chunks in the slot of a name, which need not exist yet and may be recreated at any time.
 
-    joints: of the columns. looks_hz: how often `poll` is called. most_hz: chunks followed a second at most; 0
-    for as many as there are. counts: where those that were overtaken are counted. track: of the timeline.
-    clock: monotonic seconds. Not for several threads.
+    joints: of the columns. looks_hz: how often `poll` is called. most_hz: greatest number of chunks followed
+    a second; 0 for no limit. counts: where overtaken chunks are counted. track: of the timeline. clock:
+    monotonic seconds. Use it from one thread at a time.
 
-    Attributes: `name` of the slot; `came_s`, when the last one was followed; `last`, its stamp and request.
+    Attributes: `name` of the slot; `came_s`, when the last chunk was followed; `last`, its stamp and request.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class ChunkSlot:
         self.begin()
 
     def begin(self) -> None:
-        """Follow nothing of before."""
+        """Ignore the chunk that is there now."""
         entry = self._slot.newest()
         self._number = 0 if entry is None else entry.number
         self.last = (0, 0)
         self.came_s = self._free_s = -float("inf")
 
     def poll(self, take: Take) -> bool:
-        """Have what is new followed, if there is time; whether it was."""
+        """Follow a new chunk if there is one, and time for it. Returns whether a chunk was followed."""
         if self._clock() < self._free_s:
             return False
         entry = self._slot.newest()
@@ -82,12 +83,12 @@ class ChunkSlot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no whole chunk."""
+        """Whether the slot has no complete chunk."""
         return self._slot.newest() is None
 
     @property
     def refused(self) -> str:
-        """Why the slot that is there is not read, one sentence; empty if it is or if there is none."""
+        """One sentence that says why an existing slot is not read; empty if it is, or if there is none."""
         return self._slot.refused
 
     @property
@@ -96,7 +97,7 @@ class ChunkSlot:
         return self._reader.writer if self._slot.is_open else ""
 
     def close(self) -> None:
-        """Let go of the slot."""
+        """Release the slot."""
         self._slot.close()
 
     def _read(self, data: bytes) -> Chunk:

@@ -1,15 +1,14 @@
-"""Everything that comes in on its way to an observation.
+"""All inputs of one robot on their way to an observation.
 
 An image goes from the serialized message straight into a slot of the frame pool: its header is read in place,
-and the one copy is the colour conversion. Of a frame in a shared-memory ring only the handle comes by here;
-its pixels are uploaded from where the camera's process wrote them, or copied once where there is no GPU.
-Each stream has a monitor, so that a camera that starves is told apart from one that is silent. The
-subscriptions write here from the executor's thread, vision reads from its own; one short lock keeps
-the joint history whole.
+and the only copy is the colour conversion. Of a frame in a shared-memory ring only the handle arrives here;
+its pixels are uploaded from where the camera's process wrote them, or copied once if there is no GPU. Each
+stream has a monitor that tells a starved camera from a silent one. Subscriptions write here from the
+executor's thread, and vision reads from its own; one short lock protects the joint history.
 
-An observation is the newest frames of all cameras that belong together, with the joints as they were when the
-oldest of them was taken: waiting for exactly matching stamps would wait for the slowest stream, and pairing
-the newest of everything would show the policy an arm in two places. What is missing is said in a sentence.
+An observation is the newest frames of all cameras that belong together, with the joints interpolated at the
+oldest frame's stamp. Waiting for exactly matching stamps would wait for the slowest stream, and pairing the
+newest of everything would show the policy an arm in two places. `waiting_for` says what is missing.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ NO_INSTRUCTION = "no instruction yet: publish one on the instruction topic"
 _NOTHING_NEW = NotReady("no new frame since the last observation")
 _JUMP_NS = 500_000_000
 _REFUSED_NS = 1_000_000_000
-"""How long a refusal is told beside samples that are taken: one of two drivers of joints may be wrong."""
+"""How long a refusal is reported while later samples are accepted: one of two joint drivers may be wrong."""
 
 
 class Ingest:
-    """The inputs of one robot. Writers: one thread; readers: one other.
+    """The inputs of one robot. One thread writes, one other reads.
 
-    image_hint: what to do when too little comes of a camera that is no ring.
+    image_hint: what to do if the rate of a camera that is not a ring is too low. copy: of frames in rings;
+    page_lock: of all frames; see RingReader.
 
-    Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`
-    what an observation lacks (empty when there was one), `rings` for the cameras whose frames lie in one.
-    `sets` is what a loop awaits that takes observations.
-    copy: of frames in rings, page_lock: of all; see RingReader.
+    Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`,
+    what an observation lacks (empty if there was one), `rings` for the cameras whose frames are in one.
+    `sets` tells a loop when to take an observation.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Ingest:
         self.clear()
 
     def clear(self) -> None:
-        """Forget every stamp, as at activation and after a clock jump; the instruction stays."""
+        """Forget every stamp: at activation and after a clock jump; the instruction stays."""
         with self._lock:
             self._pool.clear()
             self.rings.clear()
@@ -99,11 +98,11 @@ class Ingest:
             self.monitors["joint_states"] = StreamMonitor(states.rate_hz, "joint_states", topic=states.topic)
 
     def instruct(self, text: str, missing: str) -> None:
-        """What to do, and what to say where that is empty."""
+        """Set the instruction, and the sentence to report if it is empty."""
         self.instruction, self._no_instruction = text, missing
 
     def image(self, camera: str, message: bytes, now_ns: int) -> None:
-        """A serialized sensor_msgs/Image. Raises ValueError, one sentence, for one that cannot be used."""
+        """Take a serialized sensor_msgs/Image. Raises ValueError, one sentence, if it is unusable."""
         with self._refusing(camera, now_ns):
             view = image_view(message)
             check(view)
@@ -113,7 +112,7 @@ class Ingest:
         self._came(camera, view.stamp_ns, now_ns)
 
     def compressed(self, camera: str, message: bytes, now_ns: int) -> None:
-        """A serialized sensor_msgs/CompressedImage, jpeg or png. Raises ValueError as image does."""
+        """Take a serialized sensor_msgs/CompressedImage, jpeg or png. Raises ValueError as `image` does."""
         with self._refusing(camera, now_ns):
             view = compressed_view(message)
             picture = decode(view, self._most_pixels[camera])
@@ -123,18 +122,18 @@ class Ingest:
         self._came(camera, view.stamp_ns, now_ns)
 
     def handle(self, camera: str, handle: Handle, now_ns: int) -> None:
-        """Where a frame of a ring lies. Raises ValueError as image does; a frame overwritten already is
-        counted, not refused."""
+        """Take the handle of a frame in a ring. Raises ValueError as `image` does. A frame that was already
+        overwritten is counted, not refused."""
         with self._refusing(camera, now_ns):
             self.rings.hear(camera, handle)
         self._came(camera, handle.stamp_ns, now_ns)
 
     def info(self, camera: str, height: int, width: int) -> None:
-        """The size of a camera's images by its sensor_msgs/CameraInfo."""
+        """Take the size of a camera's images from its sensor_msgs/CameraInfo."""
         self._info[camera] = (height, width)
 
     def mismatch(self, camera: str) -> str:
-        """A sentence when CameraInfo and the newest image differ in size, else empty."""
+        """A sentence if CameraInfo and the newest image differ in size, else empty."""
         lease = self._frames.newest(camera) if camera in self._info else None
         if lease is None:
             return ""
@@ -152,12 +151,12 @@ class Ingest:
         return frame.image.shape[:2]
 
     def lost(self, camera: str) -> int:
-        """How many of a camera's frames came but could not be used: overwritten or damaged in the ring, or
+        """Number of a camera's frames that came but could not be used: overwritten or damaged in the ring, or
         without a free slot."""
         return (self.rings if camera in self.rings.cameras else self._pool).dropped(camera)
 
     def joints(self, names: Sequence[str], positions: Sequence[float], stamp_ns: int, now_ns: int) -> None:
-        """A JointState, in ROS units. Raises ValueError, one sentence, for one that cannot be used."""
+        """Take a JointState, in ROS units. Raises ValueError, one sentence, if it is unusable."""
         try:
             with self._lock:
                 self._joints.add(names, positions, stamp_ns)
@@ -167,15 +166,15 @@ class Ingest:
         self._seen("joint_states", stamp_ns, now_ns)
 
     def stamps_ns(self) -> dict[str, int]:
-        """The newest usable sample of each stream by `camera/<name>` and `joint_states`, without those of
-        which none has come. Of joint_states it is the time up to which every joint is known."""
+        """The newest usable sample of each stream, by `camera/<name>` and `joint_states`; streams without one
+        are left out. For joint_states it is the time up to which every joint is known."""
         stamps = {f"camera/{c.name}": self._stamps_ns.get(c.name) for c in self._contract.cameras}
         stamps["joint_states"] = self._joints.newest_ns
         return {stream: stamp_ns for stream, stamp_ns in stamps.items() if stamp_ns is not None}
 
     def problem(self, name: str, now_ns: int) -> str:
-        """What is wrong with a stream, in a sentence: why its newest message was refused, which joint is
-        missing, or that it comes too slowly; empty when nothing is. name: as in `monitors`."""
+        """One sentence about what is wrong with a stream: why its newest message was refused, which joint is
+        missing, or that its rate is too low; empty if nothing is. name: as in `monitors`."""
         if name in self._refusals:
             return self._refusals[name][1]
         joints = ""
@@ -186,11 +185,11 @@ class Ingest:
         return slow if silent and slow else joints or slow
 
     def observe(self, now_ns: int, words: str | None = None) -> Observation | None:
-        """The newest observation; None when there is none that is new, and `waiting_for` says why.
+        """The newest observation; None if there is no new one (`waiting_for` says why).
 
-        The images are views of leased slots, good until the next observation or `observed`, and as long as
+        The images are views of leased slots, valid until the next observation or `observed`, and as long as
         the observation is `intact`. The state is the joints at the oldest image's stamp, float32 [D] in the
-        policy's units. words: instead of the instruction.
+        policy's units. words: replaces the instruction.
         """
         with self._lock:
             observation = self._newest(now_ns, self.instruction if words is None else words)
@@ -203,12 +202,12 @@ class Ingest:
         return observation
 
     def observed(self) -> None:
-        """The last observation's images are needed no longer; their slots go back to the cameras."""
+        """The last observation's images are no longer needed; their slots go back to the cameras."""
         with self._lock:
             self._release()
 
     def newest_state(self) -> tuple[np.ndarray, int] | None:
-        """The newest joints as float32 [D] in the policy's units and their stamp; None while one is
+        """The newest joints as float32 [D] in the policy's units, and their stamp; None while a joint is
         missing."""
         with self._lock:
             stamp_ns = self._joints.newest_ns
@@ -217,7 +216,7 @@ class Ingest:
             return self._contract.to_policy(self._joints.newest()).astype(np.float32), stamp_ns
 
     def close(self) -> None:
-        """Let go of the rings; an observation still in use keeps its images."""
+        """Release the rings; an observation still in use keeps its images."""
         with self._lock:
             self._release()
             self.rings.close()
@@ -248,7 +247,8 @@ class Ingest:
         self._lease = None
 
     def _again(self, stamps: tuple[int, ...]) -> NotReady | None:
-        """Frames that were observed already, or from before: the middleware may deliver out of order."""
+        """Refuse frames that were observed already, or older ones: the middleware may deliver out of
+        order."""
         if stamps == self._observed_stamps:
             return _NOTHING_NEW
         before = self._observed_stamps or stamps
@@ -288,7 +288,7 @@ class Ingest:
 
     @contextmanager
     def _refusing(self, camera: str, now_ns: int) -> Iterator[None]:
-        """Count a refusal, and say whose it is."""
+        """Count a refusal, and add the camera's name to it."""
         try:
             yield
         except ValueError as refusal:

@@ -1,9 +1,9 @@
-"""The last seconds of every joint, so that the state at an image's stamp can be had.
+"""The last seconds of every joint, to look up the state at an image's stamp.
 
-Images arrive late and joints often; taking the newest joints would pair a picture with a robot that has moved
+Images arrive late and joint states often. The newest joints would pair a picture with a robot that has moved
 on. Each joint keeps its own short history, since several drivers may each publish a part of the robot, in any
-order and with joints nobody asked for. Positions are interpolated linearly and never extrapolated: `gap_s`
-says how far the nearest real sample is.
+order and with joints that nobody asked for. Positions are interpolated linearly and never extrapolated:
+`gap_s` says how far the nearest real sample is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class JointHistory:
-    """Positions of D joints over time, in ROS units. Any threads.
+    """Positions of D joints over time, in ROS units. Safe to use from several threads.
 
     joints: names, in the order of every result. capacity: samples kept of each joint; it must span the delay
     of the slowest image at the rate of the fastest driver.
@@ -44,11 +44,12 @@ class JointHistory:
             self._missing = self.joints
 
     def add(self, names: Sequence[str], positions: Sequence[float] | np.ndarray, stamp_ns: int) -> bool:
-        """One JointState: names in any order, some of ours or others. True when it had something new.
+        """Add one JointState: names in any order, some of them ours. Returns True if it had something new.
 
-        Older than what is there is ignored, unless by more than half a second: then the clock was set back
-        and the history starts anew. Raises ValueError when names and positions do not match or a position is
-        not finite. A message without positions (it may carry only velocities or efforts) changes nothing.
+        An older stamp than the last is ignored, unless it is older by more than half a second: then the clock
+        was set back and the history starts anew. Raises ValueError if names and positions do not match, a
+        joint is named twice, or a position is not finite. A message without positions (with only velocities
+        or efforts) changes nothing.
         """
         if len(positions) == 0:
             return False
@@ -81,12 +82,12 @@ class JointHistory:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Joints of which nothing has come yet."""
+        """Joints that have no sample yet."""
         return self._missing
 
     def problem(self, now_ns: int, max_age_s: float) -> str:
-        """A sentence that names the joints of which nothing has come yet, or nothing for max_age_s while
-        others came; else empty."""
+        """A sentence that names the joints without any sample, or without one for max_age_s while others
+        came; else empty."""
         with self._lock:
             if self.missing:
                 return f"no state of joint {', '.join(self.missing)} yet: look at its driver and its name"
@@ -101,20 +102,20 @@ class JointHistory:
 
     @property
     def newest_ns(self) -> int | None:
-        """Time up to which every joint is known, None while one is missing."""
+        """Time up to which every joint is known; None while one is missing."""
         with self._lock:
             return None if self.missing else int(self._newest_ns.min())
 
     def newest(self) -> np.ndarray:
-        """The last position of every joint, float64 [D]. ValueError while one is missing."""
+        """The last position of every joint, float64 [D]. Raises ValueError while one is missing."""
         with self._lock:
             self._require_all()
             return self._newest.copy()
 
     def at(self, stamp_ns: int) -> np.ndarray:
-        """Positions at a time, float64 [D]: linear between samples, the first or last one outside them.
+        """Positions at a time, float64 [D]: linear between samples, the first or last sample outside them.
 
-        ValueError while a joint is missing.
+        Raises ValueError while a joint is missing.
         """
         with self._lock:
             self._require_all()
@@ -128,10 +129,11 @@ class JointHistory:
             return int(self._around(stamp_ns)[1].max()) * 1e-9
 
     def _around(self, stamp_ns: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions at a time, float64 [D], and how far the nearest samples are, int64 nanoseconds [D]."""
+        """Positions at a time, float64 [D], and the distance to the nearest samples, int64 nanoseconds
+        [D]."""
         columns, kept = np.arange(len(self.joints)), np.minimum(self._counts, self._capacity)
         earlier = (self._times < stamp_ns).sum(axis=1)
-        sides = np.clip([earlier - 1, earlier], 0, kept - 1)  # the same sample twice outside all of them
+        sides = np.clip([earlier - 1, earlier], 0, kept - 1)  # outside of all samples, the same one twice
         places = (self._counts - kept + sides) % self._capacity
         before_ns, after_ns = self._times[columns, places]
         before, after = self._positions[columns, places]
@@ -140,7 +142,8 @@ class JointHistory:
         return positions, np.minimum(np.abs(stamp_ns - before_ns), np.abs(after_ns - stamp_ns))
 
     def _match(self, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Which entries of a message are ours, and our columns of them; remembered by the names."""
+        """Which entries of a message are ours, and their columns here; cached by the names. Raises ValueError
+        if a joint is named twice."""
         if names not in self._known:
             pairs = [(i, self._columns[name]) for i, name in enumerate(names) if name in self._columns]
             columns = [column for _, column in pairs]

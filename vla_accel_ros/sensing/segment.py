@@ -1,15 +1,15 @@
 """Named shared memory that a crash on either side neither breaks nor leaks.
 
-A segment is a file in /dev/shm, which is where Linux keeps POSIX shared memory. It is made without a name,
-filled, locked, and only then linked to its name, so nobody ever opens half a segment. The lock is the
-writer's sign of life: the kernel drops it however the writer ends, where a process id may be taken by
-another process or mean nothing in another container. Whoever makes a segment first removes those that
-nobody locks. Readers lock nothing and own nothing; what they have opened stays theirs after the name is gone.
+A segment is a file in /dev/shm, where Linux keeps POSIX shared memory. It is created without a name, filled,
+locked, and only then linked to its name, so nobody ever opens an incomplete segment. The lock shows that the
+writer lives: the kernel drops it however the writer ends, while a process id may be reused or mean nothing in
+another container. A process that creates a segment first removes those that nobody locks. Readers lock
+nothing and own nothing; what they have opened stays readable after the name is gone.
 
-/dev/shm belongs to everybody. A segment counts only if it is a plain file of this user's or root's that
-nobody else may write. And any process of this user may cut it short, which makes every access to its mapped
-end a SIGBUS: so both sides read and write it by system calls, for which a cut file is a short count and no
-signal. Mapped it is for CUDA alone, whose page-lock keeps the pages whatever becomes of the file.
+/dev/shm is open to everybody. A segment counts only if it is a plain file of this user or root that nobody
+else may write. Any process of this user may truncate it, which makes every access to the missing part of its
+mapping a SIGBUS. So both sides read and write it by system calls, which return a short count instead. It is
+mapped only for CUDA, whose page-lock keeps the pages whatever becomes of the file.
 
 multiprocessing.shared_memory is not used: before Python 3.13 its resource tracker unlinks the writer's
 segment when a reader ends, it shows a segment before it is filled, and has no descriptor to lock.
@@ -42,12 +42,12 @@ _TRIES = 100
 
 
 class Mapping(mmap.mmap):
-    """Shared memory, mapped until the last array over it is gone, and page-locked no longer than that."""
+    """Shared memory that stays mapped, and page-locked, until the last array over it is gone."""
 
     _registration: Registration | None = None
 
     def page_lock(self) -> PageLock:
-        """Page-lock it for CUDA where that can be, and say what came of it."""
+        """Page-lock it for CUDA if possible; returns the outcome."""
         if self._registration is None:
             self._registration = Registration(np.frombuffer(self, np.uint8).ctypes.data, len(self))
         return self._registration.lock
@@ -60,9 +60,9 @@ class Mapping(mmap.mmap):
 class Segment:
     """A segment that this process writes, from construction to `close` or the end of the process.
 
-    name: letters, digits, '_', '-' and '.'. size: bytes, taken from /dev/shm at once. head: its first bytes,
-    there before the name is; the rest is zero.
-    Raises ValueError for a bad name or too little memory, FileExistsError when a living writer has the name.
+    name: letters, digits, '_', '-' and '.'. size: bytes, allocated at once. head: its first bytes, written
+    before it gets its name; the rest is zero. Raises ValueError for a bad name or too little memory,
+    FileExistsError if a living writer has the name.
     """
 
     def __init__(self, name: str, size: int, head: bytes):
@@ -72,7 +72,7 @@ class Segment:
         try:
             _allocate(nameless, size, self.path)
             os.pwrite(nameless, head, 0)
-            # Opened apart from the descriptor that is linked: a forked child must not keep the lock.
+            # A descriptor apart from the linked one: a forked child must not keep the lock.
             self._file = os.open(f"/proc/self/fd/{nameless}", os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._finalizer = weakref.finalize(self, _remove, self.path, self._file)
@@ -86,34 +86,33 @@ class Segment:
         _SEGMENTS.add(self)
 
     def write(self, at: int, data: bytes | np.ndarray) -> None:
-        """Put bytes at a place."""
+        """Write bytes at an offset."""
         left = memoryview(cast(Any, data)).cast("B")
         while len(left):
             written = os.pwrite(self._file, left, at)
             at, left = at + written, left[written:]
 
     def is_whole(self) -> bool:
-        """Whether no other process has cut it short or taken memory out of it."""
+        """Whether no other process has truncated it or freed a part of its memory."""
         return _is_whole(os.fstat(self._file), self._size)
 
     def close(self) -> None:
-        """Remove the name; whoever has it open may read on. Again does nothing."""
+        """Remove the name; processes that have it open may read on. A second call does nothing."""
         self._finalizer()
 
     def disown(self) -> None:
-        """Leave name and lock to the process this one was forked from."""
+        """Leave name and lock to the process from which this one was forked."""
         if self._finalizer.detach() is not None:
             os.close(self._file)
 
 
 class View(Generic[T]):
-    """A segment as a reader has it, found by name.
+    """A segment at the reader, found by name.
 
-    accept: gets the first bytes (at most a page) and the size of the file, says what they mean, and raises
-    for what is not to be read. layout: what it said.
-    what, writer: what it is and who makes it, as sentences call them.
-    Raises FileNotFoundError when there is none of that name, OSError when it may not be read, ValueError, one
-    sentence, for one that another user owns or may write, or that has been cut short.
+    accept: gets the first bytes (at most a page) and the size of the file, returns their meaning, and raises
+    if the segment must not be read. layout: the result of accept. what, writer: the segment and its writer,
+    as error messages name them. Raises FileNotFoundError if the name does not exist, OSError if it may not be
+    read, ValueError, one sentence, if another user owns it or may write it, or if it is truncated.
     """
 
     def __init__(
@@ -133,11 +132,11 @@ class View(Generic[T]):
             raise ValueError(f"{what} {name!r} was cut short by another process: restart its {writer}")
 
     def read(self, at: int, size: int) -> bytes:
-        """A copy of `size` bytes; fewer when the file has been cut short."""
+        """A copy of `size` bytes; fewer if the file is truncated."""
         return os.pread(self._file, size, at)
 
     def read_into(self, at: int, place: np.ndarray) -> bool:
-        """Copy into a contiguous array; False when the file has been cut short."""
+        """Copy into a contiguous array; False if the file is truncated."""
         left = memoryview(cast(Any, place)).cast("B")
         while len(left):
             read = os.preadv(self._file, [left], at)
@@ -147,7 +146,7 @@ class View(Generic[T]):
         return True
 
     def map(self, writable: bool = False) -> Mapping:
-        """The memory itself, to be page-locked, or for a caller who knows that nobody cuts it short.
+        """Map the memory itself, to be page-locked, or for a caller who is sure that nobody truncates it.
 
         Read-only unless `writable`, which is for page-locking: CUDA does not take read-only memory
         everywhere.
@@ -161,7 +160,7 @@ class View(Generic[T]):
             os.close(descriptor)
 
     def has_writer(self) -> bool:
-        """Whether the process that made it lives, and has not closed it."""
+        """Whether the process that created it lives and has not closed it."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -170,8 +169,8 @@ class View(Generic[T]):
         return False
 
     def is_current(self) -> bool:
-        """Whether the name still leads to this memory, all of it; not once the writer has closed, a new one
-        came, or another process cut it short."""
+        """Whether the name still leads to this memory, all of it. False after the writer has closed it, a new
+        one was created, or another process truncated it."""
         try:
             there = os.stat(self._path, follow_symlinks=False)
         except OSError:
@@ -180,7 +179,7 @@ class View(Generic[T]):
 
 
 def segment_path(name: str) -> Path:
-    """Where the segment of that name is. Raises ValueError for a name that is none."""
+    """The file of the segment with that name. Raises ValueError for an invalid name."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
         raise ValueError(
             f"ring name {name!r} is none: use up to 128 letters, digits, '_', '-' and '.', such as "
@@ -190,7 +189,7 @@ def segment_path(name: str) -> Path:
 
 
 def _refuse_foreign(name: str, status: os.stat_result, what: str, writer: str) -> None:
-    """Raise ValueError unless only this user and root can have written the file."""
+    """Raises ValueError unless only this user and root can have written the file."""
     again = f"remove {segment_path(name)} and restart its {writer}"
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{what} {name!r} is no plain file: {again}")
@@ -206,12 +205,13 @@ def _refuse_foreign(name: str, status: os.stat_result, what: str, writer: str) -
 
 
 def _is_whole(status: os.stat_result, size: int) -> bool:
-    """Whether the file has its size and memory behind all of it: one that was cut and grew again has not."""
+    """Whether the file has its size and memory behind all of it; one that was truncated and extended has
+    not."""
     return status.st_size == size and 512 * status.st_blocks >= size
 
 
 def remove_abandoned() -> list[Path]:
-    """Remove this user's segments whose writers are dead, and say which."""
+    """Remove this user's segments whose writers are dead; returns their paths."""
     removed = []
     for path in FOLDER.glob(f"{PREFIX}*"):
         try:
@@ -233,7 +233,8 @@ def remove_abandoned() -> list[Path]:
 
 
 def _allocate(descriptor: int, size: int, path: Path) -> None:
-    """Take the memory now: what is not there later is missing in the middle of a frame."""
+    """Allocate the memory now: a page that cannot be had later would be missing in the middle of a frame.
+    Raises ValueError if there is too little."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
@@ -248,7 +249,8 @@ def _allocate(descriptor: int, size: int, path: Path) -> None:
 
 
 def _publish(nameless: int, path: Path) -> None:
-    """Link the file to its name. Another process may be just removing what a dead writer left there."""
+    """Link the file to its name. Tries again, because another process may be removing a dead writer's file
+    there. Raises FileExistsError if the name stays taken."""
     # With a folder's descriptor os.link becomes linkat with AT_SYMLINK_FOLLOW, which this needs.
     descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,12 +1,12 @@
 """The newest value of something small and fast, in shared memory: one writer, any number of readers, no lock.
 
 A slot is one segment: a header, the newest value's number, and the last few values, each with its number, its
-stamp and a checksum of all that. The writer goes round these places, writes a value whole and its number
-last; a reader reads the number, then that value, and the checksum says whether it was overtaken meanwhile.
-So nobody waits for anybody, nothing torn is ever returned, and a value stays for as many writes as there are
-places. What a value means is its users' business, and so is how old it may be: a writer that stops leaves its
-last value there. One that ends, however it ends, leaves a slot that its readers find closed; they find the
-slot of the next writer by themselves.
+stamp and a checksum over all that. The writer goes round these places and writes a value first and its number
+last. A reader reads the number, then that value, and the checksum shows whether it was overtaken meanwhile.
+So nobody waits, no torn value is ever returned, and a value stays for as many writes as there are places. The
+users of a slot define what a value means and how old it may be: a writer that stalls leaves its last value
+there. A writer that ends, however it ends, leaves a slot that its readers find closed; they find the next
+writer's slot by themselves.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from vla_accel_ros.sensing.segment import Segment, View, segment_path
 
 VERSION = 1
 _MAGIC = b"VLASLOT\n"
-_HEADER = struct.Struct("=8sIIIQ")  # magic, version, places, most bytes of a value, writer's process
+_HEADER = struct.Struct("=8sIIIQ")  # magic, version, places, greatest bytes of a value, writer's process
 _NUMBER = struct.Struct("=Q")
-_ENTRY = struct.Struct("=QqII")  # number, stamp_ns, bytes, check of these and the value
+_ENTRY = struct.Struct("=QqII")  # number, stamp_ns, bytes, checksum over these and the value
 _CHECK = struct.Struct("=I")
 _NUMBER_AT = 64
 _FIRST_AT = 128
 _TRIES = 8
 _LOOK_S = 0.1
-"""How often a reader looks whether its slot is still the one of that name."""
+"""How often a reader checks whether its slot is still the one of that name."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A value as it was written. number: one more than the value before had; another writer's are other
-    numbers. stamp_ns: the writer's."""
+    """A value as it was written. number: one more than that of the value before; a new writer starts at a
+    higher number. stamp_ns: given by the writer."""
 
     number: int
     stamp_ns: int
@@ -51,7 +51,7 @@ class _Geometry:
 
     @property
     def step(self) -> int:
-        """From one value to the next, whole cache lines."""
+        """Bytes from one value to the next, whole cache lines."""
         return -(-(_ENTRY.size + self.most_bytes) // 64) * 64
 
     @property
@@ -63,12 +63,12 @@ class _Geometry:
 
 
 class SlotWriter:
-    """The one writer of a slot; makes it, and removes it at `close` or when the process ends.
+    """The only writer of a slot. It creates the slot, and removes it at `close` or when the process ends.
 
-    name: letters, digits, '_', '-' and '.'. most_bytes: of a value. places: values that are there at once, at
-    least 2. clock: nanoseconds since the epoch; the number of the first value. Not for several threads.
-    Raises ValueError, one sentence: a name or number that cannot be, a living writer of that name, too little
-    shared memory.
+    name: letters, digits, '_', '-' and '.'. most_bytes: greatest size of a value. places: number of values
+    kept, at least 2. clock: nanoseconds since the epoch; numbers the first value. Use it from one thread at a
+    time. Raises ValueError, one sentence, for an invalid name or number, a living writer of that name, or too
+    little shared memory.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SlotWriter:
         self._number = clock()
 
     def write(self, data: bytes, stamp_ns: int) -> int:
-        """Make this the newest value; returns its number. Raises ValueError for one that is too long."""
+        """Make this the newest value; returns its number. Raises ValueError if it is too long."""
         if len(data) > self._geometry.most_bytes:
             raise ValueError(
                 f"a value of {len(data)} bytes is too long for slot {self.name!r}, which has "
@@ -105,23 +105,24 @@ class SlotWriter:
         return number
 
     def is_whole(self) -> bool:
-        """Whether readers can still read it; not once another process has cut it short: make a new one."""
+        """Whether readers can still read it. False after another process has truncated it: make a new one."""
         return self._segment.is_whole()
 
     def close(self) -> None:
-        """Remove it. Again does nothing."""
+        """Remove the slot. A second call does nothing."""
         self._segment.close()
 
 
 class SlotReader:
-    """Values of the slot of a name, which need not be there yet, and may be made again at any time.
+    """Values of the slot of a name, which need not exist yet and may be recreated at any time.
 
-    clock: monotonic seconds. refused: why the slot that is there is not read, one sentence; empty if it is or
-    if there is none. Not for several threads.
+    clock: monotonic seconds. Use it from one thread at a time. Attribute `refused`: one sentence that says
+    why an existing slot is not read; empty if it is, or if there is none. Raises ValueError for an invalid
+    name.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        segment_path(name)  # a bad name is no slot that is not there yet
+        segment_path(name)  # a bad name is an error, not a slot that does not exist yet
         self.name, self.refused = name, ""
         self._clock = clock
         self._view: View[_Geometry] | None = None
@@ -129,12 +130,12 @@ class SlotReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether there was a slot with a living writer at the last look, each 0.1 s of reading."""
+        """Whether there was a slot with a living writer at the last look, every 0.1 s of reading."""
         return self._view is not None
 
     def newest(self) -> Entry | None:
-        """The newest value; None while there is none, and no slot."""
-        for _ in range(_TRIES):  # overtaken: the newest is another
+        """The newest value; None if there is no slot, or no value in it."""
+        for _ in range(_TRIES):  # if overtaken, read the newer one
             view = self._opened()
             if view is None:
                 return None
@@ -147,8 +148,8 @@ class SlotReader:
         return None
 
     def since(self, number: int) -> list[Entry]:
-        """The values after the one of that number, oldest first: all that are still there. Numbers that are
-        left out were overwritten; after another writer's number all there are."""
+        """The values after the one with that number, oldest first: all that are still there. Missing numbers
+        were overwritten. For a number of another writer, all values that are there."""
         view = self._opened()
         newest = 0 if view is None else self._newest_number(view)
         if view is None or newest == 0:
@@ -159,11 +160,11 @@ class SlotReader:
         return [entry for entry in read if entry is not None]
 
     def close(self) -> None:
-        """Let go of it; the next reading opens it again."""
+        """Release the slot; the next read opens it again."""
         self._view = None
 
     def _opened(self) -> View[_Geometry] | None:
-        """The slot of that name, opened again when its writer is another."""
+        """The slot of that name, opened again if it has another writer."""
         now_s = self._clock()
         if now_s - self._look_s < _LOOK_S:
             return self._view
@@ -200,7 +201,7 @@ class SlotReader:
         return int(_NUMBER.unpack(raw)[0]) if len(raw) == _NUMBER.size else 0
 
     def _read(self, view: View[_Geometry], number: int) -> Entry | None:
-        """The value of that number; None when it has been overwritten, or is being."""
+        """The value with that number; None if it is, or is being, overwritten."""
         geometry = view.layout
         raw = view.read(geometry.at(number), _ENTRY.size + geometry.most_bytes)
         if len(raw) < _ENTRY.size:

@@ -1,10 +1,9 @@
 """A trajectory controller that behaves as ros2_controllers' joint_trajectory_controller does on a real arm.
 
-The demo and the tests are only worth something if the simulated robot is as strict as a real one: what Jazzy
-and Kilted refuse by default is refused here, with the reason; a new trajectory replaces the old one at once
-(nothing is blended for the sender); after the last point the arm holds. Parameters carry the controller's own
-names and Kilted's defaults; two came after it. Stateless in time: asking twice for the same instant gives the
-same command.
+The demo and the tests need a simulated robot that is as strict as a real one. What Jazzy and Kilted refuse by
+default is refused here, with the reason; a new trajectory replaces the old one at once, without blending;
+after the last point the arm holds. Parameters have the controller's own names and Kilted's defaults; two were
+added after Kilted. Asking twice for the same instant gives the same command.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"arm_controller": JOINTS[:5], "gripper_
 
 
 class Rejected(ValueError):
-    """The controller does not take this trajectory; it goes on with the one it has. One sentence says why."""
+    """The controller refuses this trajectory and keeps the one it has. One sentence says why."""
 
 
 class JointTrajectoryController:
@@ -29,13 +28,13 @@ class JointTrajectoryController:
 
     interpolate_from_desired_state: a new trajectory starts from the last command (True) or from the measured
         state.
-    allow_nonzero_velocity_at_trajectory_end: take trajectories that end in motion (the default of Humble
+    allow_nonzero_velocity_at_trajectory_end: accept trajectories that end in motion (the default of Humble
         only).
     positions_upsampling: give points without velocities those of a cubic spline at rest at both ends.
-    allow_trajectory_replacement: while one is executed, keep it until the new one's stamp; a stamp that is
-        past counts as the time of arrival.
-    update_s: period of its updates. A real controller stamps the last command, which is the one for now, with
-        the update before, so that what starts from it steps by one update's motion.
+    allow_trajectory_replacement: keep the active trajectory until the new one's stamp; a stamp in the past
+        counts as the time of arrival.
+    update_s: period of its updates. A real controller stamps the last command, which is meant for now, with
+        the time of the update before, so a trajectory that starts from it steps by one update's motion.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class JointTrajectoryController:
         self.start(np.zeros(len(self.joints)))
 
     def start(self, position: np.ndarray, epoch_ns: int = 0) -> None:
-        """Forget every trajectory and hold here.
+        """Forget every trajectory and hold this position.
 
         position: [D] rad. epoch_ns: the ROS clock at the simulator's time zero, for `commands`.
         """
@@ -66,7 +65,7 @@ class JointTrajectoryController:
         self._active = Trajectory(self.joints, np.array([epoch_ns]), np.asarray(position, float)[None])
 
     def slip(self, by_ns: int) -> None:
-        """The ROS clock was set while simulated time stood: what is being executed goes on where it was."""
+        """The ROS clock was set while simulated time stood still: execution continues where it was."""
         self.epoch_ns += by_ns
         self.began_ns += by_ns
         self._active = replace(self._active, times_ns=self._active.times_ns + by_ns)
@@ -83,8 +82,8 @@ class JointTrajectoryController:
         now_ns: int,
         measured: MotionState | None = None,
     ) -> None:
-        """Take a trajectory_msgs/JointTrajectory, already as arrays: positions, velocities [N, D] in
-        joint_names' order.
+        """Take a trajectory_msgs/JointTrajectory as arrays: positions, velocities [N, D] in the order of
+        joint_names.
 
         stamp_ns: the message's header stamp; 0 = now. Raises Rejected; see `accept`.
         """
@@ -107,11 +106,11 @@ class JointTrajectoryController:
         measured: MotionState | None = None,
         stamp_ns: int | None = None,
     ) -> None:
-        """Replace the active trajectory by this one, as of now_ns.
+        """Replace the active trajectory by this one at now_ns.
 
-        A trajectory that began in the past is joined where it is now; one that begins later is approached
-        from the state at receipt. measured: where the joints are, needed when interpolate_from_desired_state
-        is off. stamp_ns: when it begins; with its first point by default.
+        A trajectory that began in the past is joined at its present point; one that begins later is
+        approached from the state at receipt. measured: measured state of the joints, required if
+        interpolate_from_desired_state is off. stamp_ns: when it begins; the first point's time by default.
         Raises Rejected for other joints than the controller's, an end in the past, or a last point in motion.
         """
         self._check(trajectory, now_ns)
@@ -132,7 +131,7 @@ class JointTrajectoryController:
         self._active, self._start, self.began_ns = trajectory, start, stamp_ns
 
     def _continued(self, trajectory: Trajectory, stamp_ns: int, now_ns: int) -> Trajectory:
-        """The trajectory behind what is left of the active one until its stamp."""
+        """The rest of the active trajectory until stamp_ns, followed by this trajectory."""
         if stamp_ns <= now_ns:
             return replace(trajectory, times_ns=trajectory.times_ns + (now_ns - stamp_ns))
         old = self._active.times_ns
@@ -198,10 +197,10 @@ def spline_velocities(trajectory: Trajectory) -> np.ndarray:
 
 
 class ArmControllers:
-    """The controllers of one arm, each over its own joints, together commanding all of them.
+    """The controllers of one arm, each over its own joints, which together command all of them.
 
-    groups: controller name -> its joints; every one of kinematics.JOINTS in exactly one group.
-    parameters: as JointTrajectoryController's, the same for all.
+    groups: controller name -> its joints; every one of kinematics.JOINTS in exactly one group. parameters: as
+    JointTrajectoryController's, the same for all. Raises ValueError for other joints.
     """
 
     def __init__(self, groups: Mapping[str, Sequence[str]] = GROUPS, **parameters: bool) -> None:
@@ -219,7 +218,7 @@ class ArmControllers:
         return self.controllers[name]
 
     def start(self, position: np.ndarray, epoch_ns: int = 0) -> None:
-        """Hold all joints here; position: [6] rad in JOINTS order."""
+        """Hold all joints at this position, [6] rad in JOINTS order."""
         for name, controller in self.controllers.items():
             controller.start(np.asarray(position, float)[self._columns[name]], epoch_ns)
 
@@ -229,8 +228,8 @@ class ArmControllers:
             controller.slip(by_ns)
 
     def accept(self, trajectory: Trajectory, now_ns: int, measured: MotionState | None = None) -> None:
-        """Give each controller its share of a trajectory over all joints. Raises Rejected, then none has
-        taken it."""
+        """Give each controller its share of a trajectory over all joints. Raises Rejected; then no controller
+        has taken it."""
         shares = {}
         for name, controller in self.controllers.items():
             try:

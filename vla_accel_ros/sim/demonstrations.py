@@ -1,9 +1,9 @@
 """Visited states and what the expert would do from each: the training data of the demo's policy.
 
-Labels come from the expert whoever drove there (DAgger, Ross et al. 2011): the expert itself disturbed by
+Labels come from the expert, whoever drove to the state (DAgger, Ross et al. 2011): the expert disturbed by
 smooth noise, pauses, pushed blocks, dropped blocks and changed instructions, or a learned policy given as
 `behaviour`. Episodes start anywhere, also in the middle of a task. Few samples are kept of each episode,
-since scenes teach more than neighbouring frames. Everything follows from the seed.
+since different scenes teach more than neighbouring frames. Everything is a function of the seed.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Sample:
 
 
 def draw_task(rng: np.random.Generator) -> Task:
-    """A task at random: half of them place, which is the longest and hardest."""
+    """A random task: half of them are `place`, which is the longest and hardest."""
     family = str(rng.choice((REACH, PLACE, FOLLOW), p=(0.25, 0.5, 0.25)))
     known = tasks(family)
     return known[int(rng.integers(len(known)))]
 
 
 def phase(task: Task, view: View) -> str:
-    """Which part of the task this is; see Sample."""
+    """The present phase of the task; see Sample."""
     if view.held == task.block:
         return "carry"
     if task.done(view):
@@ -97,9 +97,9 @@ def observe(robot: SimRobot, expert: Expert, seed: int) -> Sample:
 
 @dataclass
 class Disturbed:
-    """The expert with everything that goes wrong: the default behaviour. A new one per episode.
+    """The expert with disturbances: the default behaviour. Make a new one for each episode.
 
-    Amplitudes are drawn per episode; about a quarter of the episodes are left clean.
+    Amplitudes are drawn per episode; about a quarter of the episodes are undisturbed.
     """
 
     rng: np.random.Generator
@@ -135,7 +135,8 @@ class Disturbed:
         return self.noise_rad * ((1 - weight) * a + weight * b)
 
     def events(self, robot: SimRobot) -> None:
-        """Maybe push or drop the block, pause, or change the instruction. For other drivers to use, too."""
+        """Maybe push or drop the block, pause, or change the instruction. Other behaviours may call it
+        too."""
         pause, push, drop, change = self.rng.random(4) < self._risk * np.array((0.5, 0.8, 0.5, 0.35))
         view = robot.view()
         if pause:
@@ -149,7 +150,7 @@ class Disturbed:
 
 
 def push_block(robot: SimRobot, name: str, rng: np.random.Generator) -> None:
-    """Move a block 2-12 cm to a free place, in no time; leaves it where it is if none is found."""
+    """Move a block 2-12 cm to a free place at once; it stays if none is found."""
     view = robot.view()
     block, tip = view.blocks[name], view.tip
     for _ in range(20):
@@ -197,7 +198,7 @@ def _beside(point: tuple[float, float], spread_m: float, rng: np.random.Generato
 
 
 def _start_carrying(robot: SimRobot, rng: np.random.Generator) -> None:
-    """The task's block between closed fingers, anywhere from just grasped to over its pad."""
+    """Put the task's block between closed fingers, anywhere from just grasped to over its pad."""
     task, view = robot.task, robot.view()
     assert task.pad is not None
     if rng.random() < 0.4:
@@ -224,10 +225,10 @@ def record_episode(
     expert: Expert | None = None,
     start: Callable[[SimRobot, np.random.Generator], None] = start_somewhere,
 ) -> list[Sample]:
-    """Samples of one episode, on average one in `every` frames of 1/30 s, twice that close to the block.
+    """Samples of one episode, on average one in `every` frames of 1/30 s, twice as many close to the block.
 
-    behaviour: who drives; the disturbed expert when None. Whoever drives, the labels are the expert's.
-    robot, expert: reused if given; making them costs more than an episode.
+    behaviour: the driver; the disturbed expert if None. The labels are always the expert's. robot, expert:
+    reused if given; making them takes longer than an episode.
     """
     rng = np.random.default_rng((seed, 0x5EED))
     robot = SimRobot() if robot is None else robot

@@ -1,12 +1,12 @@
-"""What controllers do with what they were sent, at 500 Hz, and whether that keeps the contract's limits.
+"""What controllers do with the trajectories they get, at 500 Hz, and whether that keeps the contract's
+limits.
 
-A joint_trajectory_controller replaces the active trajectory by each that arrives, joins in the middle what
-has begun already, approaches what begins later from its state, and refuses what has ended or ends in motion.
-Its setpoint is sampled every 2 ms; the second difference of positions is their acceleration, so a step of
-position or velocity at a hand-over counts as acceleration over one control period. Positions and velocities
-that are streamed are judged tick by tick: a tick later than two periods counts as one after two, and after a
-pause in which a robot has come to a stand the joints begin from rest. Time is steady; what ROS time does is
-converted by the caller.
+A joint_trajectory_controller replaces the active trajectory by each new one, joins in the middle one that has
+begun, approaches from its state one that begins later, and refuses one that has ended or ends in motion. Its
+setpoint is sampled every 2 ms. The second difference of positions is the acceleration, so a step of position
+or velocity at a hand-over counts as acceleration over one control period. Streamed positions and velocities
+are judged tick by tick: a tick later than two periods counts as one after two, and after a pause in which a
+robot has stopped the joints begin from rest. Time is steady; the caller converts ROS time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUNDING = 1e-7
 
 @dataclass(frozen=True)
 class Broken:
-    """A limit that was exceeded. by: over the limit, 1 is at it. at_s: of the episode."""
+    """A limit that was exceeded. by: value over the limit. at_s: time in the episode."""
 
     what: str
     at_s: float
@@ -46,36 +46,36 @@ class TrajectoryController:
         self.joints, self.from_desired = joints, from_desired
         self.starts: list[int] = []
         self.pieces: list[tuple[Trajectory, MotionState | None]] = []
-        self._own: list[bool] = []  # which of them it holds by its own will
+        self._own: list[bool] = []  # pieces that it holds by itself
         self.spared: list[tuple[int, int]] = []
         self.eased: list[tuple[int, int]] = []
         self.rejected: list[str] = []
         self.hold(position, 0)
 
     def hold(self, position: np.ndarray, t_ns: int) -> None:
-        """Stand here from now on, whatever was: it is activated."""
+        """Stand still from now on, whatever was before: it is activated."""
         self._take(t_ns, Trajectory(self.joints, np.array([t_ns]), position[None]), None)
         self._own[-1] = True
         self.spare(t_ns)
 
     def spare(self, t_ns: int, until_ns: int = 0) -> None:
-        """The setpoint moves by itself or for others here, which is not judged."""
+        """Do not judge this time: the setpoint moves by itself or for others."""
         self.spared.append((t_ns - 2 * PERIOD_NS, max(t_ns, until_ns) + 2 * PERIOD_NS))
 
     @property
     def exceptions(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Times that are not judged, and those of stops after the clock was set; see judge_path."""
+        """Times that are not judged, and times of stops after the clock was set; see judge_path."""
         return self.spared, self.eased
 
     def shift(self, by_ns: int, t_ns: int) -> None:
-        """Its own clock is set: what it executes is elsewhere in time."""
+        """Its own clock is set: its trajectory moves in time."""
         active, start = self.pieces[-1]
         moved = None if start is None else replace(start, stamp_ns=start.stamp_ns - by_ns)
         self._take(t_ns, replace(active, times_ns=active.times_ns - by_ns), moved)
         self.spare(t_ns)
 
     def accept(self, trajectory: Trajectory, t_ns: int, measured: MotionState) -> bool:
-        """Take a trajectory; False when a real controller would refuse it."""
+        """Take a trajectory; False if a real controller would refuse it."""
         if trajectory.end_ns < t_ns:
             return False
         if trajectory.velocities is not None and trajectory.velocities[-1].any():
@@ -93,7 +93,8 @@ class TrajectoryController:
         return MotionState(t_ns, *trajectory.sample(t_ns, start))
 
     def held(self, t_ns: int) -> np.ndarray | None:
-        """Where it stands at a time by its own will, float64 [D]; None where it executes what it was sent."""
+        """The position that it holds by itself at a time, float64 [D]; None while it executes what it was
+        sent."""
         own = self._own[bisect_right(self.starts, t_ns) - 1]
         return self.state(t_ns).position if own else None
 
@@ -121,7 +122,7 @@ def judge_path(
     spared: list[tuple[int, int]],
     eased: list[tuple[int, int]],
 ) -> list[Broken]:
-    """The worst that a setpoint sampled every 2 ms does to each limit.
+    """The worst violation of each limit by a setpoint sampled every 2 ms.
 
     spared: not judged. eased: a stop that begins on arrival, wherever the controller is then, may have EASED
     times the acceleration, 1.5 times the speed, and leave the range by a hundredth.
@@ -149,7 +150,7 @@ def judge_path(
 def judge_positions(
     ticks: list[tuple[int, np.ndarray]], limits: JointLimits, longest_s: float
 ) -> list[Broken]:
-    """The worst that streamed positions do to each limit; ticks: (time, [D]), no two at one time."""
+    """The worst violation of each limit by streamed positions; ticks: (time, [D]), at different times."""
     if len(ticks) < 3:
         return []
     times, positions = np.array([t for t, _ in ticks]), np.array([p for _, p in ticks])
@@ -169,7 +170,7 @@ def judge_positions(
 def judge_velocities(
     ticks: list[tuple[int, np.ndarray]], velocity: np.ndarray, acceleration: np.ndarray, longest_s: float
 ) -> list[Broken]:
-    """The worst that streamed velocities do; ticks: (time, [D])."""
+    """The worst violation of each limit by streamed velocities; ticks: (time, [D])."""
     if len(ticks) < 2:
         return []
     times, speeds = np.array([t for t, _ in ticks]), np.array([v for _, v in ticks])

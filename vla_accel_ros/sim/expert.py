@@ -1,13 +1,12 @@
-"""A scripted expert that can say what to do from any state, so that it can label states it would never have
-visited.
+"""A scripted expert that can say what to do from any state, so that it can label states it would never visit.
 
-Its goal is a function of the present view alone: the height it wants falls with the distance to the block or
-pad (a funnel), what the gripper should do follows from where the tip and the fingers are. There is no script
-position to lose, so it recovers from pushes, slips and arbitrary starts, and its labels are learnable from
-one image. Only two things are remembered, in Memory: the speed of the command, for smoothness, and that a
-failed grasp is being undone. A label is a rollout: the expert drives a copy of the physics for a chunk's
-length; the robot itself is never touched. A block that moves by itself stands still in the rollout, because
-no single image tells where it is going.
+Its goal is a function of the present view alone: its desired height falls with the distance to the block or
+pad (a funnel), and the gripper command follows from the positions of tip and fingers. There is no position in
+a script to lose, so it recovers from pushes, slips and arbitrary starts, and its labels are learnable from
+one image. It remembers only two things, in Memory: the velocity of the command, for smoothness, and whether
+it is undoing a failed grasp. A label is a rollout: the expert drives a copy of the physics for a chunk's
+length and never touches the robot. A block that moves by itself stands still in the rollout, because no
+single image shows where it is going.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ MAX_LEAD = 0.15  # [rad] the command may run ahead of the measured arm joints
 
 @dataclass
 class Memory:
-    """All the expert remembers.
+    """All that the expert remembers.
 
-    velocity: of the command, in (pan, radius, z, pitch, roll, gripper) [rad/s, m/s].
-    reopening: a grasp closed on nothing, and the fingers are being opened again.
+    velocity: of the command, in (pan, radius, z, pitch, roll, gripper) [rad/s, m/s]. reopening: a grasp
+    closed on nothing, and the fingers are opening again.
     """
 
     velocity: list[float] = field(default_factory=lambda: [0.0] * 6)
@@ -69,14 +68,14 @@ def _ramp(value: float) -> float:
 
 
 def _funnel(distance_m: float, bottom_m: float, top_m: float, mouth_m: float = 0.005) -> float:
-    """Height to keep at this horizontal distance from the goal: down inside the mouth, up by 3 m per m
-    outside."""
+    """Height to keep at this horizontal distance from the goal: bottom_m inside the mouth, 3 m per m higher
+    outside, at most top_m."""
     return min(top_m, bottom_m + 3.0 * max(0.0, distance_m - mouth_m))
 
 
 def _grasp_roll(view: View, block: str, pan: float) -> float:
-    """wrist_roll that puts the fingers on opposite faces: least turned, and of two alike the nearer to the
-    present one."""
+    """wrist_roll that puts the fingers on opposite faces: the smallest turn; between equal ones, the nearer
+    to the present angle."""
     base = pan - view.blocks[block].yaw
     candidates = [base + n * math.pi / 2 for n in range(-3, 4)]
     now = view.joints[4]
@@ -84,9 +83,9 @@ def _grasp_roll(view: View, block: str, pan: float) -> float:
 
 
 def goal(task: Task, view: View, memory: Memory, command: kinematics.Pose) -> Goal:
-    """What the command should move to now. Updates memory.reopening.
+    """The present goal of the command. Updates memory.reopening.
 
-    command: pose of the commanded joints, which leads the measured one by the servos' lag.
+    command: pose of the commanded joints, which leads the measured pose by the servos' lag.
     """
     block = view.blocks[task.block]
     pan, radius = math.atan2(block.y, block.x), math.hypot(block.x, block.y)
@@ -146,7 +145,7 @@ def _grasp(
         memory.reopening = False
     if ((aligned and low < 0.006) or closing) and not memory.reopening:
         return Goal((pan, radius, bottom, 0.0, view.joints[4], GRIPPER_CLOSED), 0.3)
-    # Narrow fingers or a turned wrist would land on the block: stay above until both are right.
+    # Narrow fingers or a turned wrist would land on the block: stay above until both are ready.
     unready = max(_ramp((0.55 - view.gripper) / 0.1), _ramp((abs(view.joints[4] - roll) - 0.15) / 0.2))
     height = max(_funnel(distance, bottom, HOVER_Z), bottom + unready * (HOVER_Z - bottom))
     clear = _ramp(1 - (height - 0.012 - command.z) / 0.03)
@@ -176,7 +175,7 @@ def next_target(
         moved.append(here[i] + memory.velocity[i] * dt_s)
     pan, radius, z, pitch, roll, gripper = moved
     target: tuple[float, ...] = (pan, *kinematics.planar(*_reachable(radius, z, pitch)), roll, gripper)
-    # Near full stretch a slow tip needs a fast elbow: then all joints slow down, and the remembered speed.
+    # Near full stretch a slow tip needs a fast elbow: slow down all joints, and the remembered velocity.
     fastest = max(abs(angle - now) for angle, now in zip(target, command[:5])) / dt_s
     if fastest > JOINT_SPEED:
         share = JOINT_SPEED / fastest
@@ -192,7 +191,7 @@ def _coordinates(joints: Sequence[float]) -> tuple[float, ...]:
 
 
 def _rates(here: tuple[float, ...], wanted: Goal) -> list[float]:
-    """Speed wanted of each coordinate; pan and radius are scaled together, so that the tip moves straight."""
+    """Wanted speed of each coordinate; pan and radius are scaled together, so that the tip moves straight."""
     errors = [target - now for target, now in zip(wanted.coordinates, here)]
     rates = [max(-top, min(top, gain * error)) for gain, error, top in zip(GAIN, errors, SPEED)]
     across = math.hypot(GAIN[0] * errors[0] * here[1], GAIN[1] * errors[1])
@@ -213,7 +212,7 @@ def _reachable(radius: float, z: float, pitch: float) -> tuple[float, float, flo
 
 
 class Expert:
-    """The expert at one robot: `act` drives, `chunk` labels. Neither depends on what the other did."""
+    """The expert at one robot: `act` drives, `chunk` labels. Neither changes the result of the other."""
 
     def __init__(self, robot: SimRobot) -> None:
         self.robot = robot
@@ -233,10 +232,9 @@ class Expert:
         )
 
     def chunk(self, horizon: int = 32, step_dt_s: float = STEP_DT_S) -> np.ndarray:
-        """What the expert would command from here: absolute joint targets, float32 [horizon, 6] rad,
-        step_dt_s apart.
+        """The expert's absolute joint targets from here, float32 [horizon, 6] rad, step_dt_s apart.
 
-        The first is due one step from now. The robot is left exactly as it was.
+        The first is due one step from now. The robot's state does not change.
         """
         robot, data = self.robot, self._data
         data.qpos[:], data.qvel[:], data.ctrl[:] = robot.data.qpos, robot.data.qvel, robot.data.ctrl
@@ -250,7 +248,7 @@ class Expert:
         for row in targets:
             view = View.from_qpos(data.qpos.tolist(), pads)
             target = next_target(robot.task, view, command, memory, step_dt_s)
-            for i in range(steps):  # the ramp of SimRobot.step, at the middle of each coarse step
+            for i in range(steps):  # as the ramp in SimRobot.step, at the middle of each coarse step
                 part = (i + 0.5) / steps
                 data.ctrl[:6] = [a + part * (b - a) for a, b in zip(command, target)]
                 data.ctrl[6] = data.ctrl[5]
@@ -264,7 +262,7 @@ class Expert:
         return targets
 
     def _velocity(self) -> list[float]:
-        """The command's rate in the expert's coordinates, from the robot's command alone."""
+        """The command's velocity in the expert's coordinates, from the robot's command alone."""
         target, rate = self.robot.target, self.robot.target_velocity
         now = _coordinates(target.tolist())
         before = _coordinates((target - STEP_DT_S * rate).tolist())

@@ -1,8 +1,7 @@
-"""Random scenes: where blocks and pads lie, how the arm starts, and the path of a block that is to be
-followed.
+"""Random scenes: positions of blocks and pads, the arm's start, and the path of a block that moves.
 
-Everything is drawn from the generator it is given, so a seed is a scene. Positions keep a clearance in which
-an open gripper can work, and stay inside what both the arm reaches and the front camera sees.
+Everything is drawn from the given generator, so a seed determines a scene. Positions keep a clearance in
+which an open gripper can work, and stay where the arm reaches and the front camera sees.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def anywhere(rng: np.random.Generator) -> tuple[float, float]:
 
 
 def scatter(rng: np.random.Generator, kinds: tuple[str, ...]) -> list[tuple[float, float]]:
-    """One point per kind ("block" or "pad"), pairwise at their clearance. Uniform by rejection."""
+    """One point per kind ("block" or "pad"), pairwise at their clearance. Uniform, by rejection."""
     while True:
         points: list[tuple[float, float]] = []
         for kind in kinds:
@@ -92,9 +91,9 @@ def wander(
     """Path of a slowly moving block, float64 [N, 3] of x, y [m], yaw [rad], one row per step_s, from (x, y,
     yaw).
 
-    The speed is 2-4 cm/s, reached within half a second and lost again in the last; the heading drifts
-    smoothly and turns away from the rim of the working area and from the other blocks. Of several draws the
-    one with most room is taken.
+    The speed is 2-4 cm/s; it rises in the first half second and falls in the last. The heading drifts
+    smoothly and turns away from the rim of the working area and from the other blocks. The draw with the most
+    room of several is taken.
     """
     best, best_room = [], -math.inf
     for _ in range(8):
@@ -136,7 +135,7 @@ def _drift(
 
 
 def _room(x: float, y: float, others: list[tuple[float, float]]) -> float:
-    """How far [m] a block's centre is from leaving the working area or touching another block; negative
+    """Distance [m] of a block's centre from leaving the working area or touching another block; negative
     beyond."""
     low, high = REACH_M
     radius = math.hypot(x, y)

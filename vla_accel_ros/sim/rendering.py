@@ -1,10 +1,10 @@
-"""Chooses how MuJoCo draws without a display: EGL where it works, else OSMesa.
+"""Chooses how MuJoCo draws without a display: EGL if it works, else OSMesa.
 
-MuJoCo reads MUJOCO_GL once, while it is imported, and fails with a stack of ctypes errors when the library is
-absent. So every module of `sim` takes mujoco from here: the choice is made first, by loading the library
-itself, and a machine that has neither gets one sentence that says what to install. A MUJOCO_GL set by the
-user is respected. Mesa and Triton, which comes with torch for CUDA, each bring an LLVM: a process that loads
-Mesa's first ends by a segmentation fault when torch looks for Triton, so Triton is loaded before.
+MuJoCo reads MUJOCO_GL once, when it is imported, and fails with a stack of ctypes errors if the library is
+absent. So every module of `sim` imports mujoco from here. The choice is made first, by loading the library
+itself, and a machine with neither gets one sentence that says what to install. A MUJOCO_GL set by the user is
+respected. Mesa and Triton (which comes with torch for CUDA) each bring their own LLVM. A process that loads
+Mesa's first crashes when torch looks for Triton, so Triton is loaded before.
 """
 
 from __future__ import annotations
@@ -71,16 +71,17 @@ BACKENDS: dict[str, Callable[[], bool]] = {"egl": _egl_works, "osmesa": _osmesa_
 
 
 def choose(backends: dict[str, Callable[[], bool]] | None = None) -> str:
-    """Name of the backend MuJoCo will use: MUJOCO_GL if set, else the first that works, which is then set.
+    """Name of the backend that MuJoCo will use: MUJOCO_GL if set, else the first that works, which is then
+    set.
 
-    Raises NoRenderer, with the fix in its one sentence, when none works.
+    Raises NoRenderer, with the fix in its one sentence, if none works.
     """
     wanted = os.environ.get("MUJOCO_GL", "").lower()
     if sys.platform != "linux":
-        return wanted  # the system's own window library draws off screen too
+        return wanted  # the system's own window library also draws off screen
     known = BACKENDS if backends is None else backends
     if wanted and wanted not in known:
-        return wanted  # glfw, or off: the user's own business
+        return wanted  # glfw, or off: the user's own choice
     for name in (wanted,) if wanted else tuple(known):
         if known[name]():
             os.environ["MUJOCO_GL"] = name
@@ -93,15 +94,14 @@ def choose(backends: dict[str, Callable[[], bool]] | None = None) -> str:
 with contextlib.suppress(ImportError):
     importlib.import_module("triton")
 
-with contextlib.suppress(NoRenderer):  # physics works without OpenGL; open_renderer will say what is missing
+with contextlib.suppress(NoRenderer):  # physics works without OpenGL; open_renderer says what is missing
     choose()
 
 import mujoco  # noqa: E402
 
 
 def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
-    """A renderer [height, width] for this model. Raises NoRenderer with the fix when there is no OpenGL to
-    draw with."""
+    """A renderer [height, width] for this model. Raises NoRenderer, with the fix, if there is no OpenGL."""
     choose()
     renderer = mujoco.Renderer(model, height=height, width=width)
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
@@ -111,7 +111,7 @@ def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Rend
 
 
 def _close(reference: weakref.ref[mujoco.Renderer]) -> None:
-    """Free a renderer before the interpreter takes its modules apart, which OSMesa answers with a
+    """Free a renderer before the interpreter unloads its modules; OSMesa would otherwise print a
     traceback."""
     renderer = reference()
     if renderer is not None:

@@ -1,11 +1,12 @@
 """The simulated robot: MuJoCo physics, two cameras, and the truth about the scene. No ROS, no wall clock.
 
 Time is simulation time, counted in whole physics steps of 1/480 s, so a camera frame (1/30 s) is exactly 16
-steps and two runs with the same seed and commands are identical bit for bit. The scene is stable, grasps
-included, up to steps of 1/60 s; the short step is for the controllers, which run at it, as real ones do.
+steps and two runs with the same seed and commands are identical bit for bit. The scene, including grasps, is
+stable up to steps of 1/60 s; the short step is for the controllers, which run at it, as real ones do.
 Commands reach the servos at every physics step, either as a ramp (`step`) or sampled from a controller
-(`advance`). Pads are drawings: they move with a reset and touch nothing. With a plate there is something to
-be touched, and a force sensor in the wrist; physics runs at half the step then, 960 samples a second.
+(`advance`). Pads are only drawings: they move with a reset and touch nothing. With a plate there is something
+to touch, and a force sensor in the wrist; physics then runs at half the step, and the sensor at 960 samples a
+second.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ STEP_S = 1 / 480
 _SCORE_EVERY = 8  # physics steps: 60 Hz
 _WRENCHES = 960
 _PLATE_M = (0.09, 0.12, 0.005)
-"""Half of its sides."""
+"""Half of each side."""
 _PATH_S = 14.0  # of motion; then the block stands still
 
 
 class Controller(Protocol):
-    """Whatever commands the joints; see sim.controller."""
+    """Anything that commands the joints; see sim.controller."""
 
     def commands(self, times_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Joint positions [M, 6] rad and velocities [M, 6] rad/s due at M simulation times [s]."""
@@ -44,7 +45,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True)
 class Saved:
-    """Everything `SimRobot.restore` needs to continue as if nothing had happened in between."""
+    """Everything that `SimRobot.restore` needs to continue as if nothing had happened in between."""
 
     physics: np.ndarray
     ticks: int
@@ -59,8 +60,7 @@ class SimRobot:
     """One arm on its table.
 
     image_size: (height, width) of both cameras in pixels. plate_m: height of the plate's top over the table
-        [m]; None: there is no plate, and no force sensor. It starts in the scene of the first task and seed
-        0.
+    [m]; None for no plate and no force sensor. It starts in the scene of the first task and seed 0.
     """
 
     def __init__(self, image_size: tuple[int, int] = (224, 224), plate_m: float | None = None) -> None:
@@ -81,7 +81,7 @@ class SimRobot:
 
     @property
     def task(self) -> Task:
-        """What is being scored."""
+        """The task that is being scored."""
         return self._score.task
 
     def reset(self, task: Task | str, seed: int, start: Sequence[float] | None = None) -> None:
@@ -105,8 +105,8 @@ class SimRobot:
         self.set_task(task)
 
     def set_task(self, task: Task | str) -> None:
-        """Change what is asked, in the scene as it is; scoring starts anew, and a block to be followed starts
-        to move."""
+        """Change the task in the present scene; scoring starts anew, and the block of a follow task starts to
+        move."""
         task = Task.parse(task) if isinstance(task, str) else task
         self._score = Score(task, self.time_s)
         self._path = None
@@ -120,7 +120,7 @@ class SimRobot:
         mujoco.mj_fwdPosition(self.model, self.data)
 
     def set_joints(self, joints: Sequence[float]) -> None:
-        """Put the arm here, at rest, and command it to stay. joints: six angles [rad]."""
+        """Put the arm at these angles, six [rad], at rest, and command it to stay."""
         six = np.asarray(joints, dtype=float)
         self.data.qpos[:7] = (*six, six[5])
         self.data.qvel[:7] = 0.0
@@ -137,8 +137,8 @@ class SimRobot:
             self._path = (start, name, path + (np.array((x, y, yaw)) - path[self._path_row()]))
 
     def step(self, targets: np.ndarray, duration_s: float = 1 / 30) -> None:
-        """Ramp the joint command from the last target to `targets` [6] rad over duration_s, and let physics
-        follow."""
+        """Ramp the joint command from the last target to `targets` [6] rad over duration_s while physics
+        runs."""
         targets = np.asarray(targets, dtype=float)
         steps = max(1, round(duration_s / STEP_S))
         start, velocity = self._target, (targets - self._target) / (steps * STEP_S)
@@ -148,7 +148,8 @@ class SimRobot:
         self._target, self._target_velocity = targets.copy(), velocity
 
     def advance(self, to_time_s: float, controller: Controller) -> None:
-        """Run physics to to_time_s, with the controller's command of its instant at every physics step."""
+        """Run physics to to_time_s; at every physics step the controller's command of that instant is
+        applied."""
         steps = np.arange(self._ticks, round(to_time_s / STEP_S))
         if not len(steps):
             return
@@ -185,8 +186,8 @@ class SimRobot:
             self._score.update(self.time_s, self.view())
 
     def wrenches(self) -> list[tuple[float, np.ndarray]]:
-        """What the force sensor has measured since the last call, at most the last second: time [s], and
-        force [N] and torque [Nm], float64 [6], on the hand, in the frame of the hand. Nothing without a
+        """The force sensor's samples since the last call, at most those of the last second: time [s], and
+        force [N] and torque [Nm], float64 [6], on the hand, in the frame of the hand. Empty without a
         plate."""
         taken = list(self._wrenches)
         self._wrenches.clear()
@@ -241,7 +242,7 @@ class SimRobot:
         return self._renderer.render()
 
     def project(self, x: float, y: float, z: float) -> tuple[float, float]:
-        """Where a point of the base frame [m] appears in the front image: (u right, v down), 0..1 inside the
+        """Position of a point of the base frame [m] in the front image: (u right, v down), 0..1 inside the
         image."""
         camera = self.model.camera("front")
         ahead = self.data.cam("front").xmat.reshape(3, 3).T @ (np.array((x, y, z)) - camera.pos)
@@ -259,12 +260,12 @@ class SimRobot:
         )
 
     def restore(self, saved: Saved) -> None:
-        """Return to a saved state; what follows is bit for bit what followed then."""
+        """Return to a saved state; the same commands then give the same results bit for bit."""
         mujoco.mj_setState(self.model, self.data, saved.physics, self._physics_state)
         self._set_pads(saved.pads)
         self._ticks, self._path, self._score = saved.ticks, saved.path, saved.score.copy()
         self._target, self._target_velocity = saved.target.copy(), saved.target_velocity.copy()
-        mujoco.mj_fwdPosition(self.model, self.data)  # derived poses; leaves the solver's warm start alone
+        mujoco.mj_fwdPosition(self.model, self.data)  # derived poses; does not change the solver's warm start
 
     def close(self) -> None:
         """Free the renderer."""
@@ -274,7 +275,7 @@ class SimRobot:
 
 
 def _compile(plate_m: float | None) -> mujoco.MjModel:
-    """The scene, with a plate at this height and a force sensor, or without."""
+    """The scene; with a plate at this height and a force sensor unless plate_m is None."""
     if plate_m is None:
         return mujoco.MjModel.from_xml_path(str(SCENE))
     spec = mujoco.MjSpec.from_file(str(SCENE))

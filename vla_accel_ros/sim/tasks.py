@@ -1,14 +1,14 @@
-"""The three families of instructions: their words, when they have succeeded, and the true answer at any time.
+"""The three families of instructions: their words, their success, and the true answer at any time.
 
     reach   "reach the red block"                  tip within 2.5 cm of the grasp-ready point for 0.3 s; 4 s
-    place   "put the red block on the yellow pad"  centre within the pad's radius, let go, at rest; 10 s
+    place   "put the red block on the yellow pad"  centre within the pad's radius, released, at rest; 10 s
     follow  "follow the red block" (which moves)   tip above it for >= 80 % of the last 3 s of 8 s
 
-The grasp-ready point is 3 cm above the block's top face. Answers are functions of one instant that a viewer
-of the images could give, never of history; the first that holds is the answer:
+The grasp-ready point is 3 cm above the block's top face. An answer depends on one instant that a viewer of
+the images could judge, never on history; the first that holds is the answer:
 
     "holding the red block"    the task's block is between the closed fingers
-    "done"                     reach: tip within 2.5 cm of the grasp-ready point; place: on the pad, let go
+    "done"                     reach: tip within 2.5 cm of the grasp-ready point; place: on the pad, released
     "following the red block"  follow: tip within 3.5 cm of that point horizontally and 2.5 cm vertically
     "moving to the red block"  otherwise
 """
@@ -63,7 +63,7 @@ class Task:
 
     @classmethod
     def parse(cls, text: str) -> Task:
-        """The task these words ask for. Raises ValueError naming the known ones."""
+        """The task that these words ask for. Raises ValueError that names the known ones."""
         found = _BY_INSTRUCTION.get(" ".join(text.lower().replace(".", " ").split()))
         if found is None:
             raise ValueError(
@@ -83,7 +83,7 @@ class Task:
         return across <= 0.035 and abs(up) <= 0.025
 
     def answer(self, view: View) -> str:
-        """What the robot is truly doing at this instant."""
+        """What the robot is truly doing at this instant, in words."""
         if view.held == self.block:
             return f"holding the {self.block} block"
         if self.done(view):
@@ -105,9 +105,9 @@ _BY_INSTRUCTION = {task.instruction: task for task in tasks()}
 
 
 def choose_task(asked: str, seed: int) -> Task:
-    """The task of a family that goes with a seed, or the task of an instruction.
+    """The task of a family that belongs to a seed, or the task of an instruction.
 
-    Raises ValueError, in one sentence, for words that are neither and for a negative seed.
+    Raises ValueError, in one sentence, for unknown words and for a negative seed.
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}: give 0 or more")
@@ -126,7 +126,7 @@ def choose_task(asked: str, seed: int) -> Task:
 class Score:
     """Decides success of one task from a sequence of views; `update` it at a steady rate, 60 Hz in SimRobot.
 
-    success latches for reach and place; for follow it is the judgement over the last FOLLOW_WINDOW_S of the
+    success latches for reach and place; for follow it is decided over the last FOLLOW_WINDOW_S of the
     episode.
     """
 

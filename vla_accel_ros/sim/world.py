@@ -1,10 +1,10 @@
-"""What is true in the scene at one instant, as plain floats: joints, blocks, pads, and what the gripper
+"""The truth about the scene at one instant, as plain floats: joints, blocks, pads, and what the gripper
 holds.
 
-The expert and the scoring both need it hundreds of times per label, so a View is built from one flat copy of
-qpos and holds no arrays. `held` is geometry only (the block lies between closed fingers), not contact forces:
-it is then a function of the configuration alone, the same before and after a save and restore, and visible in
-an image.
+The expert and the scoring need it hundreds of times per label, so a View is built from one flat copy of qpos
+and holds no arrays. `held` uses only geometry (the block lies between closed fingers), not contact forces. It
+is therefore a function of the configuration alone, the same before and after a save and restore, and visible
+in an image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCKS = ("red", "green", "blue")
 PADS = ("yellow", "white")
 BLOCK_HALF_M = 0.02
 PAD_RADIUS_M = 0.045
-READY_HEIGHT_M = 0.05  # of the grasp-ready point above the block's centre: 3 cm above its top face
+READY_HEIGHT_M = 0.05  # height of the grasp-ready point above the block's centre: 3 cm above its top face
 
 
 class BlockPose(NamedTuple):

@@ -1,13 +1,13 @@
-"""`vla inspect PATH` and `vla convert PATH OUT`: what a checkpoint folder is, and one folder of ours from it.
+"""`vla inspect PATH` and `vla convert PATH OUT`: describe a checkpoint folder, and convert it to our own
+format.
 
-Inspecting loads nothing: sizes, cameras, normalisation and what is missing come from the small files and the
-headers of the weights. The skeleton of a contract has everything the model determines filled in; what only
-the robot knows is a placeholder that says so.
+inspect loads no weights: sizes, cameras, normalisation and missing parts come from the small files and the
+headers of the weights. It prints a contract's skeleton with everything that the model determines; what only
+the robot knows is a marked placeholder.
 
-Converting keeps numbers as they are stored, with checksums and where they came from: a policy loaded from OUT
-is the same to the bit. They lie as the engine reads them, and what it computes ahead lies beside them, for
-the steps and dtype that are named; --plain leaves both out, for other tools, and makes a plain folder of a
-converted one.
+convert keeps the stored numbers, with checksums and their source: a policy loaded from OUT equals the
+original bit for bit. Tensors are stored as the engine reads them, with precomputed constants for the named
+steps and dtype. --plain leaves both out, for other tools, and turns a converted folder into a plain one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def inspect(arguments: argparse.Namespace) -> int:
-    """Print; status 1 if something keeps the folder from being loaded."""
+    """Print the description. Returns 1 if something prevents loading."""
     from vla_accel_ros.models.checkpoints.checkpoint import describe
     from vla_accel_ros.models.checkpoints.conversion import verify
     from vla_accel_ros.tools.skeleton import summary, write_skeleton
@@ -66,7 +66,7 @@ def inspect(arguments: argparse.Namespace) -> int:
 
 
 def convert(arguments: argparse.Namespace) -> int:
-    """Convert, and say what was written."""
+    """Convert, and print what was written."""
     from vla_accel_ros.models.checkpoints import conversion
     from vla_accel_ros.models.checkpoints.checkpoint import describe
     from vla_accel_ros.models.checkpoints.progress import Meter

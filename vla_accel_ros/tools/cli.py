@@ -1,8 +1,8 @@
-"""The `vla` command: one subcommand a module, and errors that are one sentence.
+"""The `vla` command: one module for each subcommand, and errors of one sentence.
 
-A module offers `register(subparsers)`, which sets `run`, a function of the parsed arguments that returns the
-exit status; what is heavy it imports when it runs. Wrong arguments and files end with status 2, failures on
-the way with status 1; `--debug` shows where either comes from.
+A module has `register(subparsers)`, which sets `run`, a function from the parsed arguments to the exit
+status; heavy imports happen inside it. Wrong arguments and files exit with status 2, later failures with
+status 1; `--debug` shows the traceback.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ SUBCOMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; returns the exit status. arguments: without the program's name; None for sys.argv."""
+    """Run a subcommand and return the exit status. arguments: without the program's name; None for
+    sys.argv."""
     parser = argparse.ArgumentParser(prog="vla", description="Vision-Language-Action models on ROS 2 robots.")
     subparsers = parser.add_subparsers(
         title="subcommands", required=True, metavar="SUBCOMMAND", dest="subcommand"
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def finish(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
-    """Parse, run, and return the exit status. The parser's default `run` is what runs, here and in bench/."""
+    """Parse the arguments, call their `run` (here or in bench/), and return the exit status."""
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parsed = parser.parse_args(arguments)
     name = " ".join(filter(None, (parser.prog, getattr(parsed, "subcommand", ""))))

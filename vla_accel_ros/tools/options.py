@@ -1,4 +1,4 @@
-"""Options that several subcommands share, so that they read alike."""
+"""Options that several subcommands share."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Run = Callable[[argparse.Namespace], int]
 def subcommand(
     subparsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str, run: Run
 ) -> argparse.ArgumentParser:
-    """A subcommand's parser; `run` gets its arguments and returns the exit status."""
+    """Add and return a subcommand's parser; `run` takes its arguments and returns the exit status."""
     parser = subparsers.add_parser(name, help=what, description=what)
     parser.set_defaults(run=run)
     return parser
 
 
 def contract_option(parser: argparse.ArgumentParser) -> None:
-    """--contract FILE."""
+    """Add --contract FILE."""
     parser.add_argument("--contract", type=Path, help="the robot's contract (default: the simulated arm's)")
 
 
 def model_option(parser: argparse.ArgumentParser) -> None:
-    """--model FOLDER."""
+    """Add --model FOLDER."""
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the bundled policy)")
 
 
 def chosen_contract(arguments: argparse.Namespace) -> Path:
-    """What contract_option was given, or the simulated arm's."""
+    """Return the --contract file, or the simulated arm's contract."""
     return arguments.contract or demo_contract()
 
 
 def chosen_model(arguments: argparse.Namespace) -> Path:
-    """What model_option was given, or the bundled policy. Raises FileNotFoundError if that is not there."""
+    """Return the --model folder, or the bundled policy. Raises FileNotFoundError if that is missing."""
     return arguments.model or demo_model()

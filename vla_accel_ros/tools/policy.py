@@ -1,11 +1,11 @@
-"""`vla policy`: the SROS2 policy of a robot, from its contract.
+"""`vla policy`: makes the SROS2 policy of a robot from its contract.
 
-With SROS2 enforced a process may only do what its policy names. Which topics those are says the contract,
-so the policy is made of it: each node's own topics and services, the cameras, the joints and the controllers.
-`operator` is whoever talks to the robot from a terminal: `vla say`, `vla ask`, `vla doctor`, and the services
-of the nodes. `controllers` is the controllers' end: it hears the commands, which only `trajectory` sends.
+With SROS2 enforced a process may only do what its policy names. The contract determines the topics: each
+node's own topics and services, the cameras, the joints and the controllers. The enclave `operator` covers
+what a person runs in a terminal: `vla say`, `vla ask`, `vla doctor` and calls of the nodes' services. The
+enclave `controllers` receives the commands, which only `trajectory` may send.
 
-The tests compare config/security with this, and this with what the running nodes have.
+The tests compare config/security with this module, and this module with the running nodes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIFECYCLE_NODES = ("inference", "trajectory", "recorder")
 
 @dataclass
 class Rights:
-    """What one node may do; names as in the contract, `~/` its own."""
+    """What one node may do. Names are as in the contract; `~/` is the node's own namespace."""
 
     publish: set[str] = field(default_factory=set)
     subscribe: set[str] = field(default_factory=set)
@@ -57,8 +57,11 @@ class Rights:
 
 
 def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[str, Rights]:
-    """What each node of a robot may do, by its name. sim: with the simulated robot, which is its own cameras
-    and controllers. fleet: for a robot whose chunks a fleet makes (engine: fleet)."""
+    """Return each node's rights by node name.
+
+    sim: include the simulated robot, which provides cameras and controllers itself. fleet: the robot gets its
+    chunks from a fleet (engine: fleet).
+    """
     cameras = {camera.topic for camera in contract.cameras}
     infos = {camera.info for camera in contract.cameras if camera.info}
     joints, commands = contract.joint_states.topic, {each.topic for each in contract.controllers}
@@ -148,7 +151,7 @@ def _add_what_every_node_has(each: Rights, name: str) -> None:
 
 
 def policy(contract: Contract, namespace: str = "", sim: bool = False, fleet: bool = False) -> str:
-    """The policy as XML in the schema of sros2 (version 0.2.0)."""
+    """Return the policy as XML in the schema of sros2 (version 0.2.0)."""
     root = ElementTree.Element("policy", version="0.2.0")
     enclaves = ElementTree.SubElement(root, "enclaves")
     at = "/" + "/".join(filter(None, namespace.split("/")))

@@ -1,4 +1,4 @@
-"""Where a figure comes from: machine, versions and date, for every JSON that is published."""
+"""Machine, versions and date of a measurement, for every published JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("torch", "numpy", "mujoco", "ros-rclpy", "triton", "transformers")
 
 
 def provenance() -> dict[str, Any]:
-    """Keys `machine`, `versions` and `date` (UTC)."""
+    """Return the keys `machine`, `versions` and `date` (UTC)."""
     return {
         "machine": machine(),
         "versions": versions(),
@@ -22,7 +22,7 @@ def provenance() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores and, if there is one, the GPU."""
+    """Return the processor, its cores, the system and, if there is one, the GPU."""
     found: dict[str, Any] = {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -39,7 +39,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python, this package and what it computes with."""
+    """Return the versions of Python, this package and those of PACKAGES that are installed."""
     found = {"python": platform.python_version()}
     for package in ("vla_accel_ros", *PACKAGES):
         try:

@@ -1,4 +1,4 @@
-"""`vla say` and `vla ask`: talk to a running robot from a terminal, and hear what comes of it.
+"""`vla say` and `vla ask`: talk to a running robot from a terminal, and print its reaction.
 
 Status 0: the robot follows the instruction, or has answered. Status 1: it does not, with the reason.
 """
@@ -41,7 +41,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[str, float]:
 
 
 def say(arguments: argparse.Namespace) -> int:
-    """Deliver the instruction, print what becomes of it."""
+    """Deliver the instruction, and print whether the robot moves."""
     from vla_accel_ros.nodes.clients.messenger import Messenger
 
     words, timeout_s = _checked(arguments)
@@ -54,7 +54,7 @@ def say(arguments: argparse.Namespace) -> int:
 
 
 def ask(arguments: argparse.Namespace) -> int:
-    """Deliver the question, print the answer as it grows."""
+    """Deliver the question, and print the answer as it grows."""
     from vla_accel_ros.nodes.clients.messenger import Messenger
 
     words, timeout_s = _checked(arguments)

@@ -1,8 +1,7 @@
-"""What a checkpoint is in words, what of it is prepared for the engine, and the contract of a robot for it
-with placeholders.
+"""Describes a checkpoint in words, and writes a contract with placeholders for a robot that uses it.
 
-The skeleton is a whole contract: it loads as it is, and the model fits it, so that what is changed in it can
-be checked from the first line on. Limits are what the joints did in training, where that is known.
+The skeleton is a whole contract: it loads as it is and the model fits it, so each change can be checked at
+once. Joint limits are the range of the training data where that is known.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ OURS = "# the robot's own"
 
 
 def summary(told: Description) -> str:
-    """Several lines: family, sizes, numbers, cameras and notes."""
+    """Return several lines: family, sizes, weights, chunk, cameras and notes."""
     config, lines = told.config, [f"{told.config.kind} in {told.folder} ({told.format})"]
 
     def line(name: str, text: str) -> None:
@@ -69,7 +68,7 @@ def summary(told: Description) -> str:
 
 
 def prepared(told: Description) -> list[tuple[str, str]]:
-    """(name, text): what is fused and folded and, of a converted folder, its origin."""
+    """Return (name, text) pairs: what is fused and folded and, for a converted folder, its origin."""
     said = provenance_of(told.folder)
     lines = [("fused", _fused(told)), ("folded", _folded(told, said))]
     if said:
@@ -110,7 +109,7 @@ def _origin(said: dict[str, Any]) -> str:
 
 
 def write_skeleton(told: Description) -> str:
-    """A contract in YAML that fits the model, to be completed."""
+    """Return a contract in YAML that fits the model and has placeholders for the robot's values."""
     actions = told.actions.shape[1] or told.state.shape[1]
     twist = told.twist and actions > HAND
     states = told.state.shape[1] or (HAND + actions - HAND if twist else actions) or 1

@@ -1,6 +1,6 @@
-"""Chunks become one trajectory, and new chunks agree with it.
+"""Joins chunks into one trajectory, and makes new chunks agree with it.
 
-buffer: what of a chunk is sent; plausibility: what is checked of any; twist: chunks that move the hand.
-chunk_record: a chunk as bytes. rtc: what a new chunk must agree with, in
-real-time chunking; guidance: when chunks are guided; pace: how fast chunks are made and needed.
+buffer: decides which part of a chunk is sent; plausibility: checks every chunk; twist: chunks of hand
+velocities; chunk_record: a chunk as bytes; rtc: what a new chunk must agree with (real-time chunking);
+guidance: when chunks are guided; pace: how fast chunks are made, and how fast they are needed.
 """

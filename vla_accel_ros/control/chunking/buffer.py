@@ -1,17 +1,17 @@
-"""From chunks to what is sent: past dropped, joined to what is already commanded, limited, bounded in time.
+"""Turns chunks into the trajectory to send: past actions dropped, joined to sent motion, limited, bounded.
 
-Two paths are kept. The *plan* is what the accepted chunk wants, within limits, to its end. The *sent path* is
-what controllers were told, the truth of every hand-over: a kept part of the path before, then the plan for as
-long as its observation may be old, then the shortest stop. So a controller that hears nothing any more brakes
-by itself when the watchdog would have stopped it; it is sent the plan further while chunks stay fresh.
+The buffer keeps two paths. The *plan* is the accepted chunk, within limits, to its end. The *sent path* is
+what the controllers were told: a kept part of the previous path, then the plan until its observation is
+max_age_s old, then the shortest stop. Every new path is joined to it. A controller that hears nothing more
+therefore brakes by itself when the watchdog would have stopped it. While chunks stay fresh, more of the plan
+is sent.
 
-Kept is twice the time that a message takes at most (`lead_s`): a new path repeats the old one to the letter
-until then and begins in the (near) past, so that a controller joins it in the middle, whenever it arrives
-within that time and whatever it interpolates from. Behind it come the chunk's actions that are at least one
-step ahead. Modes: `blend` crosses from the old plan to the new over blend_s; `async` takes the new as soon as
-chunks that differ by 0.01 rad allow without a jerk, in 0.1 s; so does `rtc`, whose chunks agree with the old
-path already (control/chunking/rtc.py); `block` executes a chunk to its execution horizon, and then one that
-was observed after that.
+A message takes `lead_s` at most. A new path repeats the old one exactly for twice that time and begins in the
+(near) past, so a controller can join it in the middle whenever it arrives within that time, whatever it
+interpolates from. The chunk's actions that are due at least one step later follow. Modes: `blend` crosses
+from the old plan to the new one over blend_s; `async` and `rtc` cross in 0.1 s, the shortest time without a
+jerk for chunks that differ by 0.01 rad (chunks of `rtc` already agree with the old path, see rtc.py); `block`
+executes a chunk to its execution horizon, and then accepts one that was observed after that.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 _AHEAD_S = 0.1
 _CROSSING_S = 0.1
 SET_BACK_NS = 20_000_000
-"""A clock that is set back by no more goes on as if it had not been; by more, it is another time."""
+"""A clock that is set back by no more than this goes on as before; a larger step begins a new time."""
 
 
 class TrajectoryBuffer:
     """Holds the commanded path of D joints and turns each chunk into the next trajectory to send.
 
     joints, limits: the chunk's columns and their limits, in ROS units.
-    blend_s: length of the crossing from old to new, `blend` only; no longer than what is left of a chunk.
-    lead_s: how long a sent trajectory may take to reach the controller. It may be set at any time; what was
-    promised to stay, stays.
-    execution_horizon: how many actions of a chunk `block` executes; all when None.
-    max_age_s: this long after the stamp of the newest chunk a sent path begins to brake.
+    blend_s: length of the crossing from the old plan to the new one, `blend` only; no longer than the rest of
+        the chunk.
+    lead_s: how long a sent trajectory may take to reach its controller. It may be set at any time; motion
+        that is already committed stays committed.
+    execution_horizon: number of actions of a chunk that `block` executes; None for all.
+    max_age_s: a sent path begins to brake this long after the stamp of the newest chunk.
 
     Attributes for diagnostics: `counts` (accepted, renewed, past, out_of_order, early, slow, refused,
-    clock_jumps), `latency_s` (of the last chunk, now - stamp) and `report` (of the last limiting). One thread
-    at a time.
+    clock_jumps), `latency_s` (now - stamp of the last chunk) and `report` (of the last limiting). Use it from
+    one thread at a time.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class TrajectoryBuffer:
         self._forget()
 
     def reset(self, position: np.ndarray) -> None:
-        """Forget everything and hold float64 [D] positions: at the start, or when others moved the robot."""
+        """Forget everything and hold float64 [D] positions: at the start, or after others moved the robot."""
         self._path = Trajectory(
             self.joints, np.zeros(1, np.int64), np.reshape(position, (1, -1)), np.zeros((1, len(self.joints)))
         )
@@ -110,16 +111,17 @@ class TrajectoryBuffer:
 
     @property
     def kept_s(self) -> float:
-        """How long after it was computed a new path still is the old one."""
+        """How long a new path still equals the old one, counted from the time at which it was computed."""
         return 2.0 * self.lead_s
 
     @property
     def committed_until_ns(self) -> int | None:
-        """Up to here nothing that was sent will change; None before anything was sent."""
+        """Sent motion does not change before this time; None before anything was sent."""
         return self._committed_ns
 
     def reference(self, t_ns: int) -> tuple[np.ndarray, np.ndarray]:
-        """Position and velocity, float64 [D], commanded at a time; the path before the last is remembered."""
+        """Position and velocity, float64 [D], commanded at a time; reaches back to the path before the
+        last."""
         path = self._commanded()
         if self._before is not None and t_ns < path.start_ns:
             return self._before.sample(t_ns)
@@ -128,13 +130,13 @@ class TrajectoryBuffer:
     def update(
         self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
     ) -> Trajectory | None:
-        """The trajectory to send for this chunk, or None when it changes nothing; `counts` says why.
+        """Returns the trajectory to send for this chunk, or None when it changes nothing; `counts` says why.
 
-        clock_ns: asked when all is computed: a path that took longer than lead_s to compute is not sent, as
-        it would come too late.
+        clock_ns: read when all is computed. A path that took longer than lead_s to compute would arrive too
+        late, so it is not sent.
 
-        Raises ValueError for a chunk that is wrong (not H x D, not finite, from the future). Whatever becomes
-        of the chunk, the motion that was sent goes on.
+        Raises ValueError for an invalid chunk (not H x D, not finite, from the future). The sent motion goes
+        on, whatever becomes of the chunk.
         """
         try:
             self.check(chunk, now_ns)
@@ -173,10 +175,10 @@ class TrajectoryBuffer:
         return self._send(now_ns, commit_ns, chunk.stamp_ns)
 
     def stop(self, now_ns: int, was_ns: int | None = None) -> Trajectory:
-        """Brake as hard as the limits allow, and hold; later chunks are joined to that.
+        """Brake as hard as the limits allow, then hold; later chunks are joined to that.
 
-        was_ns: the present in the time that the path was sent in, when the clock has been set since. The stop
-        is then in the new time and one point to rest at, within limits if it comes within twice lead_s.
+        was_ns: the present in the old time, if the clock was set since the path was sent. The stop is then a
+        single point at rest in the new time, and within limits if it arrives within twice lead_s.
         """
         if was_ns is not None:
             stop = brake_on_arrival(self.joints, self.reference, was_ns, now_ns, self.kept_s, self.limits)
@@ -190,17 +192,19 @@ class TrajectoryBuffer:
         return self._send(now_ns, commit_ns, None)
 
     def adopt(self, path: Trajectory, now_ns: int, commit_ns: int) -> None:
-        """This was sent in place of the path, which it goes on until commit_ns; chunks are joined to it."""
+        """Adopt a path that was sent in place of the buffer's own, and equals it until commit_ns. Later
+        chunks are joined to it."""
         self._before, self._path = self._commanded(), path
         self._plan, self._on_plan_until_ns, self._busy_until_ns = path, path.end_ns, None
         self._now_ns = now_ns if self._now_ns is None else max(self._now_ns, now_ns)
         self._committed_ns = max(commit_ns, self._committed_ns or commit_ns)
 
     def go_to(self, position: np.ndarray, away: np.ndarray, now_ns: int) -> Trajectory:
-        """Come to rest at float64 [D] positions, and hold there; away [D]: from how far off, at most.
+        """Come to rest at float64 [D] positions and hold; away [D]: greatest distance of each joint from
+        there.
 
-        The trajectory is one point in the future, so that a controller goes there from wherever it is: from
-        rest to rest, by one cubic, within the limits of speed and acceleration, also when it comes late.
+        The trajectory is one point in the future, which a controller approaches from wherever it is: one
+        cubic from rest to rest, within the limits of speed and acceleration even if it arrives late.
         """
         end_ns = now_ns + self.rest_to_rest_ns(away)
         self.reset(position)
@@ -209,11 +213,12 @@ class TrajectoryBuffer:
         return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), rest)
 
     def rest_to_rest_ns(self, away: np.ndarray) -> int:
-        """How long a cubic over distances [D] takes within the limits, and a message to come before it."""
+        """Duration of a rest-to-rest cubic over distances [D] within the limits, plus kept_s for the
+        delivery."""
         return math.ceil((rest_to_rest_s(away, self.limits) + self.kept_s) * 1e3) * 1_000_000
 
     def check(self, chunk: Chunk, now_ns: int) -> None:
-        """Raises ValueError for a chunk that is wrong; see `update`."""
+        """Raises ValueError for an invalid chunk; see `update`."""
         actions = np.asarray(chunk.actions)
         if actions.ndim != 2 or actions.shape[0] < 1 or actions.shape[1] != len(self.joints):
             raise ValueError(
@@ -229,8 +234,9 @@ class TrajectoryBuffer:
             )
 
     def _present(self, now_ns: int) -> int:
-        """The time to go on from. A clock that was set back a little gives the last one again; more, and what
-        was commanded last is held: the path's times mean nothing now."""
+        """The time to go on from. If the clock was set back a little, this is the last time again. If it was
+        set back further, the path's times have lost their meaning, and the last commanded position is
+        held."""
         if self._now_ns is None or now_ns >= self._now_ns:
             return now_ns
         if self._now_ns - now_ns <= SET_BACK_NS:
@@ -240,14 +246,14 @@ class TrajectoryBuffer:
         return now_ns
 
     def _commit_ns(self, now_ns: int) -> int:
-        """Until when a path that is sent now must be the one before."""
+        """A path that is sent now must equal the previous one until this time."""
         return max(now_ns + round(self.kept_s * 1e9), self._committed_ns or now_ns)
 
     def _join(
         self, commit_ns: int, state: tuple[np.ndarray, np.ndarray], times_ns: np.ndarray, actions: np.ndarray
     ) -> Knots:
-        """The old plan crossed into the actions, with velocities and an end at rest; the first is the state
-        [D] at commit_ns."""
+        """Knots that cross from the old plan to the actions and end at rest; the first knot is the state [D]
+        at commit_ns."""
         on_plan = self._plan is not None and commit_ns <= self._on_plan_until_ns
         old = self._plan if on_plan and self._plan is not None else self._commanded()
         blend_ns = min(self._blend_ns, int(times_ns[-1]) - commit_ns)
@@ -265,7 +271,7 @@ class TrajectoryBuffer:
         return self._end_at_rest(times, positions, velocities)
 
     def _end_at_rest(self, times: np.ndarray, positions: np.ndarray, velocities: np.ndarray) -> Knots:
-        """Rest at the last action where a joint can brake on the way to it, else brake after it."""
+        """Rest at the last action where a joint can brake on the way to it; otherwise brake after it."""
         v, h, limits = velocities[-2], (times[-1] - times[-2]) * 1e-9, self.limits
         needed = hardest(positions[-2], v, positions[-1], np.zeros_like(v), h)
         fastest = np.minimum(np.maximum(velocities[-1], -limits.velocity), limits.velocity)
@@ -280,28 +286,29 @@ class TrajectoryBuffer:
         )
 
     def _renew(self, stamp_ns: int, now_ns: int) -> Trajectory | None:
-        """More of the plan, because a chunk shows that observations are fresh; None when there is none."""
+        """Send more of the plan, because a chunk shows that observations are fresh; None if there is no
+        more."""
         if self._max_age_ns is None or self._plan is None or self._now_ns is None:
             return None
         until_ns = min(stamp_ns + self._max_age_ns, self._plan.end_ns)
         if until_ns <= self._on_plan_until_ns:
             return None
         commit_ns = self._commit_ns(now_ns)
-        if commit_ns > self._on_plan_until_ns:  # it brakes already: the rest of the plan is void
+        if commit_ns > self._on_plan_until_ns:  # it brakes already: drop the rest of the plan
             self._plan, self._busy_until_ns = self._path, self._commanded().end_ns
             return None
         self.counts["renewed"] += 1
         return self._send(now_ns, commit_ns, stamp_ns)
 
     def _kept(self, now_ns: int, commit_ns: int, after: Trajectory) -> Trajectory:
-        """The sent path from now on until commit_ns, and then `after`."""
+        """The sent path from now_ns to commit_ns, followed by `after`."""
         old = self._commanded()
         first, end = old.times_ns.searchsorted(now_ns, side="right"), old.times_ns.searchsorted(commit_ns)
-        inner = slice(first, end)  # the last of all is at rest
+        inner = slice(first, end)  # the path's last point is at rest
         ends_ns = np.array([now_ns, commit_ns])
         position, velocity = old.sample(ends_ns)
-        begin = int(now_ns < commit_ns)  # 0: they are one
-        last = 1 + int(commit_ns < after.start_ns)  # 1: the next begins there
+        begin = int(now_ns < commit_ns)  # 0 if both times are the same
+        last = 1 + int(commit_ns < after.start_ns)  # 1 if `after` begins at commit_ns
         return trusted(
             self.joints,
             np.concatenate([ends_ns[:begin], old.times_ns[inner], ends_ns[1:last], after.times_ns]),
@@ -310,7 +317,8 @@ class TrajectoryBuffer:
         )
 
     def _send(self, now_ns: int, commit_ns: int, stamp_ns: int | None) -> Trajectory:
-        """The plan from now on becomes the sent path, while an observation of stamp_ns is not too old."""
+        """Make the plan from now on the sent path, with a stop from where an observation of stamp_ns is too
+        old."""
         plan, old = self._plan, self._commanded()
         assert plan is not None
         plan = plan.since(now_ns)

@@ -1,9 +1,9 @@
 """A chunk in ROS units as bytes, for the shared memory between inference and trajectory.
 
-A record is a fixed head, who wrote it, the joints' names, the actions and the sizes of their last updates. It
-has what moves the robot; what a chunk can be computed again from (its joints, what it agreed with) is in the
-messages alone, which are what is recorded. A record is another process's, so nothing of it is believed: its
-lengths are compared before anything is read, and each refusal is one sentence.
+A record holds a fixed header, the writer's name, the joint names, the actions and the magnitudes of their
+last updates. That is what moves the robot. What it takes to compute the chunk again (its joints, its
+agreement) is only in the messages, which are recorded. Another process wrote the record, so the reader trusts
+nothing in it: it compares all lengths before it reads anything, and refuses with one sentence.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _U64 = 2**64
 
 
 class ChunkWriter:
-    """Makes records of chunks. joints: of their columns, D. writer: the node that makes them.
+    """Makes records of chunks. joints: names of their D columns. writer: the node that makes them.
 
-    most_bytes: of any record. Raises ValueError for names that are too long.
+    Attribute `most_bytes`: upper bound on the size of a record. Raises ValueError for names that are too
+    long.
     """
 
     def __init__(self, joints: tuple[str, ...], writer: str) -> None:
@@ -41,7 +42,7 @@ class ChunkWriter:
         self.most_bytes = _HEAD.size + words + 4 * MOST_ACTIONS * (self._columns + 1)
 
     def record(self, chunk: Chunk, actions: np.ndarray, inference_s: float = 0.0) -> bytes:
-        """A chunk's bytes. actions: float [H, D], the chunk's in ROS units."""
+        """Returns a chunk's bytes. actions: float [H, D], the chunk's actions in ROS units."""
         actions = np.ascontiguousarray(actions, dtype=np.float32)
         magnitudes = np.ascontiguousarray(chunk.update_magnitudes, dtype=np.float32)
         head = _HEAD.pack(
@@ -53,17 +54,19 @@ class ChunkWriter:
 
 
 class ChunkReader:
-    """Reads records for a robot of these joints. Attribute `writer`: the node of the last record that was
-    read, empty before."""
+    """Reads records for a robot with these joints. Attribute `writer`: the node that wrote the last record,
+    empty before the first."""
 
     def __init__(self, joints: tuple[str, ...]) -> None:
         self._joints, self.writer = joints, ""
         self._words, self._names = b"", tuple[str, ...]()
 
     def chunk(self, data: bytes) -> Chunk:
-        """The Chunk of a record, its columns in the order of the robot's joints; its arrays are read-only.
+        """Decodes a record into a Chunk whose columns are in the order of the robot's joints; its arrays are
+        read-only.
 
-        Raises ValueError, in one sentence, for what is no record of this version, and as `checked` does.
+        Raises ValueError, in one sentence, if the data is not a record of this version, and as `checked`
+        does.
         """
         if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
             raise ValueError(f"the chunk slot has {len(data)} bytes that are no chunk: restart its writer")
@@ -93,7 +96,7 @@ class ChunkReader:
         return checked(who, received, self._joints)
 
     def _read_words(self, words: bytes, writer: int, who: str) -> None:
-        """The names, which are the same in nearly every record."""
+        """Decode the names, which are the same in nearly every record."""
         if words == self._words:
             return
         try:

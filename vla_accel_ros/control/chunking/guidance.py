@@ -1,8 +1,9 @@
-"""When chunks are guided: as the side that executes them says, so that it is configured there alone.
+"""Decides when chunks are guided, by what the executing side says, so that it is configured only there.
 
 Guidance is right only for a robot that executes chunks as they are (mode `rtc`), and only while it does. The
-trajectory node tells both, and how late a chunk takes over there. Without its word nothing is guided, unless
-`always`, for an executor that tells nothing; a choice that contradicts what it tells is said in a sentence.
+trajectory node reports both, and how late a chunk takes effect there. Without its report nothing is guided,
+unless `always` is set for an executor that reports nothing. `conflict` says when a setting contradicts the
+report.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ WANTED: tuple[Wanted, ...] = ("auto", "always", "never")
 
 @dataclass(frozen=True)
 class Execution:
-    """What the side that executes chunks tells of itself.
+    """What the side that executes chunks reports about itself.
 
-    state: "running" while chunks move the robot, otherwise why they do not, in a word. mode: how they follow
-    each other. lead_s: how long after its arrival a chunk changes the motion. beginning: another number, and
-    the motion did not go on but began anew.
+    state: "running" while chunks move the robot, else one word that says why not. mode: how chunks follow
+    each other. lead_s: how long after its arrival a chunk changes the motion. beginning: changes when motion
+    started anew instead of going on.
     """
 
     state: str
@@ -32,11 +33,11 @@ class Execution:
 
 
 class Guiding:
-    """Turns guidance on and off by what is told. Calls may come from any one thread.
+    """Turns guidance on and off by what the executing side reports. Use it from one thread at a time.
 
-    chunking: its settings' delivery_s is to the other side, whose lead_s comes on top.
-    wanted: auto guides when the other side's mode is rtc; always does so also when it tells nothing.
-    unguided: why chunks of this engine cannot be guided, in a word; empty: they can.
+    chunking: its settings' delivery_s covers the way to the other side; that side's lead_s is added. wanted:
+    auto guides when the other side's mode is rtc; always guides also when it reports nothing. unguided: a
+    word that says why chunks of this engine cannot be guided; empty if they can.
     """
 
     def __init__(self, chunking: RealTimeChunking, wanted: Wanted = "auto", unguided: str = "") -> None:
@@ -52,7 +53,7 @@ class Guiding:
         self.restart()
 
     def restart(self) -> None:
-        """Agree with nothing computed so far; what the other side told last still holds."""
+        """Agree with no chunk computed so far; the other side's last report still holds."""
         told, why_not = self._told, self.why_not
         if why_not:
             self.chunking.pause(why_not)
@@ -60,7 +61,7 @@ class Guiding:
             self.chunking.resume(0.0 if told is None else told.lead_s)
 
     def told(self, execution: Execution) -> bool:
-        """Take what the other side tells of itself; returns whether that is something else than before."""
+        """Take a report of the other side; returns whether it differs from the one before."""
         before, self._told = self._told, execution
         if execution == before:
             return False
@@ -72,7 +73,7 @@ class Guiding:
 
     @property
     def why_not(self) -> str:
-        """Why chunks are not guided, in a word or two; empty when they are."""
+        """Why chunks are not guided, in one or two words; empty when they are."""
         told = self._told
         if self._wanted == "never" or self._unguided:
             return self._unguided or "never"
@@ -84,7 +85,7 @@ class Guiding:
 
     @property
     def conflict(self) -> str:
-        """A sentence when the choice contradicts what the other side tells, else empty."""
+        """A sentence if the setting contradicts the other side's report, else empty."""
         mode = self._told.mode if self._told is not None else None
         if mode == "rtc" and self._unguided:
             return (

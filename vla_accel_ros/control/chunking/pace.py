@@ -1,11 +1,11 @@
 """How fast chunks are made, and how fast the contract needs them.
 
-A chunk moves the robot until the observation behind it is A = chunk.max_age_s old. A chunk comes L after its
-images were taken, and the next one, of images taken T later, comes T + L after them. So the motion goes on
-without a stop only if T + L <= A: the contract needs 1 / (A - L) chunks a second, and where L >= A no pace is
-enough. T is the time that the model takes with images at hand, so that a slow camera is not a slow model; L
-counts from the stamp, with all that lies between. Chunks of images that were acted on already renew nothing
-and do not count. Time is given, never read.
+A chunk moves the robot until its observation is A = chunk.max_age_s old. A chunk arrives L after its images
+were taken. If the next images are taken T later, the next chunk arrives T + L after the first images. Motion
+goes on without a stop only if T + L <= A, so the contract needs 1 / (A - L) chunks a second; where L >= A no
+pace is enough. T is the model's own time with images at hand, so that a slow camera does not count as a slow
+model. L counts from the stamp and includes everything in between. A second chunk from the same images renews
+nothing and does not count. Times are given, never read.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class _Made(NamedTuple):
 
 
 class ChunkPace:
-    """The pace of one model. Any threads.
+    """The pace of one model. Safe to use from several threads.
 
-    max_age_s: of a chunk's observation, by the contract. most_hz: more is not asked of the model.
+    max_age_s: age limit of a chunk's observation, from the contract. most_hz: the most that is asked of the
+    model.
     """
 
     def __init__(self, max_age_s: float, most_hz: float = math.inf) -> None:
@@ -38,24 +39,24 @@ class ChunkPace:
         self.clear()
 
     def expect(self, work_s: float, latency_s: float) -> None:
-        """What counts while nothing was measured. work_s: from images at hand to the chunk; latency_s: from
-        their capture."""
+        """Set the values that count until something was measured. work_s: from images at hand to the chunk;
+        latency_s: from their capture to the chunk."""
         self._expected = work_s, latency_s
 
     def clear(self) -> None:
-        """Forget what was measured, as at activation and after a clock jump."""
+        """Forget the measurements: at activation and after a clock jump."""
         with self._lock:
             self._made: deque[_Made] = deque()
-            self._taken: dict[int, int] = {}  # when images were taken to work on, by their stamp
+            self._taken: dict[int, int] = {}  # stamp of the images -> when the model took them
             self._stamp_ns: int | None = None
 
     def observed(self, stamp_ns: int, now_ns: int) -> None:
-        """The model begins on images of that stamp."""
+        """The model begins to work on images with this stamp."""
         with self._lock:
             self._taken[stamp_ns] = now_ns
 
     def made(self, stamp_ns: int, now_ns: int) -> None:
-        """There is a chunk of images of that stamp."""
+        """The chunk for images with this stamp is complete."""
         with self._lock:
             taken_ns = self._taken.get(stamp_ns)
             self._taken = {stamp: at for stamp, at in self._taken.items() if stamp > stamp_ns}
@@ -66,8 +67,8 @@ class ChunkPace:
             self._made.append(_Made(now_ns, (now_ns - began_ns) * 1e-9, (now_ns - stamp_ns) * 1e-9))
 
     def per_s(self, now_ns: int) -> tuple[float, float]:
-        """Chunks/s that the model makes, and that the contract needs; 0 where not known, and infinite where
-        no pace is enough."""
+        """Chunks/s that the model makes, and that the contract needs. Both are 0 while unknown; the second is
+        infinite where no pace is enough."""
         with self._lock:
             work_s, latency_s = self._times(now_ns)
         if math.isnan(work_s):
@@ -77,7 +78,8 @@ class ChunkPace:
         return made, 1.0 / left_s if left_s > 0.0 else math.inf
 
     def _times(self, now_ns: int) -> tuple[float, float]:
-        """Usual work and latency in seconds; a chunk that takes longer than usual counts as it is."""
+        """Median work and 90th-percentile latency in seconds. A chunk that is overdue counts with its time so
+        far."""
         while self._made and not 0 <= now_ns - self._made[0].at_ns <= WINDOW_S * 1e9:
             self._made.popleft()
         if self._made:
@@ -96,7 +98,7 @@ class ChunkPace:
 
 
 def _quantile(values: list[float], q: float) -> float:
-    """Of a few dozen values; told twenty times a second, for which numpy's takes too long."""
+    """Quantile of a few dozen values. It is computed twenty times a second, for which numpy's is too slow."""
     values.sort()
     place = q * (len(values) - 1)
     before = int(place)

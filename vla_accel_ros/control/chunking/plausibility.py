@@ -1,14 +1,14 @@
-"""What is checked of a chunk, wherever it comes from. Nobody should follow one that has another shape than it
-says, too much motion, or motion that makes no sense.
+"""Checks every chunk, wherever it comes from: its shape, the amount of motion, and whether the motion makes
+sense.
 
-Blending, limiting and sending take time in proportion to the number of actions, and a chunk is somebody
-else's message: one of 48 kB that asks for hours of motion must not keep a robot from being stopped. Whatever
-takes chunks in asks `check_chunk_size` first, before it looks at a single number of them.
+Blending, limiting and sending take time in proportion to the number of actions, and a chunk is another
+process's message. A message of 48 kB that asks for hours of motion must not keep a robot from being stopped.
+Every reader of chunks therefore calls `check_chunk_size` before it looks at a single number.
 
-Limiting a chunk of nonsense would drive the robot to the ends of its joints, smoothly. What is only beyond a
-limit is ordinary and limited: policies overshoot, ask for a bit more than the motors give, and begin where
-they believe the robot to be. What is refused is beyond that by a factor: a checkpoint of another robot, wrong
-units, a broken publisher.
+Limiting alone would drive the robot smoothly to the ends of its joints on a meaningless chunk. Targets that
+are only slightly beyond a limit are ordinary, and get limited: policies overshoot, ask for a bit more than
+the motors give, and begin where they believe the robot to be. Targets that are beyond it by a factor are
+refused: a checkpoint of another robot, wrong units, a broken publisher.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LONGEST_STEP_S = 1.0
 BEYOND = 0.25
 """How far outside its range a target may be, as a share of the range."""
 TOO_FAST = 5.0
-"""How much faster than its motor a joint may be asked to go from action to action."""
+"""How many times faster than its velocity limit a joint may be asked to move between two actions."""
 _LEAST_STEP = 0.1
 
 
 def check_chunk_size(what: str, actions: int, joints: int, step_dt_s: float) -> None:
-    """Refuse a chunk of `actions` rows and `joints` columns, `step_dt_s` seconds apart, that is too much:
-    ValueError, in one sentence that begins with `what`."""
+    """Raises ValueError, in one sentence that begins with `what`, if a chunk of `actions` rows and `joints`
+    columns, `step_dt_s` seconds apart, is too large."""
     if actions > MOST_ACTIONS:
         raise ValueError(f"{what} has {actions} actions: send at most {MOST_ACTIONS}")
     if joints > MOST_JOINTS:
@@ -66,9 +66,9 @@ class Received:
 
 
 def checked(who: str, got: Received, joints: tuple[str, ...]) -> Chunk:
-    """The Chunk of what was received, its columns in the order of `joints`.
+    """Returns the Chunk for received data, its columns in the order of `joints`.
 
-    Raises ValueError, in one sentence that begins with `who`, when it is more than check_chunk_size allows,
+    Raises ValueError, in one sentence that begins with `who`, if it is larger than check_chunk_size allows,
     its shape does not fit the numbers, a joint is missing, or an action is not finite.
     """
     horizon, columns = got.horizon, got.columns
@@ -109,9 +109,10 @@ def checked(who: str, got: Received, joints: tuple[str, ...]) -> Chunk:
 def nonsense(
     actions: np.ndarray, step_dt_s: float, joints: tuple[str, ...], limits: JointLimits, flips: np.ndarray
 ) -> str:
-    """Why a chunk's targets, float [H, D] in ROS units, are refused, a sentence; empty when they are not.
+    """Returns one sentence that says why a chunk's targets, float [H, D] in ROS units, are refused; empty if
+    they are not.
 
-    flips: bool [D], joints that may be asked to go from end to end at once, as grippers are.
+    flips: bool [D], joints that may be asked to go from end to end at once, such as grippers.
     """
     actions = np.asarray(actions, dtype=np.float64)
     span = limits.upper - limits.lower

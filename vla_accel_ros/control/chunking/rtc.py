@@ -1,14 +1,14 @@
-"""Real-time chunking in the loop: each new chunk is made to agree with the one that the robot is executing.
+"""Real-time chunking in the loop: makes each new chunk agree with the one that the robot is executing.
 
-While a chunk is computed the robot goes on with the one before, so the leading actions of the new one are
-past before it comes. They are held to what is executed meanwhile, and the few after them more and more
-loosely, so the new chunk continues the old motion by construction and needs no crossfade (Black et al., 2025,
-"Real-time execution of action chunking flow policies"); a policy that was trained for it is simply given
-them. How many are past is measured on every chunk, never assumed: the longest of the last few delays, because
-a mask that is too short breaks the motion and one that is a step too long only answers a step later. There is
-nothing to agree with at first, after another instruction, and while the robot does not execute what it is
-sent. Of a further chunk from the same frame more is past than of the first: what its frame's age is as it
-begins, and the longest time that chunks took.
+The robot executes the previous chunk while the next one is computed, so the leading actions of the new chunk
+are past when it arrives. Guidance holds them to what is executed meanwhile, and the next few more and more
+loosely, so the new chunk continues the old motion and needs no crossfade (Black et al., 2025, "Real-time
+execution of action chunking flow policies"). A policy that was trained for this gets those actions as input
+instead. The number of past actions comes from the longest of the last few measured delays: too short a mask
+breaks the motion, one that is a step too long only reacts a step later. There is nothing to agree with for
+the first chunk, after a new instruction, and while the robot does not execute its chunks. A further chunk
+from the same frame has more past actions: its delay is the frame's age at its start plus the longest
+computing time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.types import Agreement, Chunk
 
-if TYPE_CHECKING:  # the engine is only called, so that control stays free of torch
+if TYPE_CHECKING:  # the engine is only called; control stays free of torch
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.kv.pool import Prefix
 
@@ -38,18 +38,18 @@ SCHEDULES: dict[Mask, str] = {"hard": "ONES", "linear": "LINEAR", "exponential":
 
 @dataclass(frozen=True)
 class RtcSettings:
-    """How a new chunk agrees with the old.
+    """How a new chunk agrees with the previous one.
 
-    mask: weights of the actions after the delay, over the mask's horizon: full (hard), or falling to none.
-    mask_horizon: how many actions after the delay must agree at all. Guidance corrects an action at every
-        denoising step, so that a weight of 0.3 keeps 70 to 80 % of the old plan (models.flow.rtc.kept): a
-        longer mask is smoother, and slower to answer to what has changed in the scene.
+    mask: weights of the actions after the delay, over the mask's horizon: full (hard), or falling to zero.
+    mask_horizon: how many actions after the delay must agree. Guidance corrects an action at every denoising
+        step, so a weight of 0.3 keeps 70 to 80 % of the old plan (models.flow.rtc.kept). A longer mask is
+        smoother, but reacts later to changes in the scene.
     delivery_s: from a finished chunk to the first motion that it can change (transport, and the lead of the
         trajectory buffer).
-    window: how many of the last delays the longest is taken of.
-    method: guidance, which any policy takes; or trained, for a policy trained to be given what is executed
-        meanwhile (models.flow.committed): the chunk then begins with exactly that, no mask is needed, and it
-        costs nothing. While the delay is longer than it was trained for, its chunks are guided.
+    window: number of recent delays whose longest counts.
+    method: "guidance" works with any policy. "trained" is for a policy that takes the actions executed
+        meanwhile as input (models.flow.committed): its chunk begins with exactly those, which needs no mask
+        and costs nothing. A chunk whose delay is longer than the policy was trained for is guided.
     """
 
     mask: Mask = "exponential"
@@ -72,7 +72,8 @@ class RtcSettings:
 
 
 class _Begun(NamedTuple):
-    """A request as it began. again: its frame had a chunk before."""
+    """A request when it began. age: how often agreement was reset before. again: its frame already had a
+    chunk."""
 
     age: int
     now_ns: int
@@ -85,14 +86,14 @@ class _Executing(NamedTuple):
 
 
 class RealTimeChunking:
-    """Makes each chunk agree with the last one that was made: `begin` and `made` frame every action request,
-    of which several may be unfinished. Safe to use from several threads.
+    """Makes each chunk agree with the last one. Call `begin` when an action request starts and `made` when
+    its chunk is computed; several requests may be unfinished. Safe to use from several threads.
 
-    engine: computes the chunks. clock_ns: the ROS clock that observations are stamped by.
-    jacobian: see models.flow.rtc.
+    engine: computes the chunks. clock_ns: the ROS clock that stamps the observations. jacobian: see
+    models.flow.rtc.
 
-    Attributes for diagnostics: `counts` (guided or trained, and what was neither: first, instruction,
-    embodiment, no_overlap, clock_jumps, and what it was paused for).
+    Attributes for diagnostics: `counts` (guided or trained; and why a chunk was neither: first, instruction,
+    embodiment, no_overlap, clock_jumps, or the reason for a pause).
     """
 
     def __init__(
@@ -110,9 +111,9 @@ class RealTimeChunking:
         self.settings, self.counts = settings, Counter[str]()
         self._engine, self._clock_ns, self._jacobian = engine, clock_ns, jacobian
         self._delivery_s = settings.delivery_s
-        self._ages_s: tuple[float, ...] = ()  # replaced, never changed: others read it
-        self._took_s: tuple[float, ...] = ()  # from a chunk's beginning to its end
-        self._newest_ns: int | None = None  # the frame that a chunk was begun on last
+        self._ages_s: tuple[float, ...] = ()  # replaced, never changed, so that other threads may read it
+        self._took_s: tuple[float, ...] = ()  # computing times of the last chunks
+        self._newest_ns: int | None = None  # stamp of the frame that the last chunk was begun on
         self._lock = threading.Lock()
         self._previous: _Executing | None = None
         self._paused = ""
@@ -121,17 +122,17 @@ class RealTimeChunking:
 
     @property
     def delay_s(self) -> float | None:
-        """From an image to the motion it changes: the longest of the last frames' first chunks; None before
-        one."""
+        """Longest recent time from an image to the motion that it changes, over first chunks of frames; None
+        before the first."""
         ages_s = self._ages_s
         return max(ages_s) + self._delivery_s if ages_s else None
 
     def delay_steps(self, step_dt_s: float) -> int | None:
-        """How many leading actions of a chunk are past by then; None before the first chunk."""
+        """Number of leading actions of a chunk that are past after delay_s; None before the first chunk."""
         return _steps(self.delay_s, step_dt_s)
 
     def begin(self, request: Request) -> None:
-        """Make an action request agree with the chunk that is being executed, if there is one."""
+        """Make an action request agree with the executing chunk, if there is one."""
         stamp_ns, now_ns = request.frame.stamp_ns, self._clock_ns()
         with self._lock:
             begun = _Begun(self._age, now_ns, again=stamp_ns == self._newest_ns)
@@ -143,8 +144,8 @@ class RealTimeChunking:
             self.counts["trained" if request.agreement.method == "trained" else "guided"] += 1
 
     def committed(self, stamp_ns: int) -> int | None:
-        """How many leading actions of a further chunk from the frame of that stamp would be past when it
-        came, if it began now; None while there is nothing that it could agree with."""
+        """If a further chunk from the frame with this stamp began now, this many of its leading actions would
+        be past on arrival; None if there is no chunk to agree with."""
         age_ns = self._clock_ns() - stamp_ns
         with self._lock:
             previous, delay_s = self._previous, self._again_s(age_ns)
@@ -155,7 +156,7 @@ class RealTimeChunking:
             return _steps(delay_s, previous.chunk.step_dt_s)
 
     def made(self, request: Request) -> None:
-        """The chunk of a request that was begun here was computed."""
+        """The chunk of a request that was begun here is computed."""
         chunk, agreement = request.result, request.agreement
         assert isinstance(chunk, Chunk)
         committed = None if agreement is None else agreement.actions[: agreement.delay]
@@ -167,7 +168,7 @@ class RealTimeChunking:
                 self._previous = _Executing(_behind(committed, chunk), request.instruction)
 
     def act(self, prefix: Prefix, state: np.ndarray | None = None, noise: np.ndarray | None = None) -> Chunk:
-        """A chunk from a prefix, as Engine.act, that goes on from the chunk that is being executed."""
+        """Computes a chunk from a prefix, as Engine.act does, that continues the executing chunk."""
         request = Request(ACT, prefix.robot, prefix=prefix, state=state, noise=noise, on_begin=self.begin)
         scheduler = self._engine.scheduler
         self.made(scheduler.wait(scheduler.submit(request)))
@@ -175,34 +176,34 @@ class RealTimeChunking:
         return request.result
 
     def forget(self) -> None:
-        """Agree with nothing that was made so far: the robot was moved, or the scene is another."""
+        """Agree with no chunk made so far, because the robot was moved or the scene changed."""
         with self._lock:
             self._previous, self._age = None, self._age + 1
 
     def pause(self, why: str = "paused") -> None:
-        """The robot does not execute chunks, or not as they are: guide none of them until `resume`.
+        """Guide no chunk until `resume`, because the robot does not execute chunks, or not as they are.
 
-        why: what they are counted as.
+        why: the key in `counts` for these chunks.
         """
         with self._lock:
             self._paused, self._previous, self._age = why, None, self._age + 1
 
     def resume(self, lead_s: float = 0.0) -> None:
-        """The robot executes chunks again; the next one is free.
+        """The robot executes chunks again; the next one is not guided.
 
-        lead_s: how long after its delivery a chunk changes the motion, where the settings do not have it.
+        lead_s: how long after its delivery a chunk changes the motion, on top of the settings' delivery_s.
         """
         with self._lock:
             self._paused, self._previous, self._age = "", None, self._age + 1
             self._delivery_s = self.settings.delivery_s + lead_s
 
     def lead(self, lead_s: float) -> None:
-        """Chunks change the motion this long after their delivery from now on; see `resume`."""
+        """From now on a chunk changes the motion this long after its delivery; see `resume`."""
         with self._lock:
             self._delivery_s = self.settings.delivery_s + lead_s
 
     def _again_s(self, age_ns: int) -> float | None:
-        """As delay_s, of a further chunk from a frame that is so old; None before the first chunk."""
+        """The delay of a further chunk from a frame of this age; None before the first chunk."""
         return age_ns * 1e-9 + max(self._took_s) + self._delivery_s if self._took_s else None
 
     def _agreement(self, previous: Chunk, stamp_ns: int, delay_s: float | None) -> Agreement:
@@ -220,7 +221,8 @@ class RealTimeChunking:
         )
 
     def _agreeing(self, prefix: Prefix, delay_s: float | None) -> Chunk | None:
-        """The chunk that the next one must agree with; None, and counted why, when there is none."""
+        """The chunk that the next one must agree with. If there is none, returns None and counts the
+        reason."""
         previous = self._previous
         if previous is None:
             why = self._paused or "first"
@@ -239,13 +241,13 @@ class RealTimeChunking:
         return None
 
     def _overlaps(self, chunk: Chunk, stamp_ns: int, delay_s: float | None) -> bool:
-        """Whether the robot still executes `chunk` when one observed at stamp_ns comes to it."""
+        """Whether the robot still executes `chunk` when one observed at stamp_ns arrives."""
         delay = _steps(delay_s, chunk.step_dt_s)
         passed = (stamp_ns - chunk.stamp_ns) / (chunk.step_dt_s * 1e9)
         return delay is not None and passed + max(delay, 1) <= chunk.executed
 
     def _measure(self, now_ns: int, begun: _Begun, stamp_ns: int) -> None:
-        """A chunk was made. What a further chunk of a frame took does not count for those of a new one."""
+        """Measure the delay of a finished chunk. A further chunk of a frame does not count for delay_s."""
         age_ns, took_ns = now_ns - stamp_ns, now_ns - begun.now_ns
         if min(age_ns, took_ns) < 0:  # the clock was set back while the chunk was computed
             self._ages_s = self._took_s = ()
@@ -261,16 +263,16 @@ def _steps(delay_s: float | None, step_dt_s: float) -> int | None:
 
 
 def _of_embodiment(chunk: Chunk, prefix: Prefix) -> bool:
-    """Whether the robot of a frame still counts its actions as it did in a chunk."""
+    """Whether the robot of a frame has the same step and number of action columns as in a chunk."""
     robot = prefix.embodiment
     return (chunk.step_dt_s, chunk.actions.shape[1]) == (robot.step_dt_s, robot.policy.joints)
 
 
 def _behind(committed: np.ndarray | None, chunk: Chunk) -> Chunk:
-    """What the robot executes of a chunk: until it comes, what was committed before, [d, D].
+    """The chunk as it is executed: its leading actions are replaced by the committed ones, [d, D].
 
-    Not the chunk's own leading actions, though they were guided to be the same: where chunks overtake each
-    other (one begun before the last has come) small errors would be copied from chunk to chunk, and grow.
+    The chunk's own leading actions were guided to be the same, but small errors would be copied from chunk to
+    chunk and grow where chunks overlap (one begun before the last arrived).
     """
     if committed is None:
         return chunk

@@ -1,10 +1,9 @@
-"""Chunks of twists: how the hand moves, instead of where the joints are.
+"""Chunks of twists: velocities of the hand instead of joint positions.
 
-There is no path to join or to hold, only a velocity for each moment: that of the action whose time it is,
-zero before the first and after the last. The hand's speed is limited as a whole, so that its direction
-stays, and changes from any velocity to any other within RAMP_S at most: that is the blending from chunk
-to chunk, the start, and the stop when chunks cease. Old, overtaken and doubled chunks change nothing, as
-with joints.
+There is no path to join or to hold, only a velocity for each moment: that of the action that is due, and zero
+before the first and after the last. The hand's speed is limited as a whole, so that its direction stays. It
+changes by no more than full speed in RAMP_S. This ramp blends chunks, starts the motion, and stops it when
+chunks cease. As with joints, old, overtaken and repeated chunks change nothing.
 """
 
 from __future__ import annotations
@@ -17,21 +16,23 @@ from vla_accel_ros.control.trajectory import check_finite
 from vla_accel_ros.types import Chunk
 
 _COLUMNS = tuple(f"{half}.{axis}" for half in ("linear", "angular") for axis in "xyz")
-# From full speed to a stand.
+# Time from full speed to a stop.
 RAMP_S = 0.15
 _STOOD_S = 0.1
 
 
 class TwistBuffer:
-    """The velocity of the hand over time. Time is given; one thread at a time.
+    """The velocity of the hand over time. Time is given. Use it from one thread at a time.
 
-    per: what an action is, the displacement of a `step` [m, rad] or a velocity, per `second` [m/s,
-    rad/s]. linear, angular: greatest speeds [m/s], [rad/s]. period_s: between two ticks. mode: `block`
-    executes a chunk from when it comes, and to its end (or its execution_horizon) before the next; the
-    others go by when it was observed, and each chunk replaces the one before.
+    per: "step" if an action is a displacement [m, rad], "second" if it is a velocity [m/s, rad/s].
+    linear, angular: greatest speeds [m/s], [rad/s].
+    period_s: time between two ticks.
+    mode: `block` starts a chunk when it arrives, and executes it to its end (or its execution_horizon) before
+        the next; in the other modes actions are due by the observation's stamp, and each chunk replaces the
+        previous.
 
-    Attributes for diagnostics: `counts` (accepted, past, out_of_order, early; limited: actions that were
-    too fast).
+    Attributes for diagnostics: `counts` (accepted, past, out_of_order, early; limited: actions that were too
+    fast).
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class TwistBuffer:
         self._tick_ns: int | None = None
 
     def update(self, chunk: Chunk, now_ns: int) -> bool:
-        """Take a chunk whose actions are [H, 6], or more columns of which the first six count; whether it
-        changes the motion. Raises ValueError for numbers that are not finite."""
+        """Take a chunk whose actions are [H, 6] or wider (the first six columns count). Returns whether it
+        changes the motion. Raises ValueError as `check` does."""
         self.check(chunk)
         actions = np.asarray(chunk.actions, dtype=np.float64)[: chunk.executed, :6]
         if self._block and self._execution_horizon is not None:
@@ -83,19 +84,19 @@ class TwistBuffer:
         return True
 
     def check(self, chunk: Chunk) -> None:
-        """Raises ValueError for fewer columns than a twist has, and for numbers that are not finite."""
+        """Raises ValueError for fewer than six columns, and for numbers that are not finite."""
         actions = np.asarray(chunk.actions)
         if actions.ndim != 2 or actions.shape[1] < 6:
             raise ValueError(f"chunk actions have shape {actions.shape}: a twist needs six columns")
         check_finite("twist actions", actions[:, :6], _COLUMNS)
 
     def stop(self) -> None:
-        """Come to a stand; a later chunk moves the hand again."""
+        """Come to a stop; a later chunk moves the hand again."""
         if self._rows is not None:
             self._rows, self._end_ns = np.zeros((1, 6)), 0
 
     def restart(self, now_ns: int, steady_ns: int | None = None) -> None:
-        """Come to a stand in whatever time it is now: the clock has jumped."""
+        """Come to a stop after the clock has jumped; now_ns is in the new time."""
         self.stop()
         self._newest = None
         if steady_ns is None:
@@ -104,7 +105,7 @@ class TwistBuffer:
     def tick(self, now_ns: int, steady_ns: int | None = None) -> np.ndarray | None:
         """Linear and angular velocity, float64 [6], to command now; None before the first chunk.
 
-        steady_ns: the present by a clock that nobody sets, None where the other is such a one.
+        steady_ns: the present by a clock that is never set; None if now_ns comes from such a clock.
         """
         if self._rows is None:
             return None
@@ -121,7 +122,7 @@ class TwistBuffer:
         return self._velocity
 
     def at_rest(self, now_ns: int) -> bool:
-        """Whether nothing moves any more, or ever did."""
+        """Whether the hand is at rest and nothing is left to execute; also before the first chunk."""
         return self._rows is None or (now_ns >= self._end_ns and not self._velocity.any())
 
     def _wanted(self, now_ns: int) -> np.ndarray:

@@ -1,13 +1,13 @@
 """What the trajectory node decides: which trajectory goes out, and when the robot must stop.
 
-Composes the trajectory buffer and the safety state machine with the measured joints. While it runs, each
-chunk becomes a trajectory; when an input is late it sends one stop and then nothing until everything is
-fresh again. Motion goes on from where it was commanded to be. Measured joints that disagree are never taken
-for a new start while it moves: a leap or a following error (joint_faults.py) is a fault, the robot brakes
-along the commanded path and is held until somebody resumes. Where joints are elsewhere after a hold, after a
-fault and at the beginning, they are joined before any chunk is followed (joining.py). Chunks that make no
-sense are refused and are not fresh; chunks of before a leap are void. Cameras are watched by what inference
-tells of them; by the stamps of chunks where it tells nothing (a producer of chunks that is not ours).
+It combines the trajectory buffer, the safety state machine and the measured joints. While running, each chunk
+becomes a trajectory. When an input is late, one stop is sent, and then nothing until all inputs are fresh
+again. Motion continues from the commanded position. A measured position that disagrees never becomes a new
+start while the robot moves: a leap or a following error (joint_faults.py) is a fault, on which the robot
+brakes along the commanded path and is held until someone resumes. At the beginning, after a fault, and after
+a hold in which the joints moved, they are joined before any chunk is followed (joining.py). Implausible
+chunks are refused and do not count as fresh; chunks observed before a leap are void. Cameras are watched by
+what inference reports; if it reports nothing (a foreign producer of chunks), by the stamps of chunks.
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ _RESTART_NS = 200_000_000
 
 
 class ChunkFollower:
-    """Turns chunks and joint states into trajectories to send. One thread at a time; time is given.
+    """Turns chunks and joint states into trajectories to send. Time is given. Use it from one thread at a
+    time.
 
-    max_age_s: an older image behind a trajectory is a miss. twist: takes the first six columns of each chunk,
-    and the buffer those after them; all are the buffer's when None. following: of the buffer's joints; what
-    is usual when None. Joints that it does not watch may be asked to go from end to end at once.
+    max_age_s: a trajectory whose image is older counts as a miss.
+    twist: takes the first six columns of each chunk, and the buffer takes the others; None: the buffer takes
+        all.
+    following: limits of the buffer's joints; None for the usual ones. A joint that it does not watch may be
+        asked to go from end to end at once.
 
-    Attributes: `joining`, where motion goes on from; `executed`, set by whoever sends: where controllers are
-    commanded to be at a time, float64 [D], NaN where that is what was decided here. Measured joints are
-    compared with it. For diagnostics: `counts` of what was not sent, beside the buffer's own; `faults`,
-    sentences of what `resume` takes back.
+    Attributes: `joining`, where motion continues from; `executed`, set by the sender: the position that the
+    controllers are commanded to at a time, float64 [D], NaN where that is what was decided here. Measured
+    joints are compared with it. For diagnostics: `counts` of what was not sent, beside the buffer's own;
+    `faults`, the sentences that `resume` clears.
     """
 
     def __init__(
@@ -79,17 +82,16 @@ class ChunkFollower:
         self._newest_ns: int | None = None  # stamp of the newest chunk
 
     def begin_anew(self, now_ns: int) -> None:
-        """Start over from the next joint state, by chunks that are observed from now on: others may have
-        moved the robot, with our leave.
-        """
+        """Start over from the next joint state, with chunks that are observed from now on: others may have
+        moved the robot, with our permission."""
         self.joining.begin_anew()
         self._begin(now_ns)
 
     def measured(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> str:
-        """Take measured joints, float64 [D]; the sentence of a fault that they show, else empty.
+        """Take measured joints, float64 [D]. Returns the sentence of a fault that they show, else empty.
 
-        Those of a time to come are late and nothing else: they were on their way when the clock was set back,
-        and what begins with them would begin then.
+        Joints with a stamp in the future only count as late: they were sent before the clock was set back,
+        and anything that begins with them would begin at that future time.
         """
         self.safety.watchdog.seen(JOINT_STATES, stamp_ns)
         if self.safety.watchdog.ahead(JOINT_STATES, now_ns):
@@ -104,7 +106,7 @@ class ChunkFollower:
         joining.stamp_ns = stamp_ns
         was_lasting = self._leaps.lasting
         leap = self._leaps.take(position, stamp_ns)
-        if not joining.begun or self.faults:  # nothing is commanded from here: wherever they stand then
+        if not joining.begun or self.faults:  # nothing is commanded: start from wherever they are later
             if self._leaps.lasting:
                 self._settle(position, stamp_ns)
             joining.measured = position
@@ -129,16 +131,16 @@ class ChunkFollower:
         return self._compare(position, stamp_ns)
 
     def refused(self, why: str) -> None:
-        """A chunk was refused: it is not fresh, and the next stop says why."""
+        """A chunk was refused: it does not count as fresh, and the next stop gives this reason."""
         self.counts["refused"] += 1
         self.safety.watchdog.note(CHUNK, "chunks are refused", f": {why}")
 
     def follow(
         self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
     ) -> Trajectory | None:
-        """The trajectory to send for a chunk in ROS units; None when it is not to move the robot.
+        """Returns the trajectory to send for a chunk in ROS units; None if the chunk does not move the robot.
 
-        clock_ns: see TrajectoryBuffer.update. Raises ValueError for a chunk that is wrong or makes no sense.
+        clock_ns: see TrajectoryBuffer.update. Raises ValueError for a chunk that is invalid or implausible.
         """
         try:
             self._check(chunk, now_ns)
@@ -154,14 +156,15 @@ class ChunkFollower:
             trajectory = self._move(chunk, now_ns, clock_ns)
         else:
             self._waiting = chunk
-        # Only now: a refused chunk must not keep the robot moving.
+        # Only here: a refused chunk must not keep the robot moving.
         if self.buffer.counts["slow"] == slow and self._is_newest(chunk):
             self._newest_ns = chunk.stamp_ns
             self.safety.watchdog.seen_chunk(chunk.stamp_ns)
         return trajectory
 
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
-        """Check the ages; a change of what is allowed, and what to send, if anything."""
+        """Check the ages. Returns the change of what is allowed, if any, and the trajectory to send, if
+        any."""
         self._stepped_ns = now_ns
         join = self.joining.step(now_ns, self._leaps.lasting)
         still = self._twist is None or self._twist.at_rest(now_ns)
@@ -180,45 +183,46 @@ class ChunkFollower:
         return change, None if waiting is None else self._move(waiting, now_ns)
 
     def resume(self) -> None:
-        """Take the faults back: go on from where the joints stand."""
+        """Clear the faults: continue from where the joints are."""
         for fault in self.faults:
             self.safety.resume(fault)
         self.faults.clear()
 
     def stop(self, now_ns: int) -> Trajectory | None:
-        """The stop to send now; None when nothing was ever commanded, or it is at rest already or comes to
-        rest by itself soon. The hand stops by itself."""
+        """Returns the stop to send now. None if nothing was ever commanded, or the joints are at rest or soon
+        come to rest by themselves. The hand stops by itself."""
         self._waiting = None
         if self._twist is not None:
             self._twist.stop()
         joining = self.joining
         if not joining.ready or now_ns >= joining.rest_ns or joining.lasts(now_ns):
             return None
-        if now_ns < self._yields_until_ns:  # it comes to rest by itself, and knows better where
+        # the reaction to a contact already ends at rest, and knows better where
+        if now_ns < self._yields_until_ns:
             return None
         trajectory = self.buffer.stop(now_ns)
         joining.rest_ns = trajectory.end_ns
         return trajectory
 
     def yields(self, path: Trajectory, now_ns: int, commit_ns: int) -> None:
-        """This was sent because of a contact (control/force): motion goes on from its end, by chunks that are
-        observed from now on."""
+        """This path was sent because of a contact (control/force): motion continues from its end, with chunks
+        that are observed from now on."""
         self._waiting = None
         self.buffer.adopt(path, now_ns, commit_ns)
         self.joining.rest_ns = self._yields_until_ns = path.end_ns
         self._valid_from_ns = now_ns
 
     def stop_in_new_time(self, now_ns: int, was_ns: int = 0) -> Trajectory | None:
-        """The stop to send after the clock has jumped, before starting over. None when the joints were
-        commanded to be at rest; the hand is not looked after.
+        """Returns the stop to send after the clock has jumped, before starting over. None if the joints were
+        commanded to be at rest. It does not stop the hand.
 
-        was_ns: the present in the time before, of which at least the last step is believed: a node that was
-        not scheduled meanwhile has controllers that went on.
+        was_ns: the present in the old time. It is at least the time of the last step: controllers went on
+        while this node was not scheduled.
         """
         was_ns = max(self._stepped_ns, was_ns)
         if not self.joining.begun or was_ns >= self.joining.rest_ns:
             return None
-        if self.joining.lasts(was_ns):  # on the way, by whatever path: to the same place, from now on
+        if self.joining.lasts(was_ns):  # a join, by whatever path: go to the same place from now on
             position, _ = self.buffer.reference(was_ns)
             return self.buffer.go_to(position, self.joining.usual, now_ns)
         return self.buffer.stop(now_ns, was_ns)
@@ -228,9 +232,9 @@ class ChunkFollower:
         return self._ages.stats(now_ns)
 
     def _check(self, chunk: Chunk, now_ns: int) -> None:
-        """Raises ValueError for a chunk that is wrong, makes no sense, or is older than one before it claims.
+        """Raises ValueError for a chunk that is invalid, implausible, or of a lower version than one before.
 
-        Versions begin anew with a process: a lower one is believed when no higher one has come for a moment.
+        Versions start again with a new process, so a lower one is accepted after 0.2 s without a higher one.
         """
         joints = chunk if self._twist is None else self._joints_of(chunk)
         self.buffer.check(joints, now_ns)
@@ -254,7 +258,7 @@ class ChunkFollower:
     def _move(
         self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
     ) -> Trajectory | None:
-        """The trajectory of a chunk that may move the robot."""
+        """The trajectory for a chunk that may move the robot."""
         if self._twist is None:
             trajectory = self.buffer.update(chunk, now_ns, clock_ns)
             moves = trajectory is not None
@@ -271,7 +275,7 @@ class ChunkFollower:
         return replace(chunk, actions=np.asarray(chunk.actions)[..., 6:])
 
     def _compare(self, position: np.ndarray, stamp_ns: int) -> str:
-        """The sentence of a following error, else empty. A robot that is held may be moved by others."""
+        """Returns the sentence of a following error, else empty. Others may move a robot that is held."""
         if self.safety.state is Motion.HOLDING or not self.joining.begun:
             self._following.forget()
             return ""

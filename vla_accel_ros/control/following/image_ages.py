@@ -1,4 +1,4 @@
-"""How old the images are behind the trajectories that were sent, as the statistics of a loop."""
+"""Ages of the images behind the sent trajectories, as the statistics of a loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AGES = 512
 
 
 class ImageAges:
-    """max_age_s: an older image is a miss. Time is given."""
+    """Counts ages of images; one older than max_age_s is a miss. Time is given."""
 
     def __init__(self, max_age_s: float) -> None:
         self._max_age_s = max_age_s
@@ -20,15 +20,15 @@ class ImageAges:
         self._sent = self._misses = 0
 
     def sent(self, stamp_ns: int, now_ns: int) -> None:
-        """A trajectory was sent by an image of this stamp."""
+        """A trajectory was sent for an image with this stamp."""
         age_s = (now_ns - stamp_ns) * 1e-9
         self._ages.append((now_ns, age_s))
         self._sent += 1
         self._misses += age_s > self._max_age_s
 
     def stats(self, now_ns: int) -> LoopStats:
-        """p50_s and p99_s over the last 512; measured_hz: trajectories in the last second; runs: all of them;
-        misses: those of images that were too old."""
+        """Statistics of the ages: p50_s and p99_s over the last 512; measured_hz: trajectories in the last
+        second; runs: all trajectories; misses: those whose image was too old."""
         ages = [age_s for _, age_s in self._ages] or [0.0]
         p50, p99 = np.quantile(ages, (0.5, 0.99))
         recent = sum(sent_ns > now_ns - 1_000_000_000 for sent_ns, _ in self._ages)

@@ -1,9 +1,10 @@
-"""Where motion goes on from: where the joints are, where they were left, and the way from one to the other.
+"""Where motion continues from: the measured position, the position at the last hold, and the way between
+them.
 
-Motion goes on from where it was commanded to be, unless the joints are elsewhere: at the beginning, after a
-fault, and where others moved them during a hold. Then the robot waits until they stand and *joins*: one slow
-segment to where they are, from rest to rest and within limits wherever the controller's setpoint is, which is
-where it was commanded to be or reset to the measured joints (by drives that were off and on). Nothing of a
+Motion continues from the commanded position unless the joints are elsewhere: at the beginning, after a fault,
+and where others moved them during a hold. Then the robot waits until the joints stand still, and *joins*: one
+slow segment to the measured position, from rest to rest. It is within limits wherever the controller's
+setpoint is: at the commanded position, or reset to the measured joints (by drives that were off and on). No
 chunk is followed before.
 """
 
@@ -26,19 +27,19 @@ _MOVED_OF_RANGE = 0.05
 _STILL_OF_RANGE = 0.01
 _LEFT_NS = 50_000_000
 _STAND_NS = 200_000_000
-# Of what joints may be off while they follow: what they are off as they stand.
+# Share of the usual following distance that joints keep when they stand still.
 _SAG = 0.2
 
 
 class Joining:
-    """The joints of a trajectory buffer, and the join before motion goes on. Time is given.
+    """The joints of a trajectory buffer, and the join before motion continues. Time is given.
 
     counts: joins are counted there.
 
-    Attributes: `measured`, the newest joints that are believed, float64 [D], None before the first, and
-    `stamp_ns`, of the newest sample; `begun`, whether anything was commanded from here, and `rest_ns`, when
-    it ends at rest; `ready`, whether anything can be; `until_ns`, when the last join ends; `waits`, set by
-    whoever sends: controllers are about to say where they are, and nothing begins before.
+    Attributes: `measured`, the newest believed joints, float64 [D], None before the first, and `stamp_ns`, of
+    the newest sample; `begun`, whether anything was commanded from here, and `rest_ns`, when it ends at rest;
+    `ready`, whether anything can be commanded; `until_ns`, when the last join ends; `waits`, set by the
+    sender: controllers are about to report their setpoint, and nothing begins before.
     """
 
     def __init__(self, buffer: TrajectoryBuffer, safety: Safety, counts: Counter[str]) -> None:
@@ -53,43 +54,45 @@ class Joining:
         self.stamp_ns = 0
         self.begun = self.ready = self._joined = False
         self.rest_ns = self.until_ns = self._others_until_ns = 0
-        self._spot: tuple[np.ndarray, int, int] | None = None  # where the joints stand; since: stamp, present
-        self._came_ns = 0  # when the newest joints came
+        # where the joints stand still, and since which stamp and time
+        self._spot: tuple[np.ndarray, int, int] | None = None
+        self._came_ns = 0  # when the newest joints arrived
         self._left: np.ndarray | None = None  # where the joints were when the hold began
-        self._elsewhere = np.zeros(len(self._range), bool)  # joints that are to be joined whatever they say
+        self._elsewhere = np.zeros(len(self._range), bool)  # joints to join wherever they are measured
         self._stayed = _MOVED_OF_RANGE
-        # Where controllers come to rest by what they were sent before; NaN where that is not known.
+        # Where controllers come to rest on what was sent before; NaN where unknown.
         self._setpoint = np.full(len(self._range), np.nan)
-        self._setpoint_if: np.ndarray | None = None  # only while the joints are measured here
+        self._setpoint_if: np.ndarray | None = None  # valid only while the joints are measured here
         self._told = np.full(len(self._range), np.nan)
 
     def begin_after(self, last: Trajectory) -> None:
-        """Controllers execute this, of all joints or some: begin when it has ended, from there."""
+        """Controllers execute this trajectory, of all joints or some: begin at its end, after it has
+        ended."""
         self._others_until_ns, self._setpoint_if = max(self._others_until_ns, last.end_ns), None
         for name, position in zip(last.joints, last.positions[-1]):
             if name in self._buffer.joints:
                 self._setpoint[self._buffer.joints.index(name)] = position
 
     def rests(self, until_ns: int) -> None:
-        """Controllers come to rest then, by what was sent later than it was decided; 0 where all was sent in
-        time. A join lasts as long."""
+        """Controllers come to rest at until_ns, because a message was sent later than it was decided; 0 if
+        all were in time. A join that lasts until rest_ns is extended to it."""
         if self.begun and until_ns > self.rest_ns:
             self.until_ns = until_ns if self.until_ns == self.rest_ns else self.until_ns
             self.rest_ns = until_ns
 
     def begin_at(self, setpoint: np.ndarray) -> None:
-        """Controllers rest here, float64 [D], NaN where that is not known."""
+        """Controllers rest here, float64 [D]; NaN where unknown."""
         self._setpoint[:] = setpoint
 
     def told(self, setpoint: np.ndarray) -> None:
-        """Where controllers say that they are commanded to be now, float64 [D], NaN where they say nothing.
-        It counts until something is commanded from here, and within the joints' range alone: what is said to
-        be 10^9 rad away would be joined for ever."""
+        """Where controllers report to be commanded now, float64 [D]; NaN where they report nothing. It counts
+        until something is commanded from here, and is clipped to the joints' range: a join to a reported 10^9
+        rad would never end."""
         limits = self._buffer.limits
         self._told = np.clip(np.where(np.isfinite(setpoint), setpoint, np.nan), limits.lower, limits.upper)
 
     def begin_anew(self) -> None:
-        """Start over from the next joint state, where others may have moved the robot."""
+        """Start over from the next joint state; others may have moved the robot."""
         setpoint, measured = self.setpoint, self.measured
         self.forget()
         if measured is not None:
@@ -97,8 +100,7 @@ class Joining:
 
     @property
     def setpoint(self) -> np.ndarray:
-        """Where controllers rest or come to rest by what they were sent, float64 [D]; NaN where that is not
-        known."""
+        """Where controllers rest, or come to rest on what they were sent, float64 [D]; NaN where unknown."""
         if self.begun:
             return self._buffer.reference(self.rest_ns)[0]
         known = self._setpoint
@@ -109,17 +111,17 @@ class Joining:
 
     @property
     def stand(self) -> bool:
-        """Whether the measured joints have stood for a moment."""
+        """Whether the measured joints have stood still for 0.2 s."""
         if self._spot is None:
             return False
-        # By their stamps, which may be wrong, and by when they came, which may be all at once.
+        # Both clocks count: stamps may be wrong, and samples may arrive all at once.
         _, stamp_ns, came_ns = self._spot
         return min(self.stamp_ns - stamp_ns, self._came_ns - came_ns) >= _STAND_NS
 
     @property
     def approach_ns(self) -> int:
-        """How long a join takes to where the joints are measured, from where they were commanded to be, at
-        least as far off as is usual."""
+        """Duration of a join from the commanded to the measured position; the distance is at least the usual
+        one."""
         away = self.usual
         if self.measured is not None:
             away = np.fmax(away, np.abs(self.measured - self.setpoint) + _SAG * self.usual)
@@ -132,36 +134,36 @@ class Joining:
             self._spot = (position, stamp_ns, now_ns)
 
     def settle(self, position: np.ndarray, stamp_ns: int) -> None:
-        """Begin with these joints; where something was commanded before, only look at them."""
+        """Begin with these joints. If something was commanded before, only remember them."""
         self.measured, self.stamp_ns = position, stamp_ns
         if not self.begun:
             self._buffer.reset(position)
-            # What was sent before is executed until a stop, or the next trajectory, comes in its place.
+            # Controllers execute what was sent before until a stop or the next trajectory replaces it.
             self.rest_ns, self.ready = max(self.rest_ns, stamp_ns), True
 
     def leave(self) -> None:
-        """A hold begins. Of joints that fell silent before they were to be at rest nobody knows where they
-        stopped."""
+        """A hold begins. If the joint states ended before the joints were to be at rest, their position is
+        unknown."""
         known = self.stamp_ns >= self.rest_ns - _LEFT_NS
         self._left, self._stayed = self.measured if known else None, _MOVED_OF_RANGE
         self._joined = False
 
     def unwatched(self) -> None:
-        """The joints are silent: nobody saw what became of them meanwhile."""
+        """The joint states are late: nobody saw whether the joints moved meanwhile."""
         self._stayed = _STILL_OF_RANGE
 
     def mistrust(self, joint: int) -> None:
-        """This one is elsewhere, wherever it says that it is."""
+        """This joint must be joined, wherever it is measured."""
         self._elsewhere[joint] = True
 
     def lasts(self, now_ns: int) -> bool:
-        """Whether it is on the way to where the joints are."""
+        """Whether a join is in progress."""
         return now_ns < self.until_ns
 
     def step(self, now_ns: int, leaping: bool) -> Trajectory | None:
-        """The join to send now, if any; holds the robot, or has it pause, while one is needed.
+        """Returns the join to send now, if any; holds or pauses the robot while one is needed.
 
-        leaping: whether the joints are not believed at present.
+        leaping: whether the measured joints are not believed at present.
         """
         for reason in (BEGINNING, MOVING):
             self._safety.resume(reason)
@@ -208,12 +210,12 @@ class Joining:
         return join if len(goal) else None
 
     def _moved(self, measured: np.ndarray) -> np.ndarray:
-        """Which joints are not where they were left, bool [D]: all at the beginning, and when nobody saw
-        where they came to rest.
+        """Which joints are not where the hold began, bool [D]: all at the beginning, and if that position is
+        unknown.
 
-        What counts is the difference to the measured position when the hold began: a gripper around a block
-        never is where it is commanded to be, and must not be opened for that. When joints were silent while
-        the hold lasted, less counts as moved.
+        The comparison is with the measured position when the hold began: a gripper around a block never is
+        where it is commanded to be, and must not be opened for that. If joint states were late during the
+        hold, a smaller difference counts as moved.
         """
         if not self.begun or self._left is None:
             return np.ones(len(self._range), bool)

@@ -1,14 +1,14 @@
-"""Measured joints that cannot be right: where no motor could have driven them, or not where they should be.
+"""Measured joints that cannot be right: where no motor could have moved them, or far from their command.
 
-*Leaps*: an encoder or its driver that glitches tells a position at which the joint is not. Each sample is
-therefore compared with where the joint can have come since the last good one. A sample out of reach begins a
-leap; it is over when a sample is within reach again, and it trips when it has lasted LEAP_S and two samples.
-What a leap means nobody can tell from the samples: it is never taken for a new position here.
+*Leaps*: a faulty encoder or driver reports a position at which the joint is not. Each sample is therefore
+compared with the positions that the joint can have reached since the last good one. A sample out of reach
+begins a leap. The leap is over when a sample is within reach again; it trips after LEAP_S and at least two
+samples. The samples cannot tell what a leap means, so it never becomes a new position here.
 
-*Following errors*: joints that are not where they are commanded to be, for longer than delays explain. A
-drive that is off, an emergency stop, a collision, joint states that are frozen but freshly stamped: the
-commanded path would run ahead by any distance, and a drive that comes back would step there. Each joint has a
-distance and a time; what is meant to be held back, as a gripper is by what it grips, has none.
+*Following errors*: a joint is far from its command for longer than delays explain. Examples: a drive that is
+off, an emergency stop, a collision, joint states that are frozen but freshly stamped. The commanded path
+would run ahead by any distance, and a drive that comes back would step there. Each joint has a distance and a
+time limit; a joint that is meant to be held back, such as a gripper by its object, has none.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LEAP_S = 0.02
 _OF_RANGE = 0.02
 _SHORTEST_S = 1e-3
 DELAY_S = 0.15
-"""Command to measurement, at most: transport, the servo's lag, the way back."""
+"""Longest time from command to measurement: transport there, the servo's lag, transport back."""
 LEAST = 0.05
 LASTING_S = 0.2
 
 
 class Leap(NamedTuple):
-    """joint: its column. by: how far it is from where it was before."""
+    """joint: its column. by: how far it is from its last good position."""
 
     joint: int
     by: float
@@ -39,7 +39,7 @@ class LeapWatch:
     """Looks for leaps in the samples of D joints. Time is given.
 
     Attributes: `good`, the last position within reach, float64 [D], None before the first; `lasting`, whether
-    a leap lasts; `short`, how many ended before they tripped.
+    a leap lasts; `short`, how many leaps ended before they tripped.
     """
 
     def __init__(self, limits: JointLimits) -> None:
@@ -48,22 +48,22 @@ class LeapWatch:
         self.forget()
 
     def forget(self) -> None:
-        """The next sample is good."""
+        """Take the next sample as good."""
         self.good: np.ndarray | None = None
         self._good_ns = self._since_ns = 0
         self.lasting = self._tripped = False
 
     def begin(self, position: np.ndarray, stamp_ns: int) -> None:
-        """This sample is good, whatever was before."""
+        """Take this sample as good, whatever came before."""
         self.good, self._good_ns = position, stamp_ns
         self.lasting = self._tripped = False
 
     def take(self, position: np.ndarray, stamp_ns: int) -> Leap | None:
-        """The next sample, float64 [D]; the greatest leap, once, when it trips."""
+        """Take the next sample, float64 [D]. Returns the greatest leap, once, when it trips; else None."""
         if self.good is None:
             self.begin(position, stamp_ns)
             return None
-        # Less is believed of a motor while a leap lasts: the reach would grow over the leap.
+        # During a leap the assumed speed is halved, because the reach would grow over the leap.
         elapsed_s = max((stamp_ns - self._good_ns) * 1e-9, _SHORTEST_S)
         factor = 1.0 if self.lasting else 2.0
         away = position - self.good
@@ -83,7 +83,7 @@ class LeapWatch:
 
 
 def usual(velocity: np.ndarray) -> np.ndarray:
-    """The distance [D] that a joint of this greatest speed [D] may lag, where nobody says otherwise."""
+    """Usual distance [D] that joints with these velocity limits [D] may lag."""
     return np.maximum(DELAY_S * velocity, LEAST)
 
 
@@ -97,7 +97,7 @@ def astray(name: str, commanded: float, measured: float) -> str:
 
 class FollowingError:
     """Watches D joints. rad: greatest distance (m for prismatic joints), infinite for a joint that is not
-    watched; s: for how long more is borne. Both float64 [D]. Time is given."""
+    watched; s: how long a greater distance is tolerated. Both float64 [D]. Time is given."""
 
     def __init__(self, rad: np.ndarray, s: np.ndarray) -> None:
         self.rad, self.s = np.asarray(rad, dtype=np.float64), np.asarray(s, dtype=np.float64)
@@ -105,16 +105,16 @@ class FollowingError:
 
     @classmethod
     def of(cls, limits: JointLimits) -> FollowingError:
-        """What is usual for joints of these limits."""
+        """The usual distances and times for joints with these limits."""
         rad = usual(limits.velocity)
         return cls(rad, np.full(rad.shape, LASTING_S))
 
     def forget(self) -> None:
-        """Nobody commands the joints, or from now on others."""
+        """Restart the measurement: the joints are not commanded, or from now on by others."""
         self._since_ns: list[int | None] = [None] * len(self.rad)
 
     def take(self, commanded: np.ndarray, measured: np.ndarray, stamp_ns: int) -> int | None:
-        """Where the joints were commanded to be at the stamp of a sample, and were, float64 [D] each; the
+        """Compare commanded and measured joints, float64 [D] each, at the stamp of a sample. Returns the
         column of a joint that has been too far off for too long, else None."""
         over = np.abs(commanded - measured) > self.rad
         if not over.any():

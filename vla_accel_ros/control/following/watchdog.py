@@ -1,15 +1,15 @@
-"""Who has gone silent, whether the clock was set, and what the robot does about it.
+"""Which inputs are silent, whether the clock was set, and what the robot does about it.
 
-Every input that motion depends on has an age limit, by its own stamp: a frame that arrives on time but was
-taken a second ago is a second old. When one is late the robot stops and holds, and goes on by itself when all
-have been fresh for a moment; a hold, an operator's or for any other reason, stays until it is taken back. A
-stamp further in the future than the limit counts as late too, so that after a clock has jumped back nothing
-moves before fresh stamps arrive. What a person reads is the cause: when inference is silent, the cameras it
-told of are not to blame, and a chunk that is late because a camera is, is left out. Time is given.
+Every input that motion depends on has an age limit, measured by its own stamp: a frame that arrives on time
+but was taken a second ago is a second old. When one is late the robot stops and holds. It continues by itself
+when all inputs have been fresh for a moment. A hold, by an operator or for another reason, lasts until it is
+taken back. A stamp further in the future than the limit counts as late too, so after a clock has jumped back
+nothing moves before fresh stamps arrive. The reported reason is the cause: when inference is silent, its
+cameras are not blamed, and a chunk that is late because of a camera is left out. Time is given.
 
-rclpy tells of jumps of /clock, but not of a computer's clock that is set, by hand or by its time service.
-After one all stamps mean something else: an arm that is told where to be at times would leap, or stand still
-until the clock has caught up. ClockWatch finds it.
+rclpy reports jumps of /clock, but not a computer's clock that is set by hand or by a time service. All stamps
+then change their meaning: an arm with timed commands would leap, or stand still until the clock has caught
+up. ClockWatch detects it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
 
 INFERENCE, CHUNK, CAMERA, JOINT_STATES = "inference", "chunk", "camera/", "joint_states"
 INFERENCE_S = 0.6
-"""Inference that has told nothing for this long is late."""
+"""Inference is late when it has reported nothing for this long."""
 QUIET_S = 0.25
-"""After this much silence of inference, which tells 20 times a second, what it tells of is not to blame."""
+"""After this much silence of inference, which reports 20 times a second, its inputs are not blamed."""
 _AHEAD_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Late:
     """An input beyond its limit. age_s: None if it was never seen, negative if its stamp is in the future.
-    note: what is known of it beside that; detail: what of this is another every time."""
+    note: what else is known about it; detail: the part of the note that changes every time."""
 
     name: str
     age_s: float | None
@@ -45,7 +45,7 @@ class Late:
 
     @property
     def cause(self) -> str:
-        """What of it does not change from moment to moment."""
+        """The part of the reason that does not change from moment to moment."""
         kind = "never" if self.age_s is None else "ahead" if self.age_s < 0 else "old"
         return f"{self.name} {kind} {self.note}"
 
@@ -62,7 +62,8 @@ class Late:
 
 
 class Watchdog:
-    """Knows the last stamp of each input. limits_s: name -> greatest age in seconds (Contract.max_ages_s)."""
+    """Remembers the last stamp of each input. limits_s: name -> greatest age in seconds
+    (Contract.max_ages_s)."""
 
     def __init__(self, limits_s: Mapping[str, float]):
         self._limits_s: dict[str, float] = {}
@@ -72,20 +73,21 @@ class Watchdog:
             self.watch(name, limit_s)
 
     def watch(self, name: str, limit_s: float) -> None:
-        """Watch this input from now on, too."""
+        """Watch this input too, from now on. Raises ValueError for a limit that is not above zero."""
         if not limit_s > 0:
             raise ValueError(f"age limit of {name} is {limit_s}: give seconds above zero")
         self._limits_s[name] = limit_s
 
     def seen(self, name: str, stamp_ns: int) -> None:
-        """An input arrived; the last to arrive counts, not the largest. KeyError for a name not watched."""
+        """An input arrived. The last to arrive counts, not the newest stamp. Raises KeyError for an unknown
+        name."""
         self._known(name)
         self._stamps_ns[name] = stamp_ns
         self._notes.pop(name, None)
 
     def seen_chunk(self, stamp_ns: int) -> None:
-        """A chunk arrived. Its stamp is the age of its oldest image, and tells of cameras too, unless
-        inference tells of them itself."""
+        """A chunk arrived. Its stamp is that of its oldest image, so it counts for the cameras too, unless
+        inference reports them itself."""
         for name in (CHUNK, *(() if INFERENCE in self._limits_s else self._cameras)):
             self.seen(name, stamp_ns)
 
@@ -97,8 +99,8 @@ class Watchdog:
         waiting_for: str = "",
         slow: str = "",
     ) -> None:
-        """Take what inference tells of its inputs: the newest stamp of each stream, what is wrong with which,
-        why it makes no chunks, or makes them too slowly. From now on it is watched itself."""
+        """Take what inference reports about its inputs: the newest stamp of each stream, the problem of each,
+        and why it makes no chunks or makes them too slowly. From now on inference itself is watched."""
         if INFERENCE not in self._limits_s:
             self.watch(INFERENCE, INFERENCE_S)
         self.seen(INFERENCE, now_ns)
@@ -113,13 +115,13 @@ class Watchdog:
             self.note(CHUNK, slow)
 
     def note(self, name: str, why: str, detail: str = "") -> None:
-        """What is known of why an input does not come, until it comes; it is told with its age. detail: what
-        of it is another every time."""
+        """Add why an input does not come; it is reported with the input's age until the input comes. detail:
+        the part that changes every time."""
         self._known(name)
         self._notes[name] = why, detail
 
     def age_s(self, name: str, now_ns: int) -> float | None:
-        """Age of an input by its stamp, None when it was never seen."""
+        """Age of an input by its stamp; None if it was never seen."""
         stamp_ns = self._stamps_ns.get(name)
         return None if stamp_ns is None else (now_ns - stamp_ns) * 1e-9
 
@@ -142,13 +144,13 @@ class Watchdog:
         return any(late.name == name for late in self.late(now_ns))
 
     def causes(self, now_ns: int) -> list[Late]:
-        """The inputs that are late, without those that are so because of another; empty when none is late."""
+        """The late inputs, without those that are late because of another one."""
         late = self.late(now_ns)
         cameras = [one for one in late if one.name.startswith(CAMERA)]
         told = [one for one in late if one.name == CHUNK or one in cameras]
         others = [one for one in late if one not in told and one.name != INFERENCE]
         silent_s = self.age_s(INFERENCE, now_ns)
-        if silent_s is None:  # cameras are known by the stamps of chunks
+        if silent_s is None:  # cameras are watched by the stamps of chunks
             if cameras and CHUNK in self._notes:
                 note, detail = self._notes[CHUNK]
                 return [replace(cameras[0], name=CHUNK, note=note, detail=detail), *others]
@@ -189,13 +191,13 @@ SETTLING = "everything is fresh; going on in a moment"
 
 
 class Safety:
-    """RUNNING -> STOPPING -> HOLDING -> RUNNING, by a watchdog and whoever holds it. Starts HOLDING.
+    """RUNNING -> STOPPING -> HOLDING -> RUNNING, by the watchdog and by holds. Starts HOLDING.
 
-    settle_s: how long everything must have been fresh before it runs again, so that an input at the edge of
+    settle_s: how long all inputs must have been fresh before it runs again, so that an input at the edge of
     its limit does not make the robot stutter.
 
-    Attributes: `reasons`, sentences, none only while it runs; `causes`, what of them does not change from
-    moment to moment; `pause`, what it waits for before it runs, beside that, empty for nothing.
+    Attributes: `reasons`, sentences, empty only while it runs; `causes`, the parts of them that do not change
+    from moment to moment; `pause`, one more thing it waits for before it runs, empty for none.
     """
 
     def __init__(self, watchdog: Watchdog, settle_s: float = 0.1):
@@ -209,21 +211,21 @@ class Safety:
         self._holds: dict[str, None] = {}
 
     def hold(self, reason: str = OPERATOR) -> None:
-        """Stop at the next step and stay stopped until this reason is taken back by `resume`."""
+        """Stop at the next step and stay stopped until `resume` takes this reason back."""
         self._holds[reason] = None
 
     def resume(self, reason: str = OPERATOR) -> None:
-        """Take a hold back; it runs when there is none and the inputs are fresh."""
+        """Take a hold back. It runs when there is none and all inputs are fresh."""
         self._holds.pop(reason, None)
 
     def clear(self, now_ns: int) -> bool:
-        """Whether nobody holds it and nothing is late."""
+        """Whether there is no hold and no late input."""
         return not self._holds and not self.watchdog.late(now_ns)
 
     def step(self, now_ns: int, at_rest: bool) -> Change | None:
-        """Look at the inputs; a change if what is allowed has changed, at most one a step.
+        """Check the inputs. Returns the change of what is allowed, if any; at most one per step.
 
-        at_rest: the commanded motion has ended. On a change to STOPPING, send a stop.
+        at_rest: whether the commanded motion has ended. On a change to STOPPING, send a stop.
         """
         why = {hold: hold for hold in self._holds}
         why |= {late.cause: str(late) for late in self.watchdog.causes(now_ns)}
@@ -248,9 +250,9 @@ class Safety:
 
 
 class ClockWatch:
-    """Compares a clock with one that nobody sets. Times in nanoseconds.
+    """Compares a clock with one that is never set. Times in nanoseconds.
 
-    A jump is what is certain whenever this thread was kept waiting: more than 20 ms back or 1 s ahead.
+    Only a certain jump counts, however long this thread was delayed: more than 20 ms back or 1 s ahead.
     """
 
     def __init__(self, clock_ns: Callable[[], int], steady_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -258,12 +260,12 @@ class ClockWatch:
         self._last = self._read()
 
     def jump_ns(self) -> int:
-        """By how much the clock was set since the last call; 0 when it was not."""
+        """By how much the clock was set since the last call; 0 if it was not."""
         before, self._last = self._last, self._read()
         return self._between(before, self._last)
 
     def was_set(self) -> bool:
-        """Whether the clock was set since the last call of `jump_ns`, which tells of it still."""
+        """Whether the clock was set since the last call of `jump_ns`, which will still report it."""
         return self._between(self._last, self._read()) != 0
 
     @staticmethod
@@ -273,5 +275,5 @@ class ClockWatch:
         return back if back < -SET_BACK_NS else ahead if ahead > _AHEAD_NS else 0
 
     def _read(self) -> tuple[int, int, int]:
-        """The clock, between two readings of the other."""
+        """Reads the clock between two readings of the steady clock."""
         return self._steady_ns(), self._clock_ns(), self._steady_ns()

@@ -1,6 +1,6 @@
-"""Contact: what a force sensor tells, and what the arm does about it. Numpy only, time is given.
+"""Contact: what a force sensor reports, and how the arm reacts. Numpy only; time is given.
 
-sensor: what a sensor is and how its samples are judged; executed: the path behind the arm, a stop on it and
-the way back; guard: which of these, and when; taking_over: how the
-node's thread goes on from there.
+sensor: a sensor's limits and how its samples are judged; executed: the commanded path of the past, a stop on
+it and the way back along it; guard: which reaction comes when; taking_over: how the node's thread goes on
+after a reaction.
 """

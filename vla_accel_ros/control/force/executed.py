@@ -1,9 +1,9 @@
-"""The path behind the arm: what was commanded, a stop on it, and the way back along it.
+"""The commanded path of the past, a stop on it, and the way back along it.
 
-A retreat needs no kinematics: it goes back to where the arm was commanded to be a moment ago, which is where
-there was room. It is the commanded path itself, played backwards at a share k of its speed, from the end of a
-brake, where both are at rest. So its velocities are -k times and its accelerations k^2 times those of the way
-there, and within limits because that was. Time in which the arm stood is left out.
+A retreat needs no kinematics: it returns to where the arm was commanded to be a moment ago, where there was
+room. It plays the commanded path backwards at a share k of its speed, from the end of a brake, where both are
+at rest. Its velocities are -k times and its accelerations k^2 times the original ones, so it is within limits
+because the path was. Times at which the arm stood still are left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Retreat:
-    """How far and how fast to go back. rad: of the joint that goes furthest (m where that is prismatic). s:
-    at most. speed: share of the speed at which it came. rest_s: for how long the contact must be over before
-    motion goes on. most: retreats within WITHIN_S after which a person is asked."""
+    """How far and how fast to retreat. rad: greatest distance of any joint (m if prismatic). s: longest
+    duration. speed: share of the path's original speed. rest_s: how long the contact must be over before
+    motion continues. most: number of retreats in a short time after which a person is asked
+    (taking_over.py)."""
 
     rad: float = 0.2
     s: float = 1.0
@@ -34,9 +35,9 @@ class Retreat:
 
 
 class ExecutedPath:
-    """What D joints were commanded. One thread at a time.
+    """What D joints were commanded. Use it from one thread at a time.
 
-    back: bool [D], joints that go back; others, such as a gripper, stay where they have braked.
+    back: bool [D], joints that retreat; others, such as a gripper, stay where they have braked.
     """
 
     def __init__(self, joints: tuple[str, ...], limits: JointLimits, back: np.ndarray, retreat: Retreat):
@@ -45,16 +46,16 @@ class ExecutedPath:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing was commanded, or the robot was moved by others."""
+        """Nothing was commanded, or others moved the robot."""
         self._path: Trajectory | None = None
         self._past: deque[Trajectory] = deque(maxlen=_PIECES)
         self._reacts = False
 
     def follow(self, path: Trajectory, reacts: bool = False) -> None:
-        """This one, of all joints and with velocities, takes the place of the one before at its start.
+        """This path, of all joints and with velocities, replaces the previous one at its start.
 
-        reacts: it is a stop or a retreat; back along it is towards the contact, so nothing that is before its
-        end is a way back any more.
+        reacts: the path is a stop or a retreat. Going back along it leads towards the contact, so nothing
+        before its end is a way back any more.
         """
         old, self._path = self._path, path
         was_reaction, self._reacts = self._reacts, reacts
@@ -68,28 +69,28 @@ class ExecutedPath:
         executed = before(old, path.start_ns)
         self._past.append(executed)
         if not _meets(executed, path):
-            self._past.clear()  # it begins elsewhere, or how it gets there is the controller's affair
+            self._past.clear()  # it begins elsewhere, or only the controller knows how it gets there
 
     def at_rest(self, now_ns: int) -> bool:
-        """Whether nothing is commanded to move, now or later."""
+        """Whether no motion is commanded, now or later."""
         return self._path is None or now_ns >= self._path.end_ns
 
     def stands(self, now_ns: int) -> bool:
-        """Whether nothing is commanded to move now."""
+        """Whether no motion is commanded at this moment."""
         return self._path is None or not self._path.sample(now_ns)[1].any()
 
     def begun(self, now_ns: int) -> bool:
-        """Whether it is known where the joints are commanded to be now."""
+        """Whether the commanded position of the joints is known now."""
         return self._path is not None and self._path.start_ns <= now_ns
 
     def stop(self, now_ns: int, commit_ns: int) -> Trajectory:
-        """The path from now on up to commit_ns, and a brake. It has begun."""
+        """The path from now_ns to commit_ns, and a brake. The path must have begun."""
         assert self._path is not None
         return cut(self._path.since(now_ns), commit_ns, self.limits)
 
     def retreat(self, now_ns: int, commit_ns: int) -> tuple[Trajectory, int]:
-        """`stop`, and then the way back, not before commit_ns: no further than `rad`, for no longer than `s`,
-        and a brake; and the time at which the way back begins."""
+        """`stop`, and then the way back, not before commit_ns: no further than `rad`, no longer than `s`, and
+        a brake. Also returns the time at which the way back begins."""
         stop = self.stop(now_ns, commit_ns)
         times, positions, velocities = self._behind(stop)
         if len(times) < 2:
@@ -104,7 +105,8 @@ class ExecutedPath:
         return stop.then(there), end_ns
 
     def _behind(self, stop: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What lies behind the end of a stop, backwards: nanoseconds from there, positions and velocities."""
+        """The past path backwards from the end of a stop: nanoseconds from there, positions and
+        velocities."""
         assert self._path is not None
         share, most_ns = self._retreat.speed, self._retreat.s * 1e9
         pieces = [stop]
@@ -134,8 +136,8 @@ class ExecutedPath:
 
 
 def before(path: Trajectory, t_ns: int) -> Trajectory:
-    """A motion with velocities up to a time, with a point there; it begins before. What follows its end is a
-    stand."""
+    """A motion with velocities up to a time, with a point there. It must begin before that time; after its
+    end it stands still."""
     head = path.times_ns < t_ns
     position, velocity = path.sample(t_ns)
     return Trajectory(
@@ -147,7 +149,8 @@ def before(path: Trajectory, t_ns: int) -> Trajectory:
 
 
 def merged(first: Trajectory, second: Trajectory, from_second: np.ndarray) -> Trajectory:
-    """One motion of two of the same joints, exactly: the columns bool [D] of the second. Both begin now."""
+    """Combines two motions of the same joints exactly: the columns bool [D] come from the second. Both have
+    begun by the later of their starts."""
     times = np.union1d(first.times_ns, second.times_ns)
     times = times[times >= max(first.start_ns, second.start_ns)]
     (p1, v1), (p2, v2) = first.sample(times), second.sample(times)
@@ -155,7 +158,7 @@ def merged(first: Trajectory, second: Trajectory, from_second: np.ndarray) -> Tr
 
 
 def _ended(path: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:
-    """Up to a time and a brake, which begins early enough to end on what is known of the path."""
+    """The path up to a time, and a brake that begins early enough to end on the known path."""
     brake_s = float((np.abs(path.speeds[-1]) / limits.acceleration).max(initial=0.0))
     return cut(path, min(at_ns, path.end_ns - 1 - round(brake_s * 1e9)), limits)
 

@@ -1,14 +1,14 @@
-"""What the arm does about a contact: it goes on, goes back, or stops; by samples alone, and at once.
+"""How the arm reacts to a contact: it continues, retreats or stops, at once and by samples alone.
 
-Beyond `yields` it brakes, at once, and a step later the way back along the path it came (executed.py) is
-added, which it goes until the contact is over; beyond `stops`, or when a sensor cannot be believed, it brakes
-and stays. It never goes on blind. A reaction is a trajectory like any other: within limits, and on what is
+Beyond `yields` it brakes at once. A step later it adds the way back along its path (executed.py), and follows
+it until the contact is over. Beyond `stops`, or if a sensor cannot be believed, it brakes and stays: it never
+moves on without a sensor. A reaction is an ordinary trajectory: within limits, and a continuation of what is
 commanded already. Until the node has taken it over (`reactions`), nothing is sent that was decided without
-knowing of it. An arm that stands in a contact beyond `stops`, because somebody resumed, goes back, too: a
-stop would change nothing. So does one that comes into such a contact while it brakes to go back; it needs a
-person then.
+knowing of it. An arm that stands still in a contact beyond `stops`, because someone resumed, retreats too, as
+a stop would change nothing. So does an arm that meets such a contact while it brakes for a retreat; it then
+needs a person.
 
-Two threads use it, under one lock of theirs: one for samples and `step`, the node's for everything else.
+Two threads use it under one lock that they own: one for samples and `step`, the node's for the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Force:
-    """A contract's section `force`. stay: names of joints that do not go back."""
+    """A contract's section `force`. stay: names of joints that do not retreat."""
 
     sensors: tuple[ForceSensor, ...]
     retreat: Retreat = field(default_factory=Retreat)
@@ -35,11 +35,11 @@ class Force:
 
 
 _TURNING_NS = 50_000_000
-"""For so long after it began to go back a contact may still grow."""
+"""A contact may still grow for this long after the retreat began."""
 
 
 class Phase(Enum):
-    """What the guard is about."""
+    """What the guard does at present."""
 
     WATCHING = "watching"
     RETREATING = "retreating"
@@ -47,7 +47,7 @@ class Phase(Enum):
 
 
 class Why(Enum):
-    """Of a reaction."""
+    """The reason of a reaction."""
 
     CONTACT = "contact"
     RETREAT = "retreat"
@@ -58,9 +58,9 @@ class Why(Enum):
 
 @dataclass(frozen=True)
 class Reaction:
-    """What is commanded because of a sensor. sentence: why. streamed: for controllers that are told where to
-    be at a rate, from now on; sent: for those that a message takes a while to; path: both, each its joints.
-    commit_ns: up to then the path is the one before, for all."""
+    """What is commanded because of a sensor. sentence: the reason. streamed: for controllers that are
+    commanded at a fixed rate, from now on; sent: for those that are sent trajectories; path: both combined,
+    each for its joints. commit_ns: the path equals the previous one until then, for all joints."""
 
     number: int
     why: Why
@@ -72,11 +72,11 @@ class Reaction:
 
 
 class ForceGuard:
-    """The reactions of one arm. streamed: bool [D], joints whose controllers are told at a rate.
+    """The reactions of one arm. streamed: bool [D], joints whose controllers are commanded at a fixed rate.
 
-    Attributes: `watches`, of the sensors; `phase`; `armed`, whether the arm is moved by paths that were told
-    by `follow` at present; `yields`, how often it went back; `collided`, the contact beyond `stops` that it
-    came into before it went back, empty for none.
+    Attributes: `watches`, one for each sensor; `phase`; `armed`, whether the paths passed to `follow` move
+    the arm at present; `yields`, number of retreats; `collided`, the contact beyond `stops` that the arm met
+    before it retreated, empty for none.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class ForceGuard:
         self._streamed = np.asarray(streamed, dtype=bool)
         self.phase, self.armed, self.yields = Phase.WATCHING, False, 0
         self._number, self._pending = 0, list[Reaction]()
-        self._back_ns = 0  # from when on it goes back
+        self._back_ns = 0  # start of the way back
         self._way_back_due = False
-        self._worst = Level.FREE  # since it began to go back
+        self._worst = Level.FREE  # since the retreat began
         self.collided = ""
 
     def forget(self) -> None:
-        """Motion begins anew: nothing is known of the path, nor of samples; the bias stays."""
+        """Motion starts anew: forget the path and the samples; the bias stays."""
         self._executed.forget()
         for watch in self.watches:
             watch.forget()
@@ -104,22 +104,22 @@ class ForceGuard:
         self._pending.clear()
 
     def take(self, sensor: int, sample: Sequence[float], stamp_ns: int, now_ns: int) -> None:
-        """A sample of a sensor, by its place in the contract."""
+        """Take a sample of a sensor, given by its index in the contract."""
         watch = self.watches[sensor]
         if watch.take(sample, stamp_ns, now_ns) and not watch.is_tared and self._executed.at_rest(now_ns):
             watch.tare(sample, stamp_ns)
 
     def follow(self, path: Trajectory) -> bool:
-        """A path of all joints is about to be sent; False when a reaction has come before, and it must not
-        be."""
+        """A path of all joints is about to be sent. Returns False if a reaction came first: the path must
+        then not be sent."""
         if self._pending:
             return False
         self._executed.follow(path)
         return True
 
     def step(self, now_ns: int, lead_ns: int) -> Reaction | None:
-        """The reaction to command now, if any. lead_ns: how long what was sent must go on as it was for
-        controllers that are not streamed."""
+        """Returns the reaction to command now, if any. lead_ns: how long the sent motion must go on unchanged
+        for controllers that are not streamed."""
         if not self.armed or not self._executed.begun(now_ns):
             return None
         if self.phase is Phase.WATCHING:
@@ -146,7 +146,7 @@ class ForceGuard:
             return self._react(Why.BLIND, blind, now_ns, lead_ns)
         level, sentence = self.contact
         if level > self._worst and now_ns < self._back_ns + _TURNING_NS:
-            self._worst, self.collided = level, sentence  # to go back is the best it can do
+            self._worst, self.collided = level, sentence  # the retreat is already the best reaction
         elif level > self._worst:
             return self._react(Why.COLLISION, sentence, now_ns, lead_ns)
         if level is Level.FREE and now_ns >= self._back_ns:
@@ -154,7 +154,7 @@ class ForceGuard:
         return None
 
     def end_retreat(self, now_ns: int, lead_ns: int) -> Reaction | None:
-        """Come to rest, for a reason of the node's; None when it does not go back."""
+        """Come to rest for a reason of the node's; None if the arm does not retreat."""
         if self.phase is not Phase.RETREATING or self._executed.at_rest(now_ns):
             return None
         return self._react(Why.OVER, "", now_ns, lead_ns)
@@ -187,7 +187,7 @@ class ForceGuard:
         return reaction
 
     def reactions(self) -> list[Reaction]:
-        """Those that the node has not taken over yet; from now on it has."""
+        """Returns the reactions that the node has not taken over yet, and marks them as taken over."""
         pending, self._pending = self._pending, []
         return pending
 
@@ -197,29 +197,29 @@ class ForceGuard:
             self.phase = Phase.WATCHING
 
     def forgive(self) -> None:
-        """A person has looked at what was wrong."""
+        """A person has looked at the faults."""
         for watch in self.watches:
             watch.forgive()
 
     def begin_tare(self) -> None:
-        """Take the bias of all sensors that have one, while the arm stands."""
+        """Tare all sensors that have a bias, while the arm stands still."""
         for watch in self.watches:
             if watch.sensor.tared:
                 watch.begin_tare()
 
     @property
     def contact(self) -> tuple[Level, str]:
-        """The greatest contact, and what it is."""
+        """The greatest contact, and its sentence."""
         worst = max(self.watches, key=lambda watch: watch.level)
         return worst.level, worst.sentence
 
     @property
     def wrong(self) -> str:
-        """Which sensor a person has to look at, and why; empty for none."""
+        """The fault of the first sensor that needs a person; empty for none."""
         return next((watch.wrong for watch in self.watches if watch.wrong), "")
 
     def problem(self, now_ns: int) -> str:
-        """Why the arm would be blind now, a sentence; empty if it is not."""
+        """One sentence that says why no sensor reading can be relied on now; empty if it can."""
         for watch in self.watches:
             sentence = watch.wrong or watch.late(now_ns) or watch.untared
             if sentence:

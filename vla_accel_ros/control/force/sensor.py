@@ -1,13 +1,14 @@
-"""What a force sensor tells: how large a contact is, and whether the sensor can be believed.
+"""Judges a force sensor: how large a contact is, and whether the sensor can be believed.
 
-A sample passes a median of three, so that one wrong sample is nothing, and is compared with two limits:
-`stops` at once, `yields` behind a low-pass filter, whose delay is 1 / (2 pi lowpass_hz). A contact is over
-when the filtered value has stayed below the release level for RELEASE_S, so that noise at a limit is one
-contact. What is late (silent, old stamps, stamps that stand still, not a number) passes by itself when it is
-fresh again. What is wrong (saturated, the same numbers again and again, spikes) needs a person.
+A sample passes a median of three, so one wrong sample has no effect. It is compared with two limits: `stops`
+at once, `yields` behind a low-pass filter, whose delay is 1 / (2 pi lowpass_hz). A contact is over when the
+filtered value has stayed below the release level for RELEASE_S, so that noise at a limit is one contact.
+Lateness (silence, old stamps, repeated stamps, not a number) passes by itself when samples are fresh again. A
+fault (saturation, the same numbers again and again, spikes) needs a person.
 
-Sensors drift, so what they tell while the arm stands is their bias, and is taken off (`tare`): a mean over
-TARE_S that is small and still. What is larger than the sensor's `bias` is a contact or a load, and refused.
+Sensors drift. The mean reading over TARE_S while the arm stands still is the bias, and is subtracted
+(`tare`), if it is small and steady. A reading larger than the sensor's `bias` is a contact or a load, and the
+tare is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LEAST_TARED = 10
 _SATURATED = 2
 _SPIKES, _SPIKES_S = 5, 1.0
 _STILL = 0.5
-"""Share of `bias` by which a sample may differ from the mean of those that are tared."""
+"""Share of `bias` by which a sample may differ from the mean while taring."""
 
 
 class Level(IntEnum):
@@ -37,11 +38,11 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is compared with a limit: the length of the vector of some axes, or one joint's effort.
+    """What is compared with a limit: the length of the vector over some axes, or one joint's effort.
 
-    name, unit: as sentences say them. axes: names, one for each number. yields, stops: limits. most: of one
-    axis, from where on the sensor is saturated, inf where that is not known. bias: the longest vector that
-    may be tared; 0.0: it is absolute, and never tared.
+    name, unit: as sentences say them. axes: names, one for each number. yields, stops: limits. most: value of
+    one axis at which the sensor is saturated, inf if unknown. bias: longest vector that may be tared; 0.0 for
+    an absolute sensor, which is never tared.
     """
 
     name: str
@@ -55,11 +56,11 @@ class Quantity:
 
 @dataclass(frozen=True)
 class ForceSensor:
-    """Where samples come from, and their limits. Their numbers are those of all axes, one after another.
+    """The source of samples, and their limits. A sample holds the numbers of all axes, one after another.
 
-    slot: of shared memory (sensing/force_slot.py); else topic and its type. rate_hz: expected. max_age_s:
-    older is too old. release: share of `yields` below which a contact is over. frozen_s: for how long it may
-    tell the same numbers, inf for ever.
+    slot: name of the shared-memory slot (sensing/force_slot.py); otherwise topic and its type. rate_hz:
+    expected. max_age_s: an older sample is late. release: share of `yields` below which a contact is over.
+    frozen_s: how long the sensor may repeat the same numbers, inf for ever.
     """
 
     name: str
@@ -75,27 +76,28 @@ class ForceSensor:
 
     @property
     def source(self) -> str:
-        """As sentences say it."""
+        """The source, as sentences say it."""
         return f"slot {self.slot}" if self.slot else f"topic {self.topic}"
 
     @property
     def width(self) -> int:
-        """Numbers in a sample."""
+        """Number of values in a sample."""
         return sum(len(quantity.axes) for quantity in self.quantities)
 
     @property
     def tared(self) -> bool:
-        """Whether it has a bias to be taken off."""
+        """Whether it has a bias to subtract."""
         return any(quantity.bias > 0.0 for quantity in self.quantities)
 
 
 class SensorWatch:
-    """Judges one sensor's samples. One thread at a time.
+    """Judges one sensor's samples. Use it from one thread at a time.
 
-    Attributes: `level`, of the newest samples, and `sentence`, what it is (kept when the level falls);
+    Attributes: `level`, by the newest samples, and `sentence`, its reason (kept when the level falls);
     `wrong`, why the sensor is not believed until `forgive`, empty if it is; `values`, the newest, filtered
-    and without bias, one for each axis; `bias`, taken off; `is_tared`; `stamp_ns` of the newest sample;
-    `count`.
+    and without bias, one for each axis; `bias`, which is subtracted; `is_tared`; `stamp_ns` of the newest
+    sample; `count` of samples; `note`, why the last sample was refused; `tare_problem`, why the last tare
+    failed.
     """
 
     def __init__(self, sensor: ForceSensor) -> None:
@@ -111,7 +113,7 @@ class SensorWatch:
         self.forget()
 
     def forget(self) -> None:
-        """Know of no sample; the bias stays."""
+        """Forget all samples; the bias stays."""
         self.level, self.sentence, self.wrong, self.note = Level.FREE, "", "", ""
         self.values = [0.0] * self.sensor.width
         self.stamp_ns: int | None = None
@@ -126,7 +128,7 @@ class SensorWatch:
         self.tare_problem = ""
 
     def forgive(self) -> None:
-        """A person has looked at it."""
+        """A person has looked at the sensor: clear its fault."""
         self.wrong = ""
         self._spikes.clear()
         self._saturated = 0
@@ -134,15 +136,15 @@ class SensorWatch:
             self._same_since_ns = self.stamp_ns
 
     def take(self, sample: Sequence[float], stamp_ns: int, now_ns: int) -> bool:
-        """A sample, as it was measured; False when it is none, and `note` says why."""
+        """Take a sample as measured. Returns False if it is refused; `note` then says why."""
         self.note = self._refusal(sample, stamp_ns, now_ns)
         if self.note:
             return False
         before_ns, self.stamp_ns, self._came_ns = self.stamp_ns, stamp_ns, now_ns
         pause_s = min(self.sensor.max_age_s, self.sensor.frozen_s)
         if before_ns is None or stamp_ns - before_ns > pause_s * 1e9:
-            # A pause is told as one. A driver that goes on, or begins anew, with the numbers before it is not
-            # frozen: one that is tells them again and again.
+            # A driver that goes on or starts again after a pause with the same numbers is not frozen; one
+            # that is frozen repeats them without a pause.
             self._same_since_ns = stamp_ns
         self.count += 1
         raw = [value - bias for value, bias in zip(sample, self.bias)]
@@ -158,7 +160,7 @@ class SensorWatch:
         return True
 
     def late(self, now_ns: int) -> str:
-        """Why it is not fresh, a sentence without figures that change; empty if it is."""
+        """One sentence that says why the sensor is not fresh, without figures that change; empty if it is."""
         sensor = self.sensor
         if self.stamp_ns is None:
             what = self.note or "start its driver"
@@ -172,11 +174,11 @@ class SensorWatch:
         return f"{who} has told nothing of the last {sensor.max_age_s:g} s: {what}"
 
     def begin_tare(self) -> None:
-        """Take a bias, from samples that come from now on, while the arm stands."""
+        """Measure a new bias from the samples that come from now on, while the arm stands still."""
         self._tare, self._tare_ns, self.is_tared, self.tare_problem = [], None, False, ""
 
     def tare(self, sample: Sequence[float], stamp_ns: int) -> None:
-        """A sample while the arm stands and there is no bias yet."""
+        """Take a sample while the arm stands still and there is no bias yet."""
         if self._tare_ns is None or stamp_ns < self._tare_ns:
             self._tare, self._tare_ns = [], stamp_ns
         self._tare.append(tuple(sample))
@@ -205,7 +207,7 @@ class SensorWatch:
 
     @property
     def untared(self) -> str:
-        """Why it cannot be used yet, a sentence; empty if it can."""
+        """One sentence that says why the sensor cannot be used before a tare; empty if it can."""
         if self.is_tared:
             return ""
         why = self.tare_problem or f"the arm has to stand for {TARE_S:g} s"
@@ -246,7 +248,7 @@ class SensorWatch:
                 self._fault(f"jumps, {_SPIKES} times within {_SPIKES_S:g} s: look at its cable and driver")
 
     def _is_spike(self, before: list[float], middle: list[float], after: list[float]) -> bool:
-        """One sample is far from both of its neighbours, which agree."""
+        """Whether the middle sample is far from both of its neighbours while they agree."""
         for quantity, begin, end in self._columns:
             one, two = before[begin:end], after[begin:end]
             away = min(math.dist(middle[begin:end], one), math.dist(middle[begin:end], two))

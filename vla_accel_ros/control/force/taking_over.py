@@ -1,8 +1,8 @@
-"""The node's side of a reaction: it takes the path over, tells the reason, and motion goes on when it may.
+"""The node's side of a reaction: it takes over the path, reports the reason, and lets motion continue.
 
-A late sample (a driver that died) passes by itself; a sensor that is wrong and a collision need a person. A
-contact that the arm gave way to passes by itself when it has been over for a moment, unless that happens
-again and again, or the arm went back as far as it may and still is in contact.
+A late sample (a driver that died) passes by itself; a faulty sensor and a collision need a person. A contact
+that the arm gave way to passes by itself when it has been over for a moment, unless that happens again and
+again, or the arm retreated as far as it may and is still in contact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AGAIN = "; ~/resume goes on"
 
 
 class Holds(Protocol):
-    """What holds the robot: nodes/trajectory/hold.py."""
+    """The holds of the robot: nodes/trajectory/hold.py."""
 
     @property
     def holds(self) -> Collection[str]: ...
@@ -38,8 +38,8 @@ class Holds(Protocol):
 
 
 class TakingOver:
-    """Takes over what a guard reacts with. lock: of the guard. react: sends a reaction; it is called under
-    the lock. One thread; time is given."""
+    """Takes over the reactions of a guard. lock: the guard's lock. react: sends a reaction; it is called
+    under the lock. Use it from one thread; time is given."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class TakingOver:
         self._yields_ns: deque[int] = deque()
 
     def begin(self, follower: ChunkFollower) -> None:
-        """Motion begins anew with this follower."""
+        """Motion starts anew with this follower."""
         self._follower = follower
         with self._lock:
             self.guard.forget()
         self._clear()
 
     def adopt(self, now_ns: int) -> None:
-        """Take over what was reacted with since the last call; before anything is decided about motion."""
+        """Take over the reactions since the last call. Call it before anything is decided about motion."""
         with self._lock:
             reactions = self.guard.reactions()
         for reaction in reactions:
@@ -70,8 +70,8 @@ class TakingOver:
             self._tell(reaction, now_ns)
 
     def watch(self, now_ns: int) -> str:
-        """Hold, and let go, by what the sensors tell; after the follower's step. A sentence when a discrete
-        move has to end because of them, else empty."""
+        """Hold and release by what the sensors report; call it after the follower's step. Returns a sentence
+        if a discrete move has to end because of them, else empty."""
         guard, state = self.guard, self._follower.safety.state
         with self._lock:
             problem, wrong = guard.problem(now_ns), guard.wrong
@@ -128,7 +128,7 @@ class TakingOver:
             self._holds.hold(sentence, passing=True)
 
     def _look_whether_over(self, level: Level, contact: str, now_ns: int) -> None:
-        """Whether motion goes on after the arm gave way."""
+        """Decide whether motion continues after the arm gave way."""
         own = {self._yielded, self._blind, self._collision}
         if self.guard.phase is Phase.RETREATING and set(self._holds.holds) - own:
             self._end_retreat(now_ns)
@@ -145,7 +145,7 @@ class TakingOver:
             self._holds.fault(f"gave way as far as it may, and still {contact}: free the arm{AGAIN}")
 
     def _end_retreat(self, now_ns: int) -> None:
-        """An order to hold is obeyed at once."""
+        """End the retreat because of another hold, which takes effect at once."""
         with self._lock:
             reaction = self.guard.end_retreat(now_ns, round(self._follower.buffer.kept_s * 1e9))
             if reaction is not None:

@@ -1,5 +1,5 @@
 """Joint limits on every path.
 
-joint_limits: what each joint may do, and the shortest stop; limiter: steps of the second-order limiter;
-trajectory_limits: the limits enforced on a trajectory.
+joint_limits: limits of each joint, and the shortest stop; limiter: single steps of the second-order limiter;
+trajectory_limits: enforces the limits on a trajectory.
 """

@@ -1,8 +1,8 @@
-"""What each joint may do: its range, its greatest speed and acceleration; and the shortest stop by them.
+"""The limits of each joint (range, speed, acceleration), and the shortest stop within them.
 
-A stop is used when something is wrong, so it needs nothing but where the joints are and how fast: every joint
-brakes with its whole acceleration and then stands. From a state inside its limits it comes to rest inside
-them, since enforced motion always keeps enough room to brake.
+A stop is used when something is wrong, so it needs only the joints' positions and velocities: every joint
+brakes with its whole acceleration and then stays. From a state inside its limits it comes to rest inside
+them, since limited motion always keeps enough room to brake.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, trusted
 
 _SHORTEST_S = 0.1
-# A clock that was set is noticed this much later at most.
+# Longest time until a clock that was set is noticed.
 _NOTICED_S = 0.02
 _LOOK_S = 0.005
 
@@ -36,7 +36,7 @@ class _Limited(Protocol):
 @dataclass(frozen=True)
 class JointLimits:
     """float64 [D] each: lower and upper position (rad or m), greatest speed (per s) and acceleration (per
-    s^2)."""
+    s^2). Raises ValueError if the lengths differ or a range, speed or acceleration is empty."""
 
     lower: np.ndarray
     upper: np.ndarray
@@ -74,7 +74,8 @@ def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> T
     """Brake from `state` in minimal time, each joint on its own; the last point has zero velocity.
 
     The first point is the state itself; one more follows for every instant at which a joint comes to rest.
-    Stops last whole microseconds, rounded up where there is room. Without velocity it is at rest already.
+    Stops last whole microseconds, rounded up where there is room. A state without velocity is at rest
+    already.
     """
     v0 = np.zeros_like(state.position) if state.velocity is None else state.velocity
     check_finite("the state to brake from", np.stack([state.position, v0]), joints)
@@ -110,16 +111,16 @@ def brake_on_arrival(
     late_s: float,
     limits: JointLimits,
 ) -> Trajectory:
-    """One point to rest at, for controllers that execute `reference` in a time that is no more.
+    """One point at rest, for controllers that execute `reference` on a time base that no longer holds.
 
-    reference: position and velocity, float64 [D] each, at a time. was_ns: the present in that time; now_ns:
-    in the new one, in which the point is. Within limits wherever on the path a controller is when it comes,
-    up to late_s from now.
+    reference: position and velocity, float64 [D] each, at a time. was_ns: the present in the old time;
+    now_ns: in the new time, which the point uses. The stop is within limits wherever on the path a controller
+    is when it arrives, up to late_s from now.
 
-    From speed v a cubic to v T / 2 ahead brakes with v / T. A controller that is late by lag is closer by
-    v lag, and brakes with up to 6 v lag / T^2 more; its speed may be w by then, 4 (w - v) / T more: the
-    greatest on the way, for a path may turn just now, or end before the controller hears of it. Where that is
-    no room to the end of a joint's range, it takes 3 room / v, from where no cubic goes beyond.
+    From speed v, a cubic to a point v T / 2 ahead decelerates at v / T. A controller that is late by lag is
+    closer by v lag, which adds up to 6 v lag / T^2. Its speed may be w by then, which adds 4 (w - v) / T; w
+    is the greatest speed on the way, since the path may turn just now, or end before the stop arrives. If the
+    joint's range leaves too little room, T is 3 room / v, for which no cubic goes beyond the range.
     """
     position, velocity = reference(was_ns)
     times_ns = np.linspace(was_ns, was_ns + late_s * 1e9, math.ceil(late_s / _LOOK_S) + 1)
@@ -136,13 +137,13 @@ def brake_on_arrival(
 
 
 def rest_to_rest_s(away: np.ndarray, limits: JointLimits) -> float:
-    """How long one cubic over distances, float64 [D], takes from rest to rest within the limits."""
+    """Duration of one cubic over distances, float64 [D], from rest to rest within the limits."""
     speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
     return max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
 
 
 def cut(trajectory: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:
-    """A motion up to a time and then a brake; all of it, where it ends before. It has velocities."""
+    """A motion with velocities up to a time, and then a brake; the whole motion if it ends before."""
     if at_ns >= trajectory.end_ns:
         return trajectory
     at_ns = max(at_ns, trajectory.start_ns)

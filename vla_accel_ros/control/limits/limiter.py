@@ -1,10 +1,10 @@
-"""The second-order limiter: one step of joints towards where they should be, within their limits.
+"""The second-order limiter: one step of joints towards their goal, within their limits.
 
-Each step to the next knot is the asked cubic if that is within limits, else a constant acceleration that
-closes in on the asked path without overshooting it and never leaves room too short to brake before a position
-limit. Constant acceleration between knots is exactly what cubic sampling of (position, velocity) knots gives,
-so the bound holds everywhere between them. `step_towards` is the plain form, for a stream of single steps;
-`steps_along` makes the same steps along a whole path, faster, and is tested against it.
+Each step to the next knot is the asked cubic if that is within limits. Otherwise it is a constant
+acceleration that approaches the asked path without overshoot and always leaves room to brake before a
+position limit. Constant acceleration between knots is exactly what cubic sampling of (position, velocity)
+knots gives, so the bound holds everywhere between them. `step_towards` is the plain form, for a stream of
+single steps; `steps_along` makes the same steps along a whole path, faster, and is tested against it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import hardest
 
 TOLERANCE = 1e-6
-"""Of speeds and accelerations, relative."""
+"""Relative tolerance of speeds and accelerations."""
 POSITION_TOLERANCE = 1e-9
 LEAST_ROOM = 1e-10
 CLOSING = 0.5
 """Share of the acceleration limit with which a joint slows down as it comes back to the asked path."""
 
 _FEW = 8
-"""Steps that a joint which is a little off takes to its path."""
+"""Number of steps prepared at first: a joint that is a little off needs about as many."""
 
 Step = Callable[[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -39,10 +39,10 @@ def step_towards(
     limits: JointLimits,
     longest_s: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One step of h seconds from (p, v), float64 [D] each, towards where the goal is then.
+    """One step of h seconds from (p, v) towards the goal at its end, float64 [D] each.
 
-    The goal is `attainable`. longest_s: the longest of the steps that follow, when they are longer than this.
-    Returns position and velocity [D] after the step, and bool [D] where that is the goal itself.
+    The goal is `attainable`. longest_s: the longest of the following steps, if longer than this one. Returns
+    position and velocity [D] after the step, and bool [D]: joints that reached the goal itself.
     """
     velocity = _next_velocity(p, v, goal_p, goal_v, h, limits, braking(limits, max(h, longest_s)))
     reached = reachable(p, v, goal_p, goal_v, h, limits)
@@ -51,11 +51,10 @@ def step_towards(
 
 
 def braking(limits: JointLimits, longest_s: float | np.ndarray) -> np.ndarray:
-    """Deceleration [..., D] that room before a position limit is kept for.
+    """Deceleration [..., D] for which room before a position limit is kept.
 
-    In a step a joint may have to brake and turn back, at one acceleration to the end of the step. So that it
-    is not too fast then, neither for its velocity limit nor for the other position limit, it keeps more room
-    when steps are long.
+    Within a step a joint may have to brake and turn back, at one acceleration to the end of the step. To be
+    within its velocity limit and the other position limit then, it keeps more room when steps are long.
     """
     turn = np.minimum(limits.velocity, (limits.upper - limits.lower) / (2.0 * longest_s))
     return np.minimum(limits.acceleration, turn / longest_s)
@@ -70,8 +69,8 @@ def turning_s(limits: JointLimits) -> np.ndarray:
 def attainable(
     asked_p: np.ndarray, asked_v: np.ndarray, limits: JointLimits, longest_s: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest position and velocity [..., D] that are within limits, and can brake within them by steps
-    of longest_s."""
+    """The nearest position and velocity [..., D] within limits from which the joints can brake within limits,
+    by steps of longest_s."""
     p = np.clip(asked_p, limits.lower, limits.upper)
     top = 2.0 * braking(limits, longest_s)
     up = np.minimum(np.sqrt(top * (limits.upper - p)), limits.velocity)
@@ -89,9 +88,9 @@ def reachable(
 ) -> np.ndarray:
     """bool [..., D]: the cubic from (p, v) to an attainable goal in one step keeps all limits.
 
-    Exact for the acceleration, which is greatest at an end. Velocity and position stay between the
-    control points of their Bezier curves, so they are within limits if those are; of cubics that only just
-    keep them some are refused.
+    It is exact for the acceleration, which is greatest at an end. Velocity and position stay between the
+    control points of their Bezier curves, so they are within limits if those are; some cubics that only just
+    keep the limits are refused.
     """
     middle = 3.0 * (goal_p - p) / h - v - goal_v
     early, late = p + h / 3 * v, goal_p - h / 3 * goal_v
@@ -110,8 +109,7 @@ def _next_velocity(
     limits: JointLimits,
     braking: np.ndarray,
 ) -> np.ndarray:
-    """Velocity [D] at the next knot that closes in on the goal there; the acceleration on the way is
-    constant."""
+    """Velocity [D] at the next knot that approaches the goal there at constant acceleration."""
     top = limits.acceleration
     room = goal_p - p - h * (v + goal_v) / 2
     closing = np.minimum(stoppable(np.abs(room), CLOSING * top, h), np.abs(room) / h)
@@ -123,17 +121,17 @@ def _next_velocity(
 
 
 def stoppable(room: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
-    """Greatest velocity u after a step h from which a deceleration `top` ends within `room` >= 0, which is
-    what would be left if u were 0: h u / 2 + u^2 / (2 top) = room."""
+    """Greatest velocity u after a step h from which a deceleration `top` stops within `room` >= 0, the room
+    that would be left if u were 0: h u / 2 + u^2 / (2 top) = room."""
     return np.sqrt(np.square(top * h / 2) + 2.0 * top * room) - top * h / 2
 
 
 def _brakeable(room: np.ndarray, v: np.ndarray, top: np.ndarray, h: float) -> np.ndarray:
-    """Greatest velocity after a step h such that braking with `top` still stops within `room` of where we
-    are.
+    """Greatest velocity after a step h from which braking with `top` stops within `room` of the present
+    position.
 
-    When the stop itself falls into this step, the joint brakes through it and turns, so that its peak is
-    inside; beyond the limit it moves no further out.
+    If the stop falls into this step, the joint brakes through it and turns, so that its peak is inside; a
+    joint beyond the limit moves no further out.
     """
     ahead = room - h * v / 2
     turning = np.minimum(v * ahead / np.maximum(room, LEAST_ROOM), 0.0)
@@ -148,13 +146,13 @@ def steps_along(
     clean: np.ndarray,
     limits: JointLimits,
 ) -> Step:
-    """A function (k, p, v, on, p_next, v_next) -> on: `step_towards` for step k to goals [N + 1, D] by steps
-    h [N]; it writes p_next, v_next [D].
+    """Returns a function (k, p, v, on, p_next, v_next) -> on that makes step k of `step_towards` to the goals
+    [N + 1, D] by steps h [N], and writes p_next, v_next [D].
 
-    longest [N]: longest_s of each step. clean [N, D]: where the step from goal to goal keeps all limits. on
-    [D]: joints at their goal; returns those that are so then. A step depends on the one before, so only the
-    joints can be computed at once; what does not depend on where they are is computed for many steps at
-    once, and a step is some forty operations on rows of one buffer, which allocate nothing.
+    longest [N]: longest_s of each step. clean [N, D]: the step from goal to goal keeps all limits. on [D]:
+    joints at their goal before the step; the result says which are after it. Each step depends on the one
+    before, so only the joints are vectorised. All that does not depend on their state is computed for many
+    steps at once, and a step is some forty operations on rows of one buffer, without allocation.
     """
     d, n = goal_p.shape[1], len(h)
     lower, upper, fastest, slowest = limits.lower, limits.upper, limits.velocity, -limits.velocity
@@ -162,7 +160,8 @@ def steps_along(
     rows: list[tuple[np.ndarray, ...] | None] = [None] * n
 
     def prepare(k: int) -> tuple[np.ndarray, ...]:
-        """The rows of some steps from k on: of few where few are led, at last of all that are left."""
+        """Computes the rows of some steps from k on: a few at first, as most paths need no more, then all
+        others."""
         part = slice(k, k + _FEW if k < _FEW else n)
         rows[part] = _rows(goal_p[1:][part], goal_v[1:][part], h[part], longest[part], clean[part], limits)
         return cast(tuple[np.ndarray, ...], rows[k])
@@ -183,7 +182,7 @@ def steps_along(
             rows[k] or prepare(k)
         )
         multiply(v, half_s, still)
-        add(still, p, still)  # where it is after a step to a stand
+        add(still, p, still)  # position after braking to zero velocity in this step
         subtract(upper, still, up)
         subtract(still, lower, down)
         subtract(rest, still, room)
@@ -238,7 +237,7 @@ def _rows(
     clean: np.ndarray,
     limits: JointLimits,
 ) -> list[tuple[np.ndarray, ...]]:
-    """What does not depend on where the joints are, for each of N steps."""
+    """The values that do not depend on the joints' state, for each of N steps."""
     d = goal_p.shape[1]
     middle, half = _middle(limits)
     h = np.repeat(h[:, None], d, axis=1)
@@ -247,8 +246,8 @@ def _rows(
     tops[:, 0] = tops[:, 1] = guard
     tops[:, 2] = CLOSING * top
     double, lag = 2.0 * tops, tops * (h / 2)[:, None]
-    # A cubic is within limits if (its speed in the middle) - (at the ends), that speed, and where its
-    # tangents lead to, are no more than these.
+    # A cubic is within limits if these bounds hold: (its speed in the middle) - (at each end), that speed,
+    # and the end points of its tangents.
     most = np.empty((len(h), 4, d))
     most[:, 0] = most[:, 1] = top * (h / 2) * (1 + TOLERANCE)
     most[:, 2] = limits.velocity * (1 + TOLERANCE)
@@ -262,7 +261,7 @@ def _rows(
 
 
 def _middle(limits: JointLimits) -> tuple[np.ndarray, np.ndarray]:
-    """Middle and half of each joint's range; all of it where it is endless."""
+    """Middle and half width of each joint's range; 0 and infinity for an endless joint."""
     endless = ~(np.isfinite(limits.lower) & np.isfinite(limits.upper))
     with np.errstate(invalid="ignore"):
         middle, half = (limits.lower + limits.upper) / 2, (limits.upper - limits.lower) / 2

@@ -1,10 +1,10 @@
-"""Joint limits, enforced on the path that the controller will sample and not only on its points.
+"""Enforces joint limits on the path that the controller samples, not only on its points.
 
-A policy's chunk may jump. Cutting positions or velocities point by point leaves accelerations no motor can
-follow, so a joint that breaks a limit is led by a second-order limiter (limiter.py) from where it is, until
-it follows what is asked, or is at rest where it was asked to be. Joints within limits pass unchanged, bit for
-bit. The work is bounded: a step for each knot that is asked, and MOST_CHASE more that grow geometrically, so
-that a long way to rest takes no more of them than a short one.
+A policy's chunk may jump. Clipping positions or velocities point by point leaves accelerations that no motor
+can follow. A joint that breaks a limit is therefore led by a second-order limiter (limiter.py) from its
+present state until it follows the asked path, or rests at the asked end. Joints within limits pass unchanged,
+bit for bit. The work is bounded: one step for each asked knot, and at most MOST_CHASE more, which grow
+geometrically so that a long way to rest takes no more steps than a short one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vla_accel_ros.control.trajectory import (
 
 MOST_SPLIT = 96
 MOST_CHASE = 28
-"""Steps after the last knot that is asked; a joint that is not at its goal then, brakes."""
+"""Steps after the last asked knot; a joint that has not reached its goal then brakes."""
 LONGEST_CHASE_S = 20.0
 _AIMED_CHASE = 16
 _MS = 1_000_000
@@ -44,9 +44,9 @@ _MS = 1_000_000
 class LimitReport:
     """What was asked beyond the limits, float64 [D] each.
 
-    position: how far beyond a position limit (rad or m). velocity, acceleration: the greatest asked over its
-    limit, 1.0 or less when within; when all are, the velocity is an upper bound. deviation: greatest distance
-    between the asked and the sent position at the asked times.
+    position: distance beyond a position limit (rad or m). velocity, acceleration: the greatest asked value
+    over its limit, at most 1.0 when within; if no joint exceeds a limit, the velocity is an upper bound.
+    deviation: greatest distance between the asked and the sent position at the asked times.
     """
 
     joints: tuple[str, ...]
@@ -79,14 +79,14 @@ class LimitReport:
 def enforce(
     trajectory: Trajectory, start: MotionState, limits: JointLimits
 ) -> tuple[Trajectory, LimitReport]:
-    """The trajectory within limits when sampled from `start`, and what had to be changed.
+    """Returns the trajectory, within limits when sampled from `start`, and a report of what was changed.
 
-    start: the state before the first point; its stamp must be earlier. Without velocities the trajectory gets
-    central differences and a zero-velocity end. A joint that lags at the last point goes on after it until it
-    is at rest where it was asked to be, for LONGEST_CHASE_S at most, and then brakes; so the result may have
-    more points, but no more than max(N, MOST_SPLIT) + MOST_CHASE + 2 D. An end in motion is the end. A start
-    already beyond a limit is brought back, not jumped. Raises ValueError when the start is not before the
-    first point.
+    start: the state before the first point; its stamp must be earlier. A trajectory without velocities gets
+    central differences and zero velocity at its end. A joint that lags at the last point goes on until it
+    rests at its asked position, for LONGEST_CHASE_S at most, and then brakes. So the result may have more
+    points, but at most max(N, MOST_SPLIT) + MOST_CHASE + 2 D. If the asked path ends in motion, so does the
+    result. A start already beyond a limit is brought back without a jump. Raises ValueError if the start is
+    not before the first point.
     """
     if start.stamp_ns >= trajectory.start_ns:
         raise ValueError(
@@ -106,7 +106,7 @@ def enforce(
 def enforce_knots(
     joints: tuple[str, ...], times: np.ndarray, asked_p: np.ndarray, asked_v: np.ndarray, limits: JointLimits
 ) -> tuple[Trajectory, LimitReport]:
-    """`enforce` of knots, float64 [N + 1, D] at int64 [N + 1] times, of which the first is the start."""
+    """`enforce` for knots, float64 [N + 1, D] at int64 [N + 1] times; the first knot is the start."""
     h = (times[1:] - times[:-1]) * 1e-9
     report = _report(joints, asked_p, asked_v, h, limits)
     over = report.over
@@ -138,9 +138,9 @@ def lead(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lead joints along knots: asked positions and velocities, float64 [N, D], at int64 [N] times.
 
-    The first knot is where the joints are. Returns times, positions and velocities of the N knots, and with
-    to_rest of MOST_CHASE + D more at most, in which joints that lag come to rest where they were asked to be,
-    or as soon as they can if that takes too long.
+    The first knot is the joints' state. Returns times, positions and velocities of the N knots. With to_rest,
+    at most MOST_CHASE + D knots follow, in which joints that lag come to rest at their asked position, or as
+    soon as they can if that takes too long.
     """
     h = np.diff(times_ns) * 1e-9
     goal_p, goal_v = attainable(asked_p, asked_v, limits, h.max())
@@ -168,19 +168,20 @@ def lead(
 def chase_s(
     p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, step_s: float, limits: JointLimits
 ) -> np.ndarray:
-    """Steps in seconds, from about step_s on and MOST_CHASE at most, that suffice to come to rest at the
-    goal."""
+    """Durations in seconds of at most MOST_CHASE steps, starting near step_s, that suffice to come to rest at
+    the goal."""
     top = limits.acceleration
     stop_s = np.abs(v) / top
     way = np.abs(goal_p - p) + np.abs(v) * stop_s / 2
     ramps = (1.0 + 1.0 / CLOSING) / 2 / top
     peak = np.minimum(limits.velocity, np.sqrt(way / ramps)) + 1e-12
     need_s = min(float((stop_s + way / peak + peak * ramps).max()), LONGEST_CHASE_S / 2)
-    # By such steps a joint at full speed can still brake with all that it has, also while they grow so fast.
+    # With such steps a joint at full speed can still brake with its whole acceleration, even while steps
+    # grow.
     first_s = min(max(step_s, need_s / 8), float(turning_s(limits).min()) / 2)
     low, high = 1.0, 1.25
     if first_s * _AIMED_CHASE < need_s:
-        for _ in range(20):  # growth whose steps sum up to what is needed
+        for _ in range(20):  # find the growth at which the steps add up to need_s
             growth = (low + high) / 2
             enough = first_s * (growth**_AIMED_CHASE - 1.0) >= need_s * (growth - 1.0)
             low, high = (low, growth) if enough else (growth, high)
@@ -199,8 +200,8 @@ def _walk(
     limits: JointLimits,
     to_rest: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and velocities [N + 1, D] of joints that start at p0, v0 and are led to attainable goals
-    [N + 1, D] by steps h [N]. to_rest: end when all are at their goal, which is at rest; the steps grow."""
+    """Positions and velocities [N + 1, D] of joints that start at p0, v0 and are led to attainable goals [N +
+    1, D] by steps h [N]. to_rest: stop when all joints have reached their goal at rest; the steps grow."""
     p, v = np.empty(goal_p.shape), np.empty(goal_p.shape)
     p[0], v[0] = p0, v0
     clean = reachable(goal_p[:-1], goal_v[:-1], goal_p[1:], goal_v[1:], h[:, None], limits)
@@ -227,7 +228,7 @@ def _walk(
 def _report(
     joints: tuple[str, ...], p: np.ndarray, v: np.ndarray, h: np.ndarray, limits: JointLimits
 ) -> LimitReport:
-    """What knots [N + 1, D] ask for; exactly only if that may be beyond limits."""
+    """Reports what knots [N + 1, D] ask for; computed exactly only if the bound may be beyond the limits."""
     for measure in (_hull, extremes):
         lowest, highest, fastest, hardest = measure(p[:-1], v[:-1], p[1:], v[1:], h[:, None])
         report = LimitReport(
@@ -243,10 +244,10 @@ def _report(
 
 
 def _split(times: np.ndarray, longest_s: float, stop_s: np.ndarray) -> np.ndarray:
-    """Times with intervals longer than longest_s cut.
+    """Splits intervals that are longer than longest_s.
 
-    The work is bounded: no more than MOST_SPLIT intervals are made. Where that is too few, the joints still
-    can stop as they start: there are knots at the times stop_s [D] that they take for it.
+    The work is bounded: at most MOST_SPLIT intervals are made. If that is too few, the joints can still stop
+    from their initial velocity, because knots are added at their stopping times stop_s [D].
     """
     gaps = np.diff(times)
     most = max(1, MOST_SPLIT // len(gaps))
@@ -268,8 +269,8 @@ def _split(times: np.ndarray, longest_s: float, stop_s: np.ndarray) -> np.ndarra
 def _hull(
     p0: np.ndarray, v0: np.ndarray, p1: np.ndarray, v1: np.ndarray, duration_s: np.ndarray | float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Bounds of what `extremes` gives, by the control points of the Bezier curves, for a third of the work;
-    the acceleration is exact."""
+    """Bounds on the results of `extremes`, from the control points of the Bezier curves, for a third of the
+    work; the acceleration is exact."""
     third = duration_s / 3.0
     middle = (p1 - p0) / third - v0 - v1
     early, late = p0 + third * v0, p1 - third * v1
@@ -282,7 +283,7 @@ def _hull(
 def _beyond(
     lowest: np.ndarray, highest: np.ndarray, end_p: np.ndarray, end_v: np.ndarray, limits: JointLimits
 ) -> np.ndarray:
-    """How far [D] a path leaves its position limits, the braking distance after its end included; 0 if it
+    """How far [D] a path leaves its position limits, including the braking distance after its end; 0 if it
     does not."""
     stop = end_v * np.abs(end_v) / (2.0 * limits.acceleration)
     over = np.maximum(np.maximum(highest, end_p + stop) - limits.upper, 0.0)

@@ -109,26 +109,27 @@ class StaggeredChunks(WholeChunks):
         return self._expected_s + patience * (self._wait_s - self._expected_s)
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
-        acts = [request for request in ready if request.want == ACT]
-        whole = by_priority([request for request in acts if request.whole])
+        whole, begun, waiting = list[Request](), list[Request](), list[Request]()
+        for request in ready:
+            if request.want == ACT:
+                (whole if request.whole else begun if request.begun else waiting).append(request)
         if whole:
-            return MicroBatch(DENOISE, (whole[0],), steps=0)
-        waiting = [request for request in acts if not request.begun]
+            return MicroBatch(DENOISE, (by_priority(whole)[0],), steps=0)
+        acts = bool(begun or waiting)
         fresh = [request for request in waiting if request.fresh or not request.stream]
-        begun = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
-        waiting = [request for request in waiting if self._in_time(request, now_s)]
+        if fresh:
+            begun = [request for request in begun if not _gives_way(request, fresh[0])]
         joining = max(0, min(self._joins, self._seats - len(begun)))
         if joining and fresh:
             return MicroBatch(DENOISE, (*begun, *fresh[:joining]))
-        joins = waiting[:joining]
-        step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
+        joins = [request for request in waiting if self._in_time(request, now_s)][:joining]
         if acts:
             paced = self._steps is None and joining and not joins
             self._expected_s, self._wait_s = self._waits_s(begun, now_s) if paced else (-math.inf, -math.inf)
-        if now_s < self._wait_s:
-            group = see(ready)
-            return group if group is not None and self._fits(group, now_s) else None
         group = see(ready)
+        if now_s < self._wait_s:
+            return group if group is not None and self._fits(group, now_s) else None
+        step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if step is None or group is None:
             return step or group
         if self._after_group:
@@ -145,8 +146,10 @@ class StaggeredChunks(WholeChunks):
     def _in_time(self, request: Request, now_s: float) -> bool:
         """Whether a chunk that begins now is expected to be finished when its robot's next frame begins. One
         of frames that follow each other faster than a chunk is made may begin at any time."""
+        if self._steps is None or not request.stream or request.fresh:
+            return True
         before_s, last_s = self._frames_s.get(request.robot, (-math.inf, -math.inf))
-        if self._steps is None or not request.stream or request.fresh or not math.isfinite(before_s):
+        if not math.isfinite(before_s):
             return True
         takes_s, apart_s = self._steps * self._backlog.takes_s(ACT, DENOISE), last_s - before_s
         return takes_s > apart_s or not now_s <= last_s + apart_s < now_s + takes_s
@@ -176,31 +179,33 @@ class StaggeredChunks(WholeChunks):
         newest: dict[str, Request] = {}
         for request in begun:
             if request.stream and request.sense is not None:
-                newest[request.robot] = max(newest.get(request.robot, request), request, key=_begun_s)
+                known = newest.get(request.robot)
+                if known is None or request.begun_s > known.begun_s:
+                    newest[request.robot] = request
         would_end_s = self._backlog.ends_s(ACT, DENOISE, now_s)
-        due_s = ((one.begun_s + one.period_s, LATE * one.period_s) for one in newest.values())
-        waits_s = ((at_s, at_s + late_s) for at_s, late_s in due_s if at_s <= would_end_s)
-        waiting = (one for one in waits_s if one[1] > now_s)
-        return min(waiting, default=(-math.inf, -math.inf), key=lambda one: one[1])
+        expected_s, wait_s = -math.inf, -math.inf
+        for one in newest.values():
+            at_s = one.begun_s + one.period_s
+            until_s = at_s + LATE * one.period_s
+            if at_s <= would_end_s and until_s > now_s and (until_s < wait_s or math.isinf(wait_s)):
+                expected_s, wait_s = at_s, until_s
+        return expected_s, wait_s
 
 
 def see(ready: Sequence[Request]) -> MicroBatch | None:
     """Go on with the frame that is in progress, observe the next, or compute one again with another
     instruction."""
-    frames = by_priority([r for r in ready if r.want in (OBSERVE, REWORD)])
-    for request in sorted(frames, key=lambda request: not request.begun):
-        return MicroBatch(request.stage, (request,))
-    return None
+    frames = [request for request in ready if request.want in (OBSERVE, REWORD)]
+    if not frames:
+        return None
+    first = max(frames, key=lambda request: (request.begun, request.priority))
+    return MicroBatch(first.stage, (first,))
 
 
 def in_progress(ready: Sequence[Request]) -> bool:
     """Whether a frame is, of which some groups are computed: another prefix would have the rest computed at
     once."""
     return any(request.want == OBSERVE and request.begun for request in ready)
-
-
-def _begun_s(request: Request) -> float:
-    return request.begun_s
 
 
 def _gives_way(old: Request, new: Request) -> bool:

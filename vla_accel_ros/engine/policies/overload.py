@@ -113,10 +113,10 @@ class Degrading(Policy):
     ) -> MicroBatch | None:
         self._recover(now_s)
         given = ready
-        if self._rung or self._held:
+        if self._holds_any or self._paused_s is not None:
             given = [request for request in ready if not self._holds(request, now_s)]
-        there = any(request.want == ASK for request in ready)
-        self._count_pause(there, there and any(request.want == ASK for request in given), now_s)
+            there, let = (any(request.want == ASK for request in these) for these in (ready, given))
+            self._count_pause(there, let, now_s)
         batch = self._first.next(lane, given, now_s, due_s)
         if batch is not None:
             self._chosen(lane, batch, now_s)
@@ -137,10 +137,17 @@ class Degrading(Policy):
                 self._note(request, ended_s)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        if not self._holds_any:
+            return self._first.wake_s(ready, now_s)
         held = [request for request in ready if self._holds(request, now_s)]
         given = [request for request in ready if request not in held]
         times = [self._first.wake_s(given, now_s), *(self._until_s(request) for request in held)]
         return min([*times, self._quiet_s + self._calm_s if held else math.inf])
+
+    @property
+    def _holds_any(self) -> bool:
+        """Whether anything may be held back, or was and is counted yet."""
+        return bool(self._rung or self._held)
 
     def _holds(self, request: Request, now_s: float) -> bool:
         """Whether it is given up for now; counts the periods of that."""

@@ -1,3 +1,3 @@
-"""How many robots fit: the verdict on one (`verdict`), what is expected before it is tried (`forecast`, on a
-simulated engine: `replica_model`; in a thread beside: `background`), and what is found later
-(`punctuality`)."""
+"""Admission: how many robots a fleet can serve. verdict: the decision on one robot. forecast: a prediction
+before the robot is admitted, on a simulated engine (replica_model), in a thread of its own (background).
+punctuality: measured lateness of the admitted robots."""

@@ -1,7 +1,7 @@
-"""Forecasts in a thread of their own, so that whoever asks for one never waits for it.
+"""Compute forecasts in a separate thread, so that a scheduler never waits for one.
 
-A forecast takes some tenths of a second, in which a scheduler would answer nobody. Who asks for one that is
-not there yet is told so by `Forecasting`, and asks again when it is woken; what was computed is remembered.
+A forecast takes some tenths of a second, during which a scheduler could answer nobody. A call for a forecast
+that is not ready raises `Forecasting`; the caller asks again when `wake` is called. Results are cached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEPT = 1024
 
 
 class Background:
-    """A Forecast that is computed by another, beside. wake: called in any thread when one is there."""
+    """A Forecast that computes in its own thread. wake: called, in any thread, when a result is ready."""
 
     def __init__(self, wake: Callable[[], None], compute: Forecast = at_once) -> None:
         self._wake, self._compute = wake, compute
@@ -27,7 +27,7 @@ class Background:
         self._lock = threading.Lock()
 
     def __call__(self, function: Callable[..., Value], *arguments: object) -> Value:
-        """See Forecast. Raises Forecasting while it is computed."""
+        """See Forecast. Raises Forecasting while the result is being computed."""
         key = function, *arguments
         with self._lock:
             future = self._known.get(key)
@@ -44,5 +44,5 @@ class Background:
         return found
 
     def close(self) -> None:
-        """Wait for what is computed, and end the thread."""
+        """Wait for the computation that is running, cancel the others, and end the thread."""
         self._thread.shutdown(cancel_futures=True)

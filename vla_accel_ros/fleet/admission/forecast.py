@@ -1,11 +1,11 @@
-"""How many robots get their chunks in time, before one more is tried: simulated with the engine's policy.
+"""Predict how many robots get their chunks in time, by simulation with the engine's own scheduling policy.
 
-Robots ask nearly periodically, and for a chunk only when they have the one before: so they wait for less than
-the same number of requests at random would. What they wait for depends on how their requests happen to lie
-beside each other. Where a scheduler has seen when its robots ask (`Rhythm`), they are simulated from there
-on; when others ask, as a robot that is not served yet, is drawn. Several fleets are drawn and each is
-simulated for ROUNDS rounds on the times that the replica measured (fleet.admission.replica_model). They fit
-if in half of the draws SHARE of the chunks come in time, and arms stand no longer than STALL of it.
+Robots send requests nearly periodically, and only after the previous chunk has arrived, so they wait for less
+time than random arrivals would. The waiting time depends on the phases of the robots' requests. If a
+scheduler has observed when its robots send (`Rhythm`), the simulation continues from there; the phase of any
+other robot is drawn at random. Several fleets are drawn, and each is simulated for ROUNDS rounds with the
+durations that the replica measured (fleet.admission.replica_model). The robots fit if, in half of the draws,
+SHARE of the chunks come in time and arms stand still for at most STALL of the time.
 """
 
 from __future__ import annotations
@@ -21,49 +21,51 @@ import numpy as np
 from vla_accel_ros.fleet.admission.replica_model import Measured, ReplicaModel
 
 SHARE = 0.99
-"""Of chunks that are in time."""
+"""Share of chunks that must come in time."""
 STALL = 0.001
-"""Of the time, how long arms may stand."""
+"""Share of the time that arms may stand still."""
 JITTER = 0.1
-"""By which intervals between a robot's requests vary, to either side, where that was not seen."""
+"""Relative variation, to either side, of the interval between a robot's requests, where it was not
+observed."""
 DRAWS, ROUNDS, WARM_UP = 24, 12, 1
-"""Fleets that are drawn at most, and rounds of each that are simulated, after those of the warm-up."""
+"""Most fleets that are drawn, and the rounds that each is simulated for, after the warm-up rounds."""
 CLEAR = 5
-"""So many more draws of the one kind than of the other need no further ones."""
+"""Stop drawing once one result leads the other by so many draws."""
 LEAST_DRAWS, MOST_REQUESTS = 8, 12_000
-"""Of many robots fewer fleets are drawn, of about so many requests."""
+"""For many robots fewer fleets are drawn, with about MOST_REQUESTS requests in all."""
 MOST_ROBOTS = 96
-"""More robots are simulated as so many that ask more often."""
+"""More robots than this are simulated as this many that ask more often."""
 PACES, PACE_DRAWS = (0.8, 2.0), 4
-"""By which factor a replica may be slower than it was measured, and the draws by which it is found."""
+"""Range of factors by which a replica may be slower than measured, and the number of draws that
+`pace` uses."""
 LOWER = (0.85, 0.7, 0.6, 0.5)
-"""Parts of the rate that is asked for, which are tried where it does not fit."""
+"""Shares of the requested rate that are tried when the whole rate does not fit."""
 
 Value = TypeVar("Value")
 
 
 class Forecasting(Exception):
-    """It is being computed: ask again."""
+    """The result is still being computed; ask again."""
 
 
 class Forecast(Protocol):
-    """Computes a function of this module; it may raise Forecasting."""
+    """Calls a function of this module, perhaps in another thread. May raise Forecasting."""
 
     def __call__(self, function: Callable[..., Value], *arguments: object) -> Value:
-        """What the function returns for these arguments, which are hashable."""
+        """Return function(*arguments); the arguments must be hashable."""
         ...
 
 
 def at_once(function: Callable[..., Value], *arguments: object) -> Value:
-    """The Forecast that computes when it is asked."""
+    """The Forecast that computes in the calling thread."""
     return function(*arguments)
 
 
 @dataclass(frozen=True)
 class Rhythm:
-    """How a robot asks. period_s: between two requests; jitter: by which share of it that varies, to either
-    side; next_s: in how many seconds it asks next, None where that is not known; buffer_s: for how long its
-    arm still moves then."""
+    """When a robot sends requests. period_s: between two requests. jitter: relative variation of that
+    interval, to either side. next_s: seconds until its next request, None if unknown. buffer_s: for how long
+    its arm can still move at the time of a request."""
 
     period_s: float
     jitter: float = JITTER
@@ -73,8 +75,8 @@ class Rhythm:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Of one draw. in_time: share of chunks; stall: share of the time that arms stand; p50_s, p99_s: of how
-    long requests take."""
+    """Result of one simulated draw. in_time: share of chunks. stall: share of the time that arms stand still.
+    p50_s, p99_s: percentiles of the request durations."""
 
     in_time: float
     stall: float
@@ -83,15 +85,15 @@ class Outlook:
 
     @property
     def fits(self) -> bool:
-        """Whether robots get what they need."""
+        """Whether the robots get enough chunks in time."""
         return self.in_time >= SHARE and self.stall <= STALL
 
 
 @dataclass(frozen=True)
 class Room:
-    """For a further robot. rate_hz: the largest of the rates tried that fits, 0 if none does. in_time: share
-    of chunks in the median draw, at the rate that it asks for. pace: by which factor the replica is slower
-    than it was measured."""
+    """What is left for one more robot. rate_hz: the largest tried rate that fits, 0 if none does. in_time:
+    share of chunks in time in the median draw, at the rate that the robot asks for. pace: the factor by which
+    the replica is slower than it was measured."""
 
     rate_hz: float
     in_time: float
@@ -99,7 +101,7 @@ class Room:
 
 
 def drawn(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float, seed: int) -> Outlook:
-    """Of one draw of what is not known of these robots."""
+    """Simulate these robots once, with phases and jitter drawn from `seed`."""
     chance, count = np.random.default_rng(seed), ROUNDS + WARM_UP
     phases, gaps = chance.uniform(0.0, 1.0, len(robots)), np.random.default_rng([seed, 1])
     vary = gaps.uniform(-1.0, 1.0, (len(robots), count + 1))
@@ -125,7 +127,7 @@ def drawn(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float, seed: 
             stood_s += max(0.0, took_s - robots[robot].buffer_s)
         asked[robot] += 1
         times = planned[robot]
-        if asked[robot] >= len(times):  # asks more often than others, or those before lasted
+        if asked[robot] >= len(times):  # the robot sends more often than planned for
             times.append(times[-1] + robots[robot].period_s)
         came_s[robot] = at_s = max(now_s, times[asked[robot]])
         return at_s if at_s < until_s else math.inf
@@ -138,8 +140,8 @@ def drawn(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float, seed: 
 
 
 def fits(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float) -> tuple[bool, float]:
-    """Whether these robots get what they need, and the share of chunks in time in the median of the draws
-    that were needed to tell."""
+    """Return whether these robots fit, and the median share of chunks in time over the draws that were
+    needed."""
     shares, well, badly = list[float](), 0, 0
     requests = sum(robots[0].period_s / robot.period_s for robot in robots) * (ROUNDS + WARM_UP)
     draws = int(min(DRAWS, max(LEAST_DRAWS, MOST_REQUESTS / requests)))
@@ -153,8 +155,9 @@ def fits(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float) -> tupl
 
 
 def pace(model: ReplicaModel, robots: Sequence[Rhythm], took_s: float) -> float:
-    """By which factor it is slower than it was measured, where half of the requests of these robots took less
-    than took_s: other programs use the machine, pictures are decoded."""
+    """Return the factor, within PACES, by which the replica is slower than measured, so that the simulated
+    median request duration of these robots equals took_s. Other programs on the machine and image decoding
+    slow it down."""
 
     def median_s(factor: float) -> float:
         slower = model.slower(factor)
@@ -170,9 +173,9 @@ def pace(model: ReplicaModel, robots: Sequence[Rhythm], took_s: float) -> float:
 
 @lru_cache(1024)
 def chunks_hz(measured: Measured, rate_hz: float, within_s: float, buffer_s: float = math.inf) -> float:
-    """How many chunks a second a replica makes for robots that each ask for rate_hz of them, nobody knows
-    when, so that they come within_s: a multiple of rate_hz, 0 if not even one robot's do; inf where nothing
-    is known, or no time is told."""
+    """Return how many chunks a second a replica delivers within_s to robots that each ask for rate_hz, at
+    unknown phases: whole robots times their rate, 0 if not even one robot fits. Returns inf if nothing was
+    measured, or if within_s is inf."""
     if not measured.serve or math.isinf(within_s):
         return math.inf
     model, most = ReplicaModel.of(measured), max(1, math.floor(measured.capacity_hz / rate_hz))
@@ -184,7 +187,7 @@ def chunks_hz(measured: Measured, rate_hz: float, within_s: float, buffer_s: flo
 
     low, high = 0, robots + 1
     guess, step = max(1, round(0.85 * robots)), max(1, robots // 12)
-    while high - low > 1:  # from the guess outwards, then halves
+    while high - low > 1:  # search outwards from the guess, then bisect
         if enough(guess):
             low = guess
         else:
@@ -203,9 +206,12 @@ def room(
     took_s: float | None = None,
     slower: float = 1.0,
 ) -> Room:
-    """For one more beside these robots, that asks for wanted_hz chunks a second, or at least for that part of
-    them; when it will ask is drawn. took_s: the median of how long their requests took; slower: by which
-    factor at least the replica is slower than it was measured."""
+    """Return the rate that is left for one more robot beside `robots`, whose phase is drawn.
+
+    wanted_hz: the rate that it asks for [chunks/s]. least: the smallest acceptable share of that rate.
+    took_s: the measured median duration of the robots' requests. slower: the least factor by which the
+    replica is slower than it was measured.
+    """
     model, share = ReplicaModel.of(measured), 1.0
     if took_s is not None:
         slower = max(slower, pace(model, robots, took_s))
@@ -229,8 +235,9 @@ def fleet_hz(
     slower: float = 1.0,
     forecast: Forecast = at_once,
 ) -> float:
-    """Of several replicas together, each so many times slower than it was measured. Small changes of what is
-    measured need no new forecast. Raises Forecasting, once all that are needed are begun."""
+    """Return the sum of chunks_hz over several replicas, each `slower` times slower than measured. Rates are
+    rounded, so that small changes need no new forecast. Raises Forecasting once all missing forecasts are
+    started."""
     rate_hz, total_hz, missing = float(f"{rate_hz:.2e}"), 0.0, False
     for one in replicas:
         try:

@@ -1,9 +1,10 @@
-"""Whether robots that were admitted truly fit: how many of their chunks come in time.
+"""Count how many chunks of the admitted robots come late, and correct the forecast by it.
 
-A forecast may be wrong: other programs use the GPU, pictures take long to decode, robots ask at once. So
-answers are counted, and where more than LATE of them are late, all is taken to last so much longer. What is
-promised then no longer fits, and the last robots that came are slowed or refused. It is forgotten again by
-and by, more slowly each time it was found, so that robots do not come and go, and at once if a robot goes.
+A forecast may be wrong: other programs use the GPU, images take long to decode, robots ask at the same time.
+So answers are counted, and if more than LATE of them are late, all durations are assumed to be SLOWER times
+longer. The promised rates then no longer fit, and the robots admitted last are slowed or refused. The
+correction decays, more slowly each time lateness was found, so that robots do not come and go. It is dropped
+at once when the fleet changes (`forget`).
 """
 
 from __future__ import annotations
@@ -13,40 +14,40 @@ from collections import deque
 from statistics import median
 
 ENOUGH = 100
-"""Answers of which the share that is late says something."""
+"""Answers needed before the share of late ones counts."""
 SOME, LATELY = 50, 400
-"""Of which the median says something, and that are remembered."""
+"""Durations needed for a median, and the number of latest durations that are kept."""
 LATE = 0.05
 SLOWER, SLOWEST = 1.1, 8.0
-"""By which factor all is taken to last longer at once, and at most."""
+"""Factor that one finding adds to all durations, and the largest total factor."""
 PATIENT = 5
-"""So many times nothing is found before that is taken back once, twice as many the second time, and so on."""
+"""Judgements without lateness before one factor is taken back, times the number of findings so far."""
 
 
 class Punctuality:
-    """Of one fleet. within_s: from the first attempt of a request to its answer."""
+    """Lateness of one fleet. within_s: allowed time from the first attempt of a request to its answer."""
 
     def __init__(self, within_s: float) -> None:
         self._within_s = within_s
         self.forget()
 
     def forget(self) -> None:
-        """The fleet is another one."""
+        """Start again, for another fleet."""
         self._came = self._late = self._times = self._well = 0
         self.slower, self.found = 1.0, ""
         self.changed()
 
     def changed(self) -> None:
-        """More robots, or fewer: what requests took says nothing of what they take."""
+        """Drop the recorded durations, because the number of robots changed."""
         self._took_s = deque[float](maxlen=LATELY)
 
     @property
     def took_s(self) -> float | None:
-        """The median of the requests since the fleet changed; None where too few were answered."""
+        """Median duration of the requests since the fleet changed; None if too few were answered."""
         return median(self._took_s) if len(self._took_s) >= SOME else None
 
     def answered(self, took_s: float) -> None:
-        """A chunk was answered; inf for one that nobody could use any longer."""
+        """Record the duration of a request; inf if its chunk came too late to be used."""
         if math.isfinite(took_s):
             self._took_s.append(took_s)
         if math.isfinite(self._within_s):
@@ -54,7 +55,8 @@ class Punctuality:
             self._late += took_s > self._within_s
 
     def judge(self) -> None:
-        """Think about it; to be called from time to time."""
+        """Compare the share of late chunks with LATE, and raise or lower `slower`. To be called
+        periodically."""
         share = self._late / self._came if self._came else 0.0
         if self._came >= ENOUGH:
             self._came = self._late = 0

@@ -1,13 +1,14 @@
-"""One replica in simulated time: the engine's own scheduling policy over the times that were measured.
+"""A replica in simulated time: the engine's own scheduling policy over measured durations.
 
-`ReplicaModel.of` makes the policy that the engine runs of the engine's own options. How long a frame takes is
-measured (FRAMES); how long a step of so many chunks takes is what makes this policy, with b requests that are
-always there, as many chunks a second as were measured (SERVE). So what the host adds is in it, too.
+`ReplicaModel.of` builds the same policy as the engine, from the engine's options. The duration of a frame is
+measured (FRAMES). The duration of a denoise step with n chunks is fitted, so that the simulated policy makes
+as many chunks a second, with b requests always waiting, as were measured (SERVE). The fit therefore includes
+the host's overhead.
 
-Where frames were not measured, one equation is missing: a step of as many chunks as a chunk has steps is
-taken to last FULL times as long as one of a single chunk. Where the engine's options are not known, a frame
-and a step of all chunks that are begun alternate, or, if a batch costs no more than one, all that are there
-begin together.
+If frames were not measured, one equation is missing: a step with as many chunks as a chunk has steps is then
+assumed to last FULL times as long as a step with one chunk. If the engine's options are unknown, the model
+alternates one frame with one step of all chunks in progress. If then no time is left for a frame, because a
+batch costs no more than one request, the model computes all waiting requests together.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, Replic
 from vla_accel_ros.types import Observation
 
 STEPS = 10
-"""Of a chunk, where that is not known."""
+"""Assumed number of denoise steps of a chunk, where it is unknown."""
 FULL = 2.0
 HALVES = 14
-"""Of the interval in which the time of a step is looked for."""
+"""Iterations of the bisection for a step's duration."""
 
 Curve = tuple[tuple[int, float], ...]
-"""How many are there or together, and seconds of all of them."""
+"""Pairs of (batch size, seconds of the whole batch)."""
 Again = Callable[[int, float], float]
-"""Of a robot and when it was answered: when it asks again, inf: never."""
+"""Called with a robot and the time of its answer; returns when it sends its next request, inf for never."""
 
 _PIXELS = np.zeros((1, 1, 3), np.uint8)
 _SEEN = Observation({"camera": _PIXELS}, np.zeros(1, np.float32), "", 0)
@@ -47,8 +48,9 @@ _SEEN = Observation({"camera": _PIXELS}, np.zeros(1, np.float32), "", 0)
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of one replica. serve: whole requests that are always there; frames: that are computed
-    together; most: requests that it takes. config: of its engine, None where that is not known."""
+    """What is known of one replica. serve: seconds by number of requests that are always waiting. frames:
+    seconds by number of frames computed together. most: requests that it accepts. config: of its engine, None
+    if unknown."""
 
     serve: Curve
     frames: Curve = ()
@@ -57,21 +59,21 @@ class Measured:
 
     @classmethod
     def of(cls, one: Replica) -> Measured:
-        """As it is now."""
+        """Read the present measurements of a replica."""
         return cls.read(one.profile, one.most, one.config)
 
     @classmethod
     def read(cls, profile: Profile, most: int = 0, config: EngineConfig | None = None) -> Measured:
-        """Of what was measured, if anything."""
+        """Read a profile, which may hold no measurements."""
         return cls(_curve(profile, SERVE), _curve(profile, FRAMES), most, config)
 
     @property
     def capacity_hz(self) -> float:
-        """Chunks a second at its best batch; inf where nothing was measured."""
+        """Chunks a second at the best batch size; inf if nothing was measured."""
         return max((batch / seconds for batch, seconds in self.serve), default=math.inf)
 
     def slower(self, factor: float) -> Measured:
-        """By a factor. Rounded, so that small changes of what is measured are none."""
+        """Return these durations times `factor`, rounded so that small changes give equal values."""
         serve, frames = (
             tuple((n, float(f"{factor * seconds:.2e}")) for n, seconds in curve)
             for curve in (self.serve, self.frames)
@@ -81,8 +83,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class ReplicaModel:
-    """frames_s: of 0, 1, 2, ... frames together; step_s: of a step of 0, 1, 2, ... chunks; steps: of a chunk;
-    most: requests that are taken at once. make: of the policy that chooses."""
+    """frames_s: seconds of 0, 1, 2, ... frames together. step_s: seconds of a step with 0, 1, 2, ... chunks.
+    steps: of a chunk. most: requests accepted at once. make: makes the scheduling policy."""
 
     frames_s: tuple[float, ...]
     step_s: tuple[float, ...]
@@ -92,24 +94,24 @@ class ReplicaModel:
 
     @property
     def seats(self) -> int:
-        """Chunks at once."""
+        """Chunks that a step can hold."""
         return len(self.step_s) - 1
 
     @classmethod
     def of(cls, measured: Measured) -> ReplicaModel:
-        """As it was measured. Raises ValueError where nothing was."""
+        """Fit a model to the measurements. Raises ValueError if there are none."""
         if not measured.serve:
             raise ValueError("the replica was not measured; call measure")
         return _model(measured)
 
     def slower(self, factor: float) -> ReplicaModel:
-        """All of it."""
+        """Return this model with all durations times `factor`."""
         frames_s, step_s = ([factor * each for each in times] for times in (self.frames_s, self.step_s))
         return replace(self, frames_s=tuple(frames_s), step_s=tuple(step_s))
 
     def play(self, first_s: Sequence[float], again: Again) -> list[tuple[float, float]]:
-        """Robots ask first at these times, and then again. Returns when each request came, and how long its
-        chunk took, in the order in which they were finished."""
+        """Simulate robots that send their first requests at first_s and later ones as `again` says. Returns,
+        in the order of completion, when each request came and how long its chunk took."""
         policy, coming = self.make(), [(at_s, robot) for robot, at_s in enumerate(first_s)]
         heapify(coming)
         inside, now_s = 0, 0.0
@@ -159,7 +161,7 @@ class ReplicaModel:
             policy.ran(batch, seconds)
 
     def interval_s(self, batch: int) -> float:
-        """From one chunk to the next, where so many requests are always there."""
+        """Return the steady time from one chunk to the next with `batch` requests always waiting."""
         left = [(MEASURED + 2) * batch]
 
         def again(robot: int, done_s: float) -> float:
@@ -180,7 +182,7 @@ def _model(measured: Measured) -> ReplicaModel:
     frame_s = max(0.0, alone_s - steps * single_s)
     if config is not None:
         seats, together, make = max(1, config.staggered), config.frames_together, _of_engine(config)
-    elif single_s < 1e-3 * alone_s:  # one after another, nothing is shared
+    elif single_s < 1e-3 * alone_s:  # the replica computes requests one after another and shares nothing
         steps, seats, together, make = 1, most, 1, _alternating(most, 1)
     elif frame_s > 0.0:
         seats, together, make = most, 1, _alternating(most, steps)
@@ -202,7 +204,8 @@ def _alternating(seats: int, steps: int) -> Callable[[], Policy]:
 
 
 def _frames_s(frames: Curve, most: int) -> tuple[float, ...]:
-    """Of 0, 1, 2, ... most: between those that were measured in proportion, beyond them each as long."""
+    """Return the seconds of 0, 1, 2, ..., most frames: interpolated between measurements, proportional beyond
+    them."""
     known = ((0, 0.0), *frames)
     last, last_s = known[-1]
     sizes, seconds = zip(*known, (max(most, last) + 1, last_s * (max(most, last) + 1) / last), strict=True)
@@ -216,16 +219,17 @@ def _curve(profile: Profile, stage: str) -> Curve:
 
 
 def _filled(known: Mapping[int, float], sizes: Sequence[int], seats: int) -> tuple[float, ...]:
-    """Of a step of 0, 1, 2, ... chunks: a size between two takes in proportion, or as long as the next size
-    that is computed; beyond the largest that is known, as long as that."""
+    """Return the seconds of a step with 0, 1, 2, ... chunks. Known sizes are interpolated at `sizes`; a count
+    between two of `sizes` takes as long as the next larger one. Beyond the largest known size, the duration
+    stays constant."""
     found = np.interp(sizes, sorted(known), [known[size] for size in sorted(known)])
     by_chunks = [found[bisect_left(sizes, max(1, count))] for count in range(seats + 1)]
     return tuple(float(seconds) for seconds in by_chunks)
 
 
 def _with_steps(model: ReplicaModel, serve: Curve, sizes: Sequence[int]) -> ReplicaModel:
-    """With the times of steps that make as many chunks as were measured. sizes: for how many chunks a step is
-    computed; those between take as long as the next larger one."""
+    """Fit step_s so that the simulated rates equal the measured ones. sizes: the chunk counts for which the
+    engine has a step; other counts take as long as the next larger one."""
     known: dict[int, float] = {}
     for batch, seconds in serve:
         wanted_s = seconds / batch
@@ -244,7 +248,7 @@ def _with_steps(model: ReplicaModel, serve: Curve, sizes: Sequence[int]) -> Repl
 
 
 def _used(model: ReplicaModel, batch: int) -> int:
-    """Chunks in most steps, where so many requests are always there."""
+    """Return the most frequent number of chunks in a step with `batch` requests always waiting."""
     counts: dict[int, int] = {}
 
     class Counted(Policy):

@@ -1,11 +1,11 @@
-"""Whether a fleet takes one more robot, before it is tried: predicted from measured times and asked rates.
+"""Decide whether a fleet admits one more robot, from measured durations and requested rates.
 
-A GPU that serves one robot too many serves none of them well: all chunks come late. So a robot is taken at
-the rate it asks for if that leaves the replicas some idle time and 99 of 100 chunks are expected in time
-(fleet.admission.forecast), at a lower rate if that is still enough for it, and refused otherwise, with a
-sentence that says how much there is. Of what can be made in time a robot takes what its own rate takes: one
-of n that would fit alone with their like takes an n-th. One robot alone is never refused for being late:
-replicas may have been measured while their machine was busy, and learn from what they serve.
+A GPU with one robot too many serves none of them well: all chunks come late. A robot is admitted at the rate
+it asks for if the replicas keep some idle time and 99 of 100 chunks are predicted to come in time
+(fleet.admission.forecast). Otherwise it is admitted at a lower rate, if that is still enough for it, or
+refused with a sentence that says how much is left. A robot uses a share of the timely rate: if n robots like
+it would fit alone, it uses 1/n. A single robot is never refused for lateness, since its replicas may have
+been measured on a busy machine, and learn from what they serve.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from vla_accel_ros.fleet.admission.forecast import Forecast, Room, at_once, flee
 from vla_accel_ros.fleet.admission.replica_model import Measured
 
 UNTOLD_HZ = 1.0
-"""Counted for a robot that does not tell how many chunks a second it needs."""
+"""Rate assumed for a robot that does not say how many chunks a second it needs."""
 ROUNDING = 1 + 1e-9
 
 InTime = Callable[[float], float]
-"""Of a rate of robots: how many chunks a second come in time if all ask so often."""
+"""Returns, for the rate of each robot, how many chunks a second come in time if all ask at that rate."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """most_robots: whatever they ask for. load: the share of the replicas' time that may be promised. least:
-    the share of what a robot asks for that it is taken for. within_s: 99 of 100 chunks are to come so soon
-    after they are asked for."""
+    """most_robots: upper limit of robots. load: the share of the replicas' time that may be promised. least:
+    the smallest share of its requested rate at which a robot is admitted. within_s: 99 of 100 chunks must
+    come within this time of their request."""
 
     most_robots: int = 64
     load: float = 0.9
@@ -40,8 +40,8 @@ class Rules:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one robot. chunks_per_s: how many it may ask for, 0 if it is refused. reason: why not, or why fewer;
-    empty if it is served as it asked."""
+    """The decision on one robot. chunks_per_s: the rate that it may ask for, 0 if refused. reason: why it is
+    refused or slowed; empty if it gets its requested rate."""
 
     admitted: bool
     chunks_per_s: float = 0.0
@@ -49,25 +49,26 @@ class Verdict:
 
 
 def capacity_hz(replicas: Iterable[Measured]) -> float:
-    """Chunks a second of these replicas together, each at its best batch; inf if one was never measured."""
+    """Return the chunks a second of all replicas, each at its best batch size; inf if one was never
+    measured."""
     return sum(one.capacity_hz for one in replicas)
 
 
 def in_time_of(
     replicas: Sequence[Measured], rules: Rules, slower: float = 1.0, forecast: Forecast = at_once
 ) -> InTime:
-    """Of these replicas, as they were measured or so many times slower."""
+    """Return the InTime of these replicas, each `slower` times slower than measured."""
     return lambda rate_hz: fleet_hz(replicas, rate_hz, rules.within_s, slower, forecast)
 
 
 def robots_in_time(one: Measured, chunks_per_s: float, within_s: float) -> int:
-    """How many robots that all ask for so many chunks a second get 99 of 100 in time, of one replica, if it
-    may have no time left and nobody knows when they ask; see fleet.admission.forecast."""
+    """Return how many robots, each asking for chunks_per_s, one replica serves with 99 of 100 chunks in time,
+    at unknown phases and without idle time; see fleet.admission.forecast."""
     return math.floor(fleet_hz([one], chunks_per_s, within_s) / chunks_per_s * ROUNDING)
 
 
 def robots_that_fit(replicas: Sequence[Measured], chunks_per_s: float, rules: Rules = Rules()) -> int:
-    """How many robots that all ask for so many chunks a second are taken at that rate."""
+    """Return how many robots, each asking for chunks_per_s, are admitted at that rate."""
     rate_hz = chunks_per_s or UNTOLD_HZ
     most_hz = min(rules.load * capacity_hz(replicas), fleet_hz(replicas, rate_hz, rules.within_s))
     fit = most_hz / rate_hz
@@ -75,7 +76,8 @@ def robots_that_fit(replicas: Sequence[Measured], chunks_per_s: float, rules: Ru
 
 
 def taken_share(taken: Mapping[float, int], in_time: InTime) -> float:
-    """Of what can be made in time, by how many robots have each rate; inf for what cannot be."""
+    """Return the share of the timely rate that the admitted robots use. taken: rate -> number of robots.
+    Returns inf if one of the rates can never be served in time."""
     share = 0.0
     for rate_hz, robots in taken.items():
         if robots:
@@ -92,9 +94,12 @@ def admit(
     in_time: InTime = lambda rate_hz: math.inf,
     room: Room | None = None,
 ) -> Verdict:
-    """Whether a robot that asks for asked_hz chunks a second is taken beside those that were promised
-    taken_hz each (or: how many were promised what). room: beside them as they were seen to ask, which goes
-    before what is expected of robots that nobody has seen. Refuses a rate that is no rate."""
+    """Decide whether a robot that asks for asked_hz chunks a second is admitted.
+
+    taken_hz: the promised rate of each admitted robot, or rate -> number of robots. room: the forecast beside
+    the admitted robots with their observed rhythms; it takes precedence over in_time, which knows only rates.
+    Refuses an asked_hz that is negative or not finite.
+    """
     taken = Counter(taken_hz)
     robots = sum(taken.values())
     if not 0.0 <= asked_hz < math.inf:
@@ -130,7 +135,7 @@ def admit(
 
 
 def _lower(wanted_hz: float, left_hz: float, rules: Rules, have: str) -> Verdict:
-    """What is left, if that is enough. have: says how much there is."""
+    """Admit at the rate that is left if that is enough, or refuse. have: says how much there is."""
     if left_hz >= rules.least * wanted_hz * (2.0 - ROUNDING) and left_hz > 0.0:
         return Verdict(True, left_hz, f"{have}; it is served at that rate, {left_hz:.3g} a second")
     return Verdict(False, reason=f"{have}; ask for fewer, or add a replica")

@@ -1,12 +1,11 @@
 """Highest wait ratio first (Kairos, algorithm 1).
 
-A task's wait ratio is the share of its life that it waited. Ratios fall into buckets of equal width, so that
-small differences do not decide; within a bucket the longest execution goes first, scaled by 1 + skipped.
-Every `ageing` decisions that pass a request over lift it by a bucket. Observations that went stale are
-fetched anew by whoever dispatches (lines 20 to 22), and placement on edge and cloud is that of all policies
-here.
+A task's wait ratio is the share of its life that it has waited. Ratios fall into buckets of equal width, so
+that small differences do not decide. Within a bucket the longest execution goes first, scaled by 1 + skipped.
+A request moves up one bucket for every `ageing` decisions that passed it over. The dispatcher renews stale
+observations (lines 20 to 22); placement on edge and cloud is shared by all policies here.
 
-The paper leaves open what the parameters below choose.
+The parameters below choose what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from vla_accel_ros.fleet.policies.policy import FleetSetup, InOrder
 from vla_accel_ros.fleet.task import Task
 
 SHORTEST_S = 1e-3
-"""What any execution is taken to last at least, so that scaling it lifts it."""
+"""Least duration assumed for an execution, so that scaling has an effect."""
 LONGEST_S = 1e6
-"""Scaled executions that are longer are all alike. One number says bucket and execution: a pair for each of a
-thousand requests would be work for the garbage collector in each decision."""
+"""Longest scaled execution; longer ones rank equal. Bucket and execution share one float as the sort key: a
+tuple for each of a thousand requests would burden the garbage collector in each decision."""
 
 
 class HighestWaitRatio(InOrder):
-    """buckets: B. ageing: A, in decisions; the paper gives no value. In overload small ones lift all
+    """buckets: B. ageing: A, in decisions; the paper gives no value. In overload a small A lifts all requests
     to the top bucket, where the longest execution goes first (docs/fleet_sim.md).
-    first_wait: whether the wait for a task's first chunk counts. If it does, a task that was not served yet
-    has waited all its life, and comes before all others; so by default it does not.
-    open_wait: whether the wait that goes on now counts; the paper's sum is over recorded rounds.
-    first_execution_s: what the first chunk's execution is taken to last, as no chunk was executed before.
-    Raises ValueError for numbers that cannot be.
+    first_wait: whether the wait for a task's first chunk counts. With it, a task that was never served has
+    waited all its life and goes before all others, so the default is False.
+    open_wait: whether the present, unfinished wait counts; the paper sums over recorded rounds.
+    first_execution_s: execution time assumed before a task's first chunk.
+    Raises ValueError if buckets or ageing is below 1, or first_execution_s is not positive.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class HighestWaitRatio(InOrder):
         for request in ready:
             task = request.task
             skipped, execution_s = task.skipped, task.last_execution_s
-            if as_recorded:  # Task.wait_ratio, for a thousand tasks in each decision
+            if as_recorded:  # Task.wait_ratio inlined: this runs for a thousand tasks in each decision
                 life_s, waited_s = now_s - task.began_s, task.waited_s
                 share = 0.0 if life_s <= 0.0 else waited_s / life_s if waited_s < life_s else 1.0
             else:
@@ -80,7 +79,7 @@ class HighestWaitRatio(InOrder):
         return keys
 
     def ratio(self, task: Task, now_s: float) -> float:
-        """Of a task, 0 to 1."""
+        """Return a task's wait ratio, 0 to 1."""
         life_s = now_s - task.began_s
         if life_s <= 0.0:
             return 0.0

@@ -1,4 +1,4 @@
-"""Orders that need nothing but what is known of each task: the baselines."""
+"""Baseline orders, which need only what is known of each task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vla_accel_ros.fleet.policies.policy import FleetSetup, InOrder
 
 
 class FirstInFirstOut(InOrder):
-    """In order of submission, as serving systems of language models do."""
+    """Serves in order of submission, as LLM serving systems do."""
 
     def __init__(self, setup: FleetSetup) -> None:
         super().__init__(setup, math.inf)
@@ -20,14 +20,14 @@ class FirstInFirstOut(InOrder):
 
 
 class LeastAttainedService(InOrder):
-    """Tasks for which replicas have worked least (Autellix, arXiv 2502.13965)."""
+    """Serves tasks with the least replica time so far (Autellix, arXiv 2502.13965)."""
 
     def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[float]:
         return [request.task.generated_s for request in ready]
 
 
 class OldestTaskFirst(InOrder):
-    """Tasks that began first."""
+    """Serves the oldest tasks first."""
 
     def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[float]:
         return [request.task.began_s for request in ready]

@@ -1,16 +1,17 @@
-"""The interface of a fleet's scheduling policy, and what the built-in ones share.
+"""The interface of a fleet's scheduling policy, and what the built-in policies share.
 
-It is the engine's `Policy` and one hook more. A lane is a replica, a request an ACT whose `task` is a
-fleet.task.Task, and a micro-batch of stage SERVE is a chunk for each of its requests. Its owner asks `next`
-for every idle replica when something came or ended, calls `Task.dispatched` for what it dispatches and says
-so in `Request.begun`, calls `ran` when the answers are there, and `ended` when a task is over. It may ask
-more often than it dispatches: only who waited while others were dispatched counts as passed over.
+The interface is the engine's `Policy` with one more hook. A lane is a replica, a request is an ACT whose
+`task` is a fleet.task.Task, and a micro-batch of stage SERVE is one chunk for each of its requests. The
+dispatcher calls `next` for every idle replica when something arrives or ends, `Task.dispatched` for what it
+dispatches (and sets `Request.begun`), `ran` when the answers arrive, and `ended` when a task is over. It may
+call `next` more often than it dispatches: a request counts as skipped only if others were dispatched while it
+waited.
 
-All built-in policies differ in `keys` alone. Emergencies go before everything and share a batch with nobody
-else, since a larger batch takes longer. Who cannot be answered in time (Request.within_s) any more is passed
-by while there are others: the chunk would be computed for nobody. Higher priorities go before lower ones. Who
-was passed over for `patience` times as long as a round of all that wait takes goes before its equals, so that
-nobody of the highest priority waits for ever. Equals go in order of submission.
+The built-in policies differ only in `keys`. Emergencies go first and share a batch with nobody else, since a
+larger batch takes longer. A request that can no longer be answered in time (Request.within_s) yields to the
+others, because nobody could use its chunk. Higher priorities go before lower ones. A request that was skipped
+more often than `patience` times the batches that serve all waiting requests goes before its equals, so that
+nobody of the highest priority waits forever. Equals go in order of submission.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.task import Task
 
 SERVE = "serve"
-"""Stage of a micro-batch, and its name in a Profile."""
+"""Stage of a micro-batch, and its key in a Profile."""
 PATIENCE = 32.0
 UNKNOWN_S = 0.1
-"""Of a batch on a replica of which nothing is known yet."""
+"""Batch duration assumed for a replica without measurements."""
 
 
 @dataclass
 class ReplicaProfile:
-    """What is known of a replica. limit: most requests in a batch. profile: seconds of (SERVE, batch).
-    network_s: to the replica and back. busy_s: how long until it computes what is begun now, where its owner
-    knows; None: as is expected of the batch that was chosen for it last. beside: requests that it computes
-    then, and goes on to compute together with what is begun. Raises ValueError for what cannot be."""
+    """What a policy knows of a replica. limit: most requests in a batch. profile: seconds of (SERVE, batch).
+    network_s: round trip. busy_s: time until it would start new work, if the dispatcher knows; None means as
+    expected of the last batch chosen for it. beside: requests that it would compute together with new work.
+    Raises ValueError if limit or network_s is out of range."""
 
     limit: int
     profile: Profile
@@ -56,8 +57,8 @@ class ReplicaProfile:
             )
 
     def serves_s(self, batch: int) -> float:
-        """From the dispatch of so many requests to their answers. Beside others each takes as long as it
-        takes so many together, between what is known of more and of fewer."""
+        """Return the expected seconds from the dispatch of `batch` requests to their answers. Beside others
+        it is the time of so many together, interpolated between the measured batches."""
         if not self.beside:
             return self.network_s + self.profile.expected_s(SERVE, batch, UNKNOWN_S)
         known = sorted(
@@ -69,38 +70,38 @@ class ReplicaProfile:
 
 @dataclass(frozen=True)
 class FleetSetup:
-    """What a policy is made for. replicas: by name, as they are now: their owner adds those that come and
-    takes away those that are gone."""
+    """Inputs of a policy. replicas: by name; the owner keeps this mapping up to date."""
 
     replicas: Mapping[str, ReplicaProfile]
 
 
 class FleetPolicy(Policy, Protocol):
-    """Chooses who is served next."""
+    """Chooses which requests a replica serves next."""
 
     def ended(self, task: Task, now_s: float) -> None:
-        """A task is over: what it took tells about others of its kind."""
+        """A task is over; the policy may learn from it for others of its kind."""
         ...
 
 
 class InOrder:
-    """Serves those with the smallest keys first. patience: see the module; inf: no bound on waiting."""
+    """Serves the requests with the smallest keys first. patience: see the module; inf means no bound on
+    waiting."""
 
     def __init__(self, setup: FleetSetup, patience: float = PATIENCE) -> None:
         if not patience > 0:
             raise ValueError(f"patience is {patience}; give a number above 0.")
         self._replicas, self._patience = setup.replicas, patience
-        self._running: dict[str, tuple[MicroBatch, float]] = {}  # and when its answers are expected
-        self._chosen: dict[str, tuple[MicroBatch, float]] = {}  # the last of each replica, and when
+        self._running: dict[str, tuple[MicroBatch, float]] = {}  # with the expected time of its answers
+        self._chosen: dict[str, tuple[MicroBatch, float]] = {}  # the last one of each replica, with its time
 
     def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[Any]:
-        """Of each request; the smallest goes first."""
+        """Return a sort key for each request; the smallest goes first."""
         raise NotImplementedError
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        """Whom this replica serves now; None where others answer all of them sooner."""
+        """Return the batch that this replica serves now; None if other replicas answer all of it sooner."""
         self._running.pop(lane, None)
         if not ready:
             return None
@@ -127,7 +128,7 @@ class InOrder:
         return batch
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        """It was answered, took_s after its dispatch."""
+        """Learn from a batch that was answered took_s after its dispatch."""
         for lane, (running, _) in self._running.items():
             if running is batch and lane in self._replicas:
                 replica = self._replicas[lane]
@@ -137,7 +138,8 @@ class InOrder:
                 return
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        """When a replica is expected to be idle, or, where it is late, to be late enough to be passed by."""
+        """Return when a replica should be idle, or, if one is late, when placement should be considered
+        again."""
         expected = [self._idle_s(lane, now_s) for lane in self._running if lane in self._replicas]
         return min(expected, default=math.inf)
 
@@ -145,7 +147,8 @@ class InOrder:
         pass
 
     def _count_passed(self, ready: Sequence[Request]) -> None:
-        """Those that waited already when others were chosen that were dispatched since."""
+        """Count a skip for each request that was already waiting when a batch was chosen that has been
+        dispatched since."""
         for lane, (batch, chosen_s) in tuple(self._chosen.items()):
             if any(request.begun for request in batch.requests):
                 del self._chosen[lane]
@@ -154,13 +157,13 @@ class InOrder:
                         request.task.skipped += 1
 
     def _in_time(self, replica: ReplicaProfile, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
-        """Those that a batch of as many answers within their time."""
+        """Return the requests that a batch of this size would answer in time."""
         answer_s = now_s + replica.serves_s(min(replica.limit, len(ready)))
         return [request for request in ready if request.submitted_s + request.within_s >= answer_s]
 
     def _served_sooner(self, lane: str, waiting: int, now_s: float) -> int:
-        """How many of those who are first in line other replicas answer before this one would (Kairos,
-        algorithm 1, lines 15 to 19)."""
+        """Return how many of the first requests in line other replicas would answer sooner (Kairos, algorithm
+        1, lines 15 to 19)."""
         if len(self._replicas) == 1:
             return 0
         replica = self._replicas[lane]
@@ -180,7 +183,7 @@ class InOrder:
         return max(0, math.floor((answer_s - idle_s) / each_s))
 
     def _idle_s(self, lane: str, now_s: float) -> float:
-        """A replica that is late is expected to be late for as long again."""
+        """Return when a replica should be idle. A late replica is expected to be late for as long again."""
         if (busy_s := self._replicas[lane].busy_s) is not None:
             return now_s + busy_s
         if lane not in self._running:
@@ -190,7 +193,7 @@ class InOrder:
 
 
 def interpolated(at: float, places: Sequence[float], values: Sequence[float]) -> float:
-    """Between the two nearest of these places, which ascend; the first or last value outside of them."""
+    """Return the value at `at`, linear between ascending places and constant outside of them."""
     right = bisect_left(places, at)
     if right == 0 or right == len(places):
         return values[min(right, len(places) - 1)]
@@ -199,7 +202,7 @@ def interpolated(at: float, places: Sequence[float], values: Sequence[float]) ->
 
 
 def priorities_of(requests: Sequence[Request]) -> list[int]:
-    """Of each its own, or its task's if that is higher."""
+    """Return each request's priority, or its task's if that is higher."""
     return [
         request.priority if request.priority > request.task.priority else request.task.priority
         for request in requests
@@ -209,7 +212,8 @@ def priorities_of(requests: Sequence[Request]) -> list[int]:
 def _first(
     count: int, waiting: Sequence[Request], priorities: Sequence[int], keys: Sequence[Any], most: float
 ) -> list[int]:
-    """Indices of the first so many: by priority, then those skipped more often than `most`, then by key."""
+    """Return the indices of the first `count` requests: by priority, then those skipped more than `most`
+    times, then by key."""
     late = most < math.inf and max([request.task.skipped for request in waiting]) > most
     if late or max(priorities) > min(priorities):
         keys = [

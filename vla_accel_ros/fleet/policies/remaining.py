@@ -1,8 +1,7 @@
 """Orders by the work that tasks still need, as learnt from earlier tasks of their kind.
 
-Least remaining work first makes the mean latency small, and that of long tasks large; so both orders here
-lift tasks as they grow old. A request of an arm that moves on for longer than a full batch takes can wait for
-the next.
+Least remaining work first minimises mean latency but delays long tasks, so both orders here favour tasks as
+they age. A request whose arm keeps moving for longer than a full batch takes can wait for the next batch.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from vla_accel_ros.fleet.policies.work import Rounds
 from vla_accel_ros.fleet.task import Task
 
 FIRST_EXECUTION_S = 1.0
-"""Of a chunk where none was executed yet."""
+"""Execution time assumed before a task's first chunk."""
 CALM = 1e9
-"""Added for requests that can wait for the next batch; more than any number of rounds."""
+"""Added to the key of requests that can wait for the next batch; above any number of rounds."""
 
 
 class Remaining(InOrder):
-    """What both share."""
+    """What both orders share."""
 
     def __init__(self, setup: FleetSetup, patience: float = PATIENCE) -> None:
         super().__init__(setup, patience)
@@ -37,18 +36,18 @@ class Remaining(InOrder):
         ]
 
     def order(self, tasks: Sequence[Task], left: Sequence[float], now_s: float) -> Sequence[float]:
-        """Of each task a number, not negative; the smallest goes first. left: rounds that each is expected to
-        need."""
+        """Return a non-negative key for each task; the smallest goes first. left: rounds that each is
+        expected to need."""
         raise NotImplementedError
 
     def ended(self, task: Task, now_s: float) -> None:
-        """Learn from it."""
+        """Learn from a finished task."""
         self._rounds.learn(task.kind, task.rounds)
 
 
 class GatedFair(Remaining):
-    """Remaining rounds over the square of the slowdown: how many times as long the task will take as it would
-    alone, if it takes no longer from now on."""
+    """Key: remaining rounds over the squared slowdown. The slowdown is 1 + age / (expected execution time of
+    the whole task)."""
 
     def order(self, tasks: Sequence[Task], left: Sequence[float], now_s: float) -> Sequence[float]:
         found = []
@@ -62,8 +61,8 @@ class GatedFair(Remaining):
 
 
 class AgedRemaining(Remaining):
-    """Remaining rounds over the square root of the task's age, halved once it has begun: a task four times as
-    old may need twice the work, and an arm that moves is kept moving rather than another one begun."""
+    """Key: remaining rounds over sqrt(1 + age [s]), halved once a task has begun. A task four times as old
+    may need twice the work, and a moving arm is kept moving rather than another task begun."""
 
     def order(self, tasks: Sequence[Task], left: Sequence[float], now_s: float) -> Sequence[float]:
         return [

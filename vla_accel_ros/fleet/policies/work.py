@@ -1,9 +1,10 @@
-"""How many rounds a task still needs, from those of earlier tasks of its kind.
+"""Estimate how many rounds a task still needs, from earlier tasks of its kind.
 
-Of tasks of a kind that needed more rounds than this one had so far, the mean of what they needed further. One
-that had more than any before is taken to need as many again as it had more. Of a kind of which none is over,
-all kinds together tell, and those that go on: it needs at least as many as the longest of them had so far.
-Where nothing is known, a task needs FIRST. Only the last tasks of the last kinds are remembered.
+The estimate is the mean of what earlier tasks needed further, over those that needed more rounds than this
+one has had. A task with more rounds than any before is assumed to need its excess once more. For a kind
+without a finished task the estimate uses all kinds, and at least the rounds that the longest unfinished task
+of the kind has had. Without any finished task it is FIRST rounds in all. Only the latest tasks and kinds are
+remembered.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from vla_accel_ros.fleet.task import Task
 TASKS, KINDS = 64, 1024
 FIRST = 16
 LONGEST = 4096
-"""Rounds up to which tasks are told apart."""
+"""Longer tasks count as this many rounds."""
 
 
 class Rounds:
-    """What tasks that are over needed. tasks: remembered of a kind; kinds: remembered."""
+    """Rounds that finished tasks needed. tasks: remembered for each kind. kinds: remembered."""
 
     def __init__(self, tasks: int = TASKS, kinds: int = KINDS) -> None:
         self._tasks, self._kinds = tasks, kinds
@@ -28,10 +29,10 @@ class Rounds:
         self._all: deque[int] = deque(maxlen=tasks)
         self._left: dict[str, list[float]] = {}
         self._left_of_all: list[float] = []
-        self._going_on: OrderedDict[str, int] = OrderedDict()  # most rounds of those of a kind that is new
+        self._going_on: OrderedDict[str, int] = OrderedDict()  # rounds so far, for kinds that are new
 
     def learn(self, kind: str, rounds: int) -> None:
-        """A task of a kind is over, after so many rounds."""
+        """Record a finished task."""
         if rounds < 1:
             return
         needed = self._needed.setdefault(kind, deque(maxlen=self._tasks))
@@ -44,14 +45,14 @@ class Rounds:
         self._left[kind], self._left_of_all = left_after(needed), left_after(self._all)
 
     def left(self, kind: str, done: int) -> float:
-        """Expected rounds of a task that had `done` and goes on, at least 1."""
+        """Return the expected remaining rounds of an unfinished task that has had `done`, at least 1."""
         known = self._left.get(kind)
         if known is not None:
             return known[done] if done < len(known) else 1.0 + done - len(known)
         return max(self._left_of_new(done), self._most(kind, done) - done)
 
     def left_of(self, tasks: Iterable[Task]) -> list[float]:
-        """Of each; as `left`, for a thousand in each decision."""
+        """Return `left` for each task, fast enough for a thousand tasks in each decision."""
         known_of, left, found = self._left.get, self.left, []
         for task in tasks:
             known = known_of(task.kind)
@@ -77,14 +78,14 @@ class Rounds:
 
 
 def left_after(needed: Iterable[int]) -> list[float]:
-    """Mean of what is left after 0, 1, ... rounds, to one less than the most."""
+    """Return the mean of the remaining rounds after 0, 1, ... rounds, up to one less than the most."""
     counts: dict[int, int] = {}
     for rounds in needed:
         counts[rounds] = counts.get(rounds, 0) + 1
     left, more, rest = [], 0, 0
     for done in range(
         max(counts) - 1, -1, -1
-    ):  # those that needed more than `done`, and what they needed further
+    ):  # count the tasks that needed more than `done`, and sum what they needed further
         more += counts.get(done + 1, 0)
         rest += more
         left.append(rest / more)

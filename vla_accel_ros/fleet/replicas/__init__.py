@@ -1,4 +1,5 @@
-"""What computes a fleet's chunks. replica: what a scheduler asks of one; local: an engine of this process,
-the only one that imports torch; decoding: what it is given, from what travelled; ray: an engine in a Ray
-actor, kept alive; ray_options: where, and how long calls may take; ray_server: what runs there; ray_data:
-what goes there and comes back, checked; ray_cluster: where the actors run. Ray is imported by who uses it."""
+"""Replicas compute a fleet's chunks. replica: the interface that a scheduler uses. local: an engine in this
+process, the only module here that imports torch. decoding: received observations as the engine takes them.
+ray: an engine in a Ray actor, restarted when it is lost. ray_options: where it runs, and call deadlines.
+ray_server: the code inside the actor. ray_data: checks of what is sent and received. ray_cluster: the cluster
+of the actors. Ray is imported only when it is used."""

@@ -1,4 +1,4 @@
-"""An observation as it travelled becomes one that an engine takes. Pictures are data, and never executed."""
+"""Turn a received observation into one that the engine takes. Images are decoded as data, never executed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from vla_accel_ros.types import Observation
 
 
 def decoded(encoded: EncodedObservation, contract: Contract, robot: str) -> Observation:
-    """An observation as it travelled, as the engine takes it: pictures as RGB, by the policy's names.
+    """Return the observation with RGB images under the policy's image names.
 
-    Raises ValueError, one sentence, for a camera that is missing or not the contract's, a picture that cannot
-    be one of it, or a state that is not one finite number a joint.
+    Raises ValueError, with one sentence, if a camera is missing or is not in the contract, an image cannot be
+    decoded, or the state is not one finite number for each joint.
     """
     cameras = {camera.name: camera for camera in contract.cameras}
     if encoded.images.keys() != cameras.keys():
@@ -35,12 +35,12 @@ def decoded(encoded: EncodedObservation, contract: Contract, robot: str) -> Obse
 
 
 def pixels_of(name: str, image: bytes | np.ndarray, most_pixels: int) -> np.ndarray:
-    """A picture as it travelled, as uint8 [H, W, 3], RGB. Raises ValueError for one that is none."""
+    """Return a received image as uint8 [H, W, 3], RGB. Raises ValueError if it is not an image."""
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise ValueError(f"the image of {name} is {image.dtype} {image.shape}; send uint8 [H, W, 3]")
         return image
-    from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr  # OpenCV, where pictures need it
+    from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr  # imports OpenCV
 
     picture = decode(CompressedView(0, name, "", np.frombuffer(image, np.uint8)), most_pixels)
     pixels = np.empty_like(picture)

@@ -1,9 +1,9 @@
-"""A replica in this process: one engine, many robots.
+"""A replica in this process: one engine that serves many robots.
 
-Each request's frame and then its action go into the engine's one queue. So frames are prefilled one by one as
-they come, while chunks of different robots share denoising steps, each at its own, where the engine has seats
-(`staggered`). Pictures are decoded by threads beside the engine's lanes; they are data, nothing of them is
-executed. What fails, fails its own request.
+Each request puts its frame, and then its action, into the engine's queue. Frames are prefilled one by one as
+they arrive, while chunks of different robots share denoise steps, each at its own noise level, if the engine
+has seats (`staggered`). Threads beside the engine's lanes decode the images, as data that is never executed.
+An error fails only its own request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vla_accel_ros.contract.contract import Contract
 
 PRIORITY = 1
-"""Of a fleet's requests in the engine's queue."""
+"""Priority of a fleet's requests in the engine's queue."""
 _STREAM = "fleet"
 
 Embody = Callable[[RobotDescription], "tuple[Contract, Embodiment]"]
@@ -44,8 +44,8 @@ Told = Callable[[RobotDescription, "Contract"], Session]
 
 @dataclass(eq=False)
 class _Job:
-    """A request on its way. running: its frame or its action, while the engine has it; prefix: its frame.
-    asks: it is a question, and its action an answer."""
+    """A request in progress. running: its frame or action request while the engine has it. prefix: of its
+    frame. asks: it is a question, whose action is a text answer."""
 
     round: Round
     future: Future[Any]
@@ -60,12 +60,12 @@ class _Job:
 class LocalReplica:
     """An Engine as a fleet.replicas.replica.Replica. Safe to use from several threads.
 
-    embody: makes of a description its contract and embodiment (Load.embodiment); raises ValueError or
-    OSError for what does not fit. session: makes of a robot that it is ready for what its chunks are
-    computed with. ahead: requests that are taken before a seat is free, so that their pictures are
-    decoded and their frames prefilled meanwhile; None = twice as many as are computed or begin together,
-    where several do. decoders: threads that decode. clock: monotonic seconds. updates: denoising steps of
-    a chunk, 0 where it is made of tokens.
+    embody: returns the contract and embodiment (Load.embodiment) of a description; raises ValueError or
+    OSError if they do not fit. session: returns the Session of a robot that is ready. ahead: requests
+    accepted before a seat is free, so that their images are decoded and their frames prefilled meanwhile;
+    None means 1, or twice the number of frames or chunks that the engine begins together if that is above 1.
+    decoders: number of decoding threads. clock: monotonic seconds. updates: denoise steps of a chunk, 0 for a
+    token policy.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class LocalReplica:
         self._contracts: dict[str, Contract] = {}
         self._jobs: dict[Future[Any], _Job] = {}
         self._lock = threading.Lock()
-        self._describing = ThreadPoolExecutor(1, "describe")  # one: what is forgotten is described before
+        self._describing = ThreadPoolExecutor(1, "describe")  # one thread, so that forget follows describe
         self._decoding = ThreadPoolExecutor(decoders, "decode")
         engine.scheduler.join(_STREAM, Stream())
 
     def close(self) -> None:
-        """Cancel what is computed, and end the threads; the engine can be used by others then."""
+        """Cancel all requests and end the threads; the engine can then be used by others."""
         for future in tuple(self._jobs):
             self.cancel(future)
         self._decoding.shutdown(cancel_futures=True)
@@ -112,11 +112,11 @@ class LocalReplica:
 
     @property
     def robots(self) -> tuple[str, ...]:
-        """Those that it is ready for."""
+        """Robots that the replica is ready for."""
         return tuple(self._contracts)
 
     def contract(self, robot: str) -> Contract | None:
-        """Of a robot that it is ready for."""
+        """Return the contract of a robot that the replica is ready for, None for any other."""
         return self._contracts.get(robot)
 
     def describe(self, robot: RobotDescription) -> Future[Session | None]:
@@ -126,7 +126,7 @@ class LocalReplica:
         for future, job in tuple(self._jobs.items()):
             if job.round.robot == robot:
                 self.cancel(future)
-        with suppress(RuntimeError):  # it is closed
+        with suppress(RuntimeError):  # the replica is closed
             self._describing.submit(self._remove, robot)
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
@@ -149,10 +149,10 @@ class LocalReplica:
             self.engine.scheduler.cancel(running)
 
     def measure(self, observation: Observation) -> Profile:
-        """How long a request takes if 1, 2, 4, ... and as many as it takes (`most`) are always there: that
-        many times the time from one chunk to the next; and how long 1, 2, 4, ... frames take, up to as many
-        as are computed together. The profile has it then. For an engine that nobody uses; observation: of a
-        robot that it knows."""
+        """Measure with 1, 2, 4, ... and `most` requests always waiting, and with 1, 2, 4, ... frames up to
+        frames_together, and store the results in the profile. Its SERVE entries are batch times the interval
+        between chunks, its FRAMES entries the seconds of all frames together. Needs an engine that nobody
+        else uses, and an observation of a robot that it knows."""
         for batch in sorted({*(1 << power for power in range(self.most.bit_length())), self.most}):
             self.profile.note(SERVE, batch, batch * self._interval_s(observation, batch))
         for power in range(self.engine.config.frames_together.bit_length() if self.updates else 0):
@@ -161,7 +161,7 @@ class LocalReplica:
         return self.profile
 
     def _interval_s(self, observation: Observation, batch: int) -> float:
-        """From one chunk to the next if so many requests are always there, once that is steady."""
+        """Return the steady time from one chunk to the next, with `batch` requests always waiting."""
         free, ends_s = threading.Semaphore(batch), list[float]()
 
         def ended(future: Future[Served]) -> None:
@@ -184,13 +184,14 @@ class LocalReplica:
         return (ends_s[end] - ends_s[begin]) / (end - begin)
 
     def _frame_s(self, observation: Observation, frames: int) -> float:
-        """From one frame to the next if so many are always there, and no chunk is made of them. A frame may
-        be published before the device has computed it: runs of two lengths that end with a chunk tell."""
+        """Return the steady time from one frame to the next, with `frames` always waiting and no chunks. A
+        prefix may be published before the device has computed it, so the difference of two runs that each end
+        with a chunk is used."""
         long_s, short_s = (self._frames_s(observation, frames, groups) for groups in (MEASURED + 1, 1))
         return max(1e-6, (long_s - short_s) / (MEASURED * frames))
 
     def _frames_s(self, observation: Observation, frames: int, groups: int) -> float:
-        """How long so many groups of frames and a chunk of the last one take."""
+        """Return the seconds of so many groups of frames, and of one chunk from the last frame."""
         prefixes, over, began_s = self.engine.runner.prefixes, Future[None](), self._clock()
         left = [groups * frames, groups * frames]  # to be submitted, to be finished
 
@@ -241,7 +242,7 @@ class LocalReplica:
         self.engine.runner.remove(robot)
 
     def _see(self, job: _Job, encoded: EncodedObservation) -> None:
-        """In a decoding thread."""
+        """Decode the observation and submit its frame. Runs in a decoding thread."""
         try:
             if job.cancelled:
                 self._end(job)
@@ -254,13 +255,13 @@ class LocalReplica:
             self._end(job, error=error)
 
     def _frame(self, job: _Job, observation: Observation) -> Request:
-        priority = PRIORITY - job.asks  # a question waits for whoever moves
+        priority = PRIORITY - job.asks  # a question comes after all actions
         request = Request(OBSERVE, observation.robot, observation=observation, priority=priority, waits=True)
         request.on_progress = partial(self._observed, job)
         return request
 
     def _submit(self, job: _Job, request: Request) -> None:
-        """Have the engine compute the next part of a job, unless nobody wants it any more."""
+        """Submit the next request of a job to the engine, unless the job was cancelled."""
         with job.lock:
             job.running = None if job.cancelled else request
             if not job.cancelled:
@@ -269,12 +270,13 @@ class LocalReplica:
             self._end(job)
 
     def _observed(self, job: _Job, request: Request) -> None:
-        """In the engine's lane: the frame is there, or comes to nothing."""
+        """Submit the action of a frame that is finished, or end the job if the frame failed. Runs in the
+        engine's lane."""
         if not request.finished:
             return
         prefixes = self.engine.runner.prefixes
         try:
-            prefixes.remove(request.robot)  # the newest of a robot is nobody's here: each job holds its own
+            prefixes.remove(request.robot)  # each job holds its own prefix
             if request.cancelled or request.error is not None:
                 self._end(job, error=request.error)
                 return
@@ -284,7 +286,8 @@ class LocalReplica:
             self._end(job, error=error)
 
     def _action(self, job: _Job, robot: str) -> Request:
-        """What a frame is for: a chunk, whose noise is that of its round, or an answer."""
+        """Return the job's second request: a chunk, whose noise seed is the round's request_id, or a text
+        answer."""
         action = Request(ASK if job.asks else ACT, robot, prefix=job.prefix, priority=PRIORITY, waits=True)
         if job.asks:
             action.max_tokens = self.engine.config.answer_tokens
@@ -294,13 +297,13 @@ class LocalReplica:
         return action
 
     def _acted(self, job: _Job, request: Request) -> None:
-        """In the engine's lane: the chunk is there, or the whole answer, or it comes to nothing."""
+        """End a job whose chunk or answer is finished, failed or cancelled. Runs in the engine's lane."""
         if request.finished:
             result = None if request.cancelled else request.result
             self._end(job, str(result or "") if job.asks and not request.cancelled else result, request.error)
 
     def _end(self, job: _Job, result: object = None, error: Exception | None = None) -> None:
-        """Nothing more comes of it."""
+        """Release the job's prefix and complete its future."""
         with self._lock:
             self._jobs.pop(job.future, None)
         if job.prefix is not None:

@@ -1,9 +1,9 @@
-"""A replica in a process of its own, here or on another host: a Ray actor that is kept alive.
+"""A replica in another process, on this host or another: a Ray actor that is restarted when it is lost.
 
-Nothing is waited for but time: each call has a deadline of its own, and whoever says nothing when it is asked
-whether it lives is killed. A replica that is lost fails what it computes by ReplicaLost, is started again
-after a pause that grows, is told its robots again, and only then has room. What is sent is data that was
-checked, and so is what comes back, before it is used (`fleet.replicas.ray_data`).
+Each call has its own deadline, and only these deadlines are waited for. An actor that does not answer a
+liveness check is killed. A lost replica fails its calls with ReplicaLost, restarts after a pause that grows,
+describes its robots again, and has no room until then. Data is checked before it is sent, and answers are
+checked before they are used (`fleet.replicas.ray_data`).
 
 Ray is imported when the first replica is made.
 """
@@ -33,9 +33,9 @@ from vla_accel_ros.fleet.replicas.ray_server import Make, Server
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost, Served
 
 ECHOES = 5
-"""Round trips of which the median is what the network takes."""
+"""Round trips whose median is the network time."""
 CONCURRENT = 1024
-"""Calls of an actor at once; they wait for its engine."""
+"""Concurrent calls of an actor; they wait for its engine."""
 
 NOTHING = np.zeros(1, np.uint8)
 
@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class _Call:
-    """One call of the actor. alive: its silence says that the actor is dead."""
+    """One call of the actor. alive: if it times out, the actor is taken to be dead."""
 
     number: int
     what: str
@@ -54,11 +54,11 @@ class _Call:
 
 
 class RayReplica:
-    """See the module. make: of the engine, in the actor's process. `ready` completes when it serves for the
-    first time, or raises why it cannot: ValueError for what does not fit, ReplicaLost otherwise.
+    """A Replica in a Ray actor. make: makes the engine, in the actor's process. `ready` completes when the
+    replica first serves, or raises ValueError if the engine does not fit, ReplicaLost otherwise.
 
-    Needs a ray.init. network_s: to the actor and back with an observation, measured at each start, as the
-    profile is. pid: of the actor's process; starts: how many actors there were; updates: see LocalReplica.
+    Needs a ray.init. network_s: round trip to the actor with an observation, measured at each start, as the
+    profile is. pid: of the actor's process. starts: number of actors so far. updates: see LocalReplica.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RayReplica:
         self.config: EngineConfig | None = None
         self._make, self._deadlines, self._clock = make, deadlines, clock
         self._actor: Any = None
-        self._ending: list[Any] = []  # actors that are to be killed
+        self._ending: list[Any] = []  # actors to kill
         self._serving = self._closed = False
         self._calls: dict[int, _Call] = {}
         self._robots: dict[str, RobotDescription] = {}
@@ -92,7 +92,7 @@ class RayReplica:
             thread.start()
 
     def close(self) -> None:
-        """End the actor and whatever waits for it. What was asked raises ReplicaLost."""
+        """End the actor and the threads. Unfinished calls raise ReplicaLost."""
         with self._changed:
             self._closed = True
             self._lose(self._actor, "it was closed")
@@ -142,7 +142,7 @@ class RayReplica:
         round: Round,
         observation: EncodedObservation,
     ) -> Future[Any]:
-        """Call the actor with what a robot saw."""
+        """Call the actor with an observation."""
         future: Future[Any] = Future()
         try:
             seen = data.plain(observation)
@@ -164,7 +164,7 @@ class RayReplica:
         numbered: bool = False,
         alive: bool = False,
     ) -> Future[Any]:
-        """Call the actor. read: makes of its answer the result, raises for what is none."""
+        """Call the actor. read: converts its answer to the result; raises if the answer is invalid."""
         future: Future[Any] = Future()
         with self._changed:
             actor, self._numbers = self._actor, self._numbers + 1
@@ -184,10 +184,10 @@ class RayReplica:
         return future
 
     def _came(self, actor: Any, call: _Call, read: Callable[[Any], Any], came: Future[Any]) -> None:
-        """In one of Ray's threads."""
+        """Settle a call with its answer. Runs in one of Ray's threads."""
         try:
             answer = came.result()
-        except Exception as error:  # of Ray: the actor itself raises nothing
+        except Exception as error:  # Ray's own error: the actor raises none
             with self._changed:
                 self._lose(actor, f"{call.what} came to {type(error).__name__}: {_end(error)}")
             return
@@ -204,12 +204,12 @@ class RayReplica:
             _settle(call.future, result)
 
     def _lose(self, actor: Any, why: str) -> None:
-        """Nothing more is expected of this actor."""
+        """Give up this actor: fail its calls, and have it killed."""
         with self._changed:
             if actor is None or actor is not self._actor:
                 return
             self._actor, self._serving = None, False
-            self._ending.append(actor)  # Ray's own threads may not wait for Ray
+            self._ending.append(actor)  # this may be one of Ray's threads, which must not wait for Ray
             calls, self._calls = list(self._calls.values()), {}
             self._changed.notify_all()
         if not self._closed:
@@ -218,7 +218,7 @@ class RayReplica:
             _settle(call.future, error=ReplicaLost(f"replica {self.name} is lost: {why}"))
 
     def _watch(self) -> None:
-        """In a thread: nobody waits longer than until the deadline of its call."""
+        """Thread: fail each call at its deadline, and check whether the actor lives."""
         while True:
             with self._changed:
                 if self._closed:
@@ -238,18 +238,18 @@ class RayReplica:
                     why += f" (is there a Ray node with a free {self.where.tier!r}?)"
                 if call.alive:
                     self._lose(actor, why)
-                else:  # it may be busy, or dead
+                else:  # the actor may be busy or dead
                     self._call("echo", data.count, self._deadlines.alive, NOTHING, alive=True)
                 _settle(call.future, error=ReplicaLost(f"replica {self.name}: {why}"))
 
     def _keep(self) -> None:
-        """In a thread: start it, and again whenever it is lost."""
+        """Thread: start the actor, and restart it whenever it is lost."""
         pauses = Pauses(self._deadlines.again, self._deadlines.longest_again)
         while not self._closed:
             since_s = 0.0
             try:
                 self._start()
-            except Exception as error:  # whatever it is, the next start may do better
+            except Exception as error:  # any error: the next start may succeed
                 _settle(self.ready, error=error)
                 with self._changed:
                     self._lose(self._actor, f"it did not start: {error}")
@@ -261,19 +261,19 @@ class RayReplica:
                 ending, self._ending = self._ending, []
             lived_s = self._clock() - since_s if since_s else 0.0
             for actor in ending:
-                with suppress(Exception):  # it is dead already
+                with suppress(Exception):  # the actor is already dead
                     self._ray.kill(actor, no_restart=True)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, pauses.after(lived_s))
 
     def _start(self) -> None:
-        """Have an actor made and measured, and its robots described. Raises ValueError for what does not
-        fit, ReplicaLost for what did not come to be."""
+        """Start and measure an actor, and describe its robots. Raises ValueError if the engine does not fit,
+        ReplicaLost if the actor is lost."""
         options = {
             "num_cpus": self.where.cpus,
             "num_gpus": self.where.gpus,
             "resources": {self.where.tier: 1},
-            "max_restarts": 0,  # by us: it must be told its robots
+            "max_restarts": 0,  # we restart it ourselves, since its robots must be described again
             "max_task_retries": 0,
             "max_concurrency": CONCURRENT,
         }
@@ -292,7 +292,7 @@ class RayReplica:
         with self._changed:
             robots = [self._describe(robot) for robot in self._robots.values()]
         for robot in robots:
-            with suppress(ValueError):  # told when it is described again
+            with suppress(ValueError):  # the robot's owner learns it from the next describe
                 robot.result()
         with self._changed:
             if actor is not self._actor:
@@ -305,12 +305,12 @@ class RayReplica:
 
 
 def _end(error: Exception) -> str:
-    """The last line, which says what it was."""
+    """Return the last line of an error, which says what went wrong."""
     return ([line.strip() for line in str(error).splitlines() if line.strip()] or [""])[-1][:300]
 
 
 def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> None:
-    """Complete it, unless whoever waits has cancelled it."""
+    """Complete a future, unless it was cancelled."""
     with suppress(InvalidStateError):
         if error is None:
             future.set_result(result)

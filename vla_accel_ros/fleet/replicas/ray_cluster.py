@@ -1,8 +1,9 @@
-"""The Ray cluster in which replicas run: one of this process's own, on this machine alone, or one to join.
+"""The Ray cluster of the replicas: a private one on this machine, or an existing one to join.
 
-A cluster of its own has neither dashboard nor usage reports, and ends with this process, however that ends.
-Ray listens on all addresses of the machine, so it asks for a token (from 2.59 on), which only this process
-and what it started have. A cluster that was joined is only left: `ray stop` would end it for others, too.
+A private cluster has no dashboard and no usage reports, and ends with this process, however that ends. Ray
+listens on all addresses of the machine, so the cluster requires a token (from Ray 2.59 on) that only this
+process and its children have. A joined cluster is left, never stopped: `ray stop` would end it for others
+too.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from contextlib import contextmanager
 from typing import Any
 
 LEAST_STORE_BYTES, MOST_STORE_BYTES = 100 << 20, 1 << 30
-"""Of Ray's object store, where what robots saw lies until its chunk is made: two pictures of 640x480 are
-1.8 MB, and two replicas of `staggered: 20` hold 56 requests. A full store has the scheduler wait."""
+"""Bounds of Ray's object store, which holds an observation until its chunk is made. Two images of 640x480 are
+1.8 MB, and two replicas with `staggered: 20` hold 56 requests. If the store is full, the scheduler waits."""
 CPUS = 2
-"""Of Ray's own accounts; replicas take none of them."""
+"""CPUs in Ray's own accounting; replicas take none of them."""
 OWN = ""
-"""Address of a cluster of one's own."""
+"""Address that stands for a private cluster."""
 
 
 class Cluster:
-    """Joined or started when it is made, which must be in a thread that lives as long as the process: a
-    cluster of its own ends with that. address: OWN, auto, or host:port. tiers: of one's own, how many
-    replicas there may be of each; gpus: of one's own.
+    """Joins or starts a cluster on construction. A private cluster ends with the constructing thread, so use
+    one that lives as long as the process. address: OWN, auto, or host:port. tiers: replicas allowed in each
+    tier of a private cluster. gpus: of a private cluster.
 
-    Raises ValueError, one sentence, where Ray is not installed, does not start, or there is no such cluster.
+    Raises ValueError, with one sentence, if Ray is not installed or does not start, or the cluster cannot be
+    reached.
     """
 
     def __init__(self, address: str = OWN, tiers: Mapping[str, int] | None = None, gpus: int = 0) -> None:
@@ -66,11 +68,11 @@ class Cluster:
             raise ValueError(f"the Ray cluster did not start: {error}") from error
 
     def gpus(self) -> float:
-        """Of all its hosts."""
+        """Return the number of GPUs on all hosts of the cluster."""
         return float(self._ray.cluster_resources().get("GPU", 0.0))
 
     def close(self) -> None:
-        """Leave it; a cluster of one's own ends."""
+        """Leave the cluster; a private one ends."""
         with _signals_kept():
             self._ray.shutdown()
         if self._folder:
@@ -78,8 +80,7 @@ class Cluster:
 
 
 def store_bytes(shared: str = "/dev/shm") -> int:
-    """Of the object store of a cluster of one's own: half of what the folder for shared memory has free,
-    within bounds."""
+    """Return the size of a private cluster's object store: half of the free shared memory, within bounds."""
     try:
         free = shutil.disk_usage(shared).free
     except OSError:
@@ -89,7 +90,7 @@ def store_bytes(shared: str = "/dev/shm") -> int:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself."""
+    """Restore the SIGTERM handler, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

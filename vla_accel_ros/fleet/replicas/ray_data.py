@@ -1,9 +1,9 @@
-"""What goes to a Ray actor, and what comes back: both checked, by type, shape and number.
+"""Check what is sent to a Ray actor and what comes back, by type, shape and range.
 
-What goes is data of exact types, made from messages that were checked: Ray pickles it, but nothing in it is a
-pickle that a robot made. What comes back is taken as if anybody had sent it; each function makes of an answer
-what it stands for. They raise ValueError for what the replica refused, ReplicaLost for what it lost and for
-an answer that is none, CancelledError and RuntimeError for the rest.
+Requests hold exact types, made from checked messages: Ray pickles them, but never a pickle that a robot made.
+Answers are not trusted; each function here converts one kind of answer to its result. They raise ValueError
+if the replica refused, ReplicaLost if it lost the request or the answer is invalid, CancelledError if the
+call was cancelled, and RuntimeError if it failed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from vla_accel_ros.types import Chunk
 
 MOST_AT_ONCE = 4096
 MOST_LETTERS = 1 << 22
-"""Of an answer, and of a field of a session."""
+"""Longest text answer, and longest field of a session [characters]."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """What a replica says when it has started. most: requests at once. updates: see LocalReplica. answers:
-    questions at once."""
+    """What a replica reports at its start. most: concurrent requests. updates: see LocalReplica. answers:
+    concurrent questions."""
 
     pid: int
     most: int
@@ -44,8 +44,8 @@ class Started:
 
 
 def plain(observation: EncodedObservation) -> EncodedObservation:
-    """The same, of exact types without any code: bytes, arrays of numbers, strings. Raises ValueError, one
-    sentence, for images or a state that are anything else."""
+    """Return the observation in exact built-in and numpy types: bytes, arrays, strings. Raises ValueError,
+    with one sentence, if an image or the state is anything else."""
     images: dict[str, bytes | np.ndarray] = {}
     for name, image in observation.images.items():
         if isinstance(image, np.ndarray):
@@ -69,17 +69,17 @@ def plain(observation: EncodedObservation) -> EncodedObservation:
 
 
 def nothing(answer: Any) -> None:
-    """Of what is only done."""
+    """Check an answer that has no value."""
     _value(answer)
 
 
 def count(answer: Any) -> int:
-    """Of an echo."""
+    """Return the byte count of an echo."""
     return _whole(_value(answer), "an echo")
 
 
 def started(answer: Any) -> Started:
-    """Of a start."""
+    """Return the report of a start."""
     pid, most, updates, answers, known, observation_bytes, options = _parts(_value(answer), 7, "a start")
     times = {}
     for one in known if isinstance(known, list) else ():
@@ -99,7 +99,7 @@ def started(answer: Any) -> Started:
 
 
 def _config(options: Any) -> EngineConfig:
-    """Of an engine: its options by name, each of the type of its default."""
+    """Return an engine's options. They come as (name, value) pairs, each of the type of its default."""
     usual: dict[Any, Any] = {field.name: field.default for field in fields(EngineConfig)}
     given: dict[str, Any] = {}
     for one in _parts(options, len(usual), "an engine"):
@@ -114,8 +114,8 @@ def _config(options: Any) -> EngineConfig:
 
 
 def served(replica: str, round: Round, observation: EncodedObservation, answer: Any) -> Served:
-    """Of a request: a chunk of this observation, of finite numbers. Whether it is of this robot's joints is
-    asked where its contract is known."""
+    """Return the chunk of a request, with finite numbers and the observation's stamp. Whether it has this
+    robot's joints is checked where the contract is known."""
     took_s, fields = _parts(_value(answer), 2, "a chunk")
     chunk = dict(zip(OF_A_CHUNK, _parts(fields, len(OF_A_CHUNK), "a chunk"), strict=True))
     actions = _numbers(chunk["actions"], 2, "actions")
@@ -142,12 +142,12 @@ def served(replica: str, round: Round, observation: EncodedObservation, answer: 
 
 
 def text(answer: Any) -> str:
-    """Of a question."""
+    """Return the answer to a question."""
     return _words(_value(answer), "an answer")
 
 
 def session(answer: Any) -> Session | None:
-    """Of a description: what the robot's chunks are computed with, where it is told."""
+    """Return the session that describes how a robot's chunks are computed; None if there is none."""
     told = _value(answer)
     if told is None:
         return None
@@ -200,7 +200,7 @@ def _is_time(value: Any) -> bool:
 
 
 def _numbers(value: Any, axes: int, what: str) -> np.ndarray:
-    """float32, finite; a copy, since what came lies in memory that Ray shares."""
+    """Return a finite float32 array, copied because the original lies in memory that Ray shares."""
     if type(value) is not np.ndarray or value.dtype != np.float32 or value.ndim != axes:
         raise ReplicaLost(f"{what} is {type(value).__name__}; that is no float32 array of {axes} axes")
     if not np.isfinite(value).all():

@@ -1,4 +1,5 @@
-"""Where a replica in a Ray actor runs, how long each call of it may take, and when it is started again."""
+"""Options of a replica in a Ray actor: where it runs, the deadlines of its calls, and the pauses before a
+restart."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Where:
-    """Where a replica runs, and what of that host it takes. tier: the Ray resource of which it takes one,
-    such as edge or cloud; gpus, cpus: for Ray's own accounts. network_s: to it and back with an observation;
-    None = measured at each start."""
+    """Where a replica runs, and what it takes of that host. tier: the Ray resource of which it takes one,
+    such as edge or cloud. gpus, cpus: in Ray's own accounting. network_s: round trip with an observation;
+    None means measured at each start."""
 
     tier: str
     gpus: float = 0.0
@@ -19,9 +20,9 @@ class Where:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Of each call [s]. serve: of a request; ask: of a question; describe: of a robot; alive: of what is
-    answered at once; start: of the engine, loaded and measured. again, longest_again: the pause before a
-    replica that was lost is started again, at first and at most; it is over when one has lived for
+    """Deadlines of each call [s]. serve: a request. ask: a question. describe: a robot. alive: calls that are
+    answered at once. start: loading and measuring the engine. again, longest_again: first and longest pause
+    before a lost replica is restarted; the pause starts over at `again` after a replica has lived for
     longest_again."""
 
     serve: float = 5.0
@@ -37,13 +38,13 @@ USUAL = Deadlines()
 
 
 class Pauses:
-    """How long to wait before a replica is started again: twice as long each time."""
+    """Pauses before a replica is restarted; each is twice as long as the one before."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._first_s, self._longest_s, self._next_s = first_s, longest_s, first_s
 
     def after(self, lived_s: float) -> float:
-        """It was lost after it had served for so long; 0 for one that did not start."""
+        """Return the pause [s] after a replica that served for lived_s; 0 for one that did not start."""
         if lived_s >= self._longest_s:
             self._next_s = self._first_s
         pause_s, self._next_s = self._next_s, min(2.0 * self._next_s, self._longest_s)

@@ -1,8 +1,8 @@
-"""What runs in a Ray actor: a replica of its process, whose answers are plain values.
+"""The code inside a Ray actor: a replica in that process, which answers in plain values.
 
-An answer is ("ok", value), or "refused", "lost", "cancelled" or "failed" and a sentence. No exception and no
-object of ours comes back, so that whoever asked can check all of it (`fleet.replicas.ray_data`). Nothing
-here knows of Ray.
+An answer is ("ok", value), or "refused", "lost", "cancelled" or "failed" with a sentence. No exception and no
+object of ours is returned, so the caller can check every value (`fleet.replicas.ray_data`). This module does
+not import Ray.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OF_A_CHUNK = (
     "state",
     "step_magnitudes",
 )
-"""Fields of a Chunk that come back, in this order."""
+"""Fields of a Chunk that are returned, in this order."""
 
 Answer = tuple[str, Any]
 
@@ -52,21 +52,21 @@ class Measured(Replica, Protocol):
 
 
 Make = Callable[[], tuple[Measured, Observation]]
-"""Makes a replica, and an observation that it is measured with; in the actor's process, so it is importable
-there and can be pickled. Raises ValueError, one sentence, for what does not fit."""
+"""Makes a replica and an observation to measure it with. Runs in the actor's process, so it must be picklable
+and importable there. Raises ValueError, with one sentence, if the engine does not fit."""
 
 
 class Server:
-    """The actor. All that is asked before a request of a robot is done before it."""
+    """The actor. Calls begin in the order in which they arrive."""
 
     def __init__(self, make: Make) -> None:
         self._make, self._running = make, dict[int, Future[Any]]()
         self._replica: Measured | None = None
 
     async def start(self) -> Answer:
-        """Make the replica and measure it, in a process that runs as a node's does. Returns its process, how
-        many requests it computes at once, the updates of a chunk, how many questions it answers at once,
-        what was measured, how many bytes an observation has, and the options of its engine."""
+        """Make the replica and measure it, in a process that runs as a node's does. Returns its process id,
+        `most`, `updates`, `answers`, the measurements, the bytes of an observation, and the options of its
+        engine."""
         sys.setswitchinterval(SWITCH_S)  # the engine's thread waits for what Ray's thread reads
         try:
             replica, seen = await asyncio.to_thread(self._make)
@@ -83,7 +83,7 @@ class Server:
         return OK, (os.getpid(), replica.most, replica.updates, replica.answers, known, size, options)
 
     async def echo(self, data: np.ndarray) -> Answer:
-        """Says how many bytes came: what the network takes, and whether this process lives."""
+        """Return the size of `data` in bytes; measures the network, and shows that the process lives."""
         return OK, int(data.nbytes)
 
     async def describe(self, number: int, robot: RobotDescription) -> Answer:
@@ -109,7 +109,7 @@ class Server:
         return await self._done(number, lambda replica: replica.ask(round, observation), str)
 
     async def cancel(self, number: int) -> Answer:
-        """Nobody wants what this call would return any more."""
+        """Cancel the call with this number."""
         if (future := self._running.get(number)) is not None and self._replica is not None:
             self._replica.cancel(future)
         return OK, None
@@ -136,12 +136,13 @@ class Server:
 
 
 def plain_chunk(chunk: Chunk) -> tuple[Any, ...]:
-    """Its fields, in the order of OF_A_CHUNK; what a chunk agreed with stays behind."""
+    """Return a chunk's fields, in the order of OF_A_CHUNK. Other fields, such as `agreement`, are not
+    sent."""
     return tuple(getattr(chunk, name) for name in OF_A_CHUNK)
 
 
 def plain_session(session: Session | None) -> tuple[Any, ...] | None:
-    """Its fields, in their order."""
+    """Return a session's fields, in order."""
     return None if session is None else tuple(vars(session).values())
 
 
@@ -150,6 +151,6 @@ def _sentence(error: BaseException) -> str:
 
 
 def plain_options(config: EngineConfig) -> tuple[tuple[str, Any], ...]:
-    """Its fields by name, each of the type of its default."""
+    """Return the options by name, each of the type of its default."""
     usual = {one.name: type(one.default) for one in fields(EngineConfig)}
     return tuple((name, kind(getattr(config, name))) for name, kind in usual.items())  # type: ignore[misc]

@@ -1,8 +1,8 @@
-"""What a fleet's scheduler asks of whatever computes chunks: an engine of its own process, or a distant one.
+"""The interface between a fleet's scheduler and its replicas: an engine in this process, or a remote one.
 
-Nothing here waits: what takes time returns a future. A replica that is lost says so by `ReplicaLost`, or by
-silence; a scheduler gives each request its own time and asks another replica, it waits for no transport to
-notice a death.
+No call here blocks: anything that takes time returns a future. A lost replica raises `ReplicaLost`, or stays
+silent. The scheduler gives each request its own deadline and then asks another replica; it does not wait for
+the transport to notice a failure.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, R
 from vla_accel_ros.types import Chunk
 
 SERVE = "serve"
-"""Stage of a micro-batch of whole requests, and what a replica's profile knows: (SERVE, batch) -> seconds of
-so many requests that are served together."""
+"""Stage of a micro-batch of whole requests. A replica's profile has (SERVE, batch) -> seconds of `batch`
+requests that are served together."""
 FRAMES = "frames"
-"""Stage of frames alone: (FRAMES, batch) -> seconds of so many that are computed together."""
+"""Stage of frames alone: (FRAMES, batch) -> seconds of `batch` frames that are computed together."""
 MEASURED = 4
-"""How many chunks are measured, for each request that is there, but one before and one after."""
+"""How many chunks are measured for each waiting request, besides one before and one after."""
 
 
 class ReplicaLost(RuntimeError):
-    """A replica does not answer; what it computed comes to nothing, and another may compute it."""
+    """A replica does not answer. Its results are discarded, and another replica may compute them."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What came of a request. round: of the request; took_s: from its begin to its chunk."""
+    """The result of a request. round: of the request. took_s: from its start to its chunk."""
 
     round: Round
     chunk: Chunk
@@ -40,10 +40,10 @@ class Served:
 
 
 class Replica(Protocol):
-    """Computes requests of several robots. name: of all replicas its own. profile: see SERVE, FRAMES. most:
-    how many requests it computes at once. network_s: to it and back with an observation. answers: how many
-    questions it answers at once, beside them; 0 where the model has no language head. config: of its engine,
-    by which it is simulated; None where that is not known, or chunks are made of tokens."""
+    """Computes requests of several robots. name: unique. profile: see SERVE, FRAMES. most: concurrent
+    requests. network_s: round trip with an observation. answers: concurrent questions besides the requests; 0
+    if the model has no language head. config: of its engine, for simulation; None if unknown, or for a token
+    policy."""
 
     name: str
     profile: Profile
@@ -53,30 +53,29 @@ class Replica(Protocol):
     config: EngineConfig | None
 
     def room(self) -> int:
-        """How many more requests it would begin now; 0 while it is lost."""
+        """Return how many more requests it would start now; 0 while it is lost."""
         ...
 
     def describe(self, robot: RobotDescription) -> Future[Session | None]:
-        """Get ready for a robot, or for what it is now. The future gives what the robot's chunks are computed
-        with, None where they cannot be computed again; it raises ValueError, one sentence, for one that
-        cannot be served, ReplicaLost if nobody knows."""
+        """Prepare for a robot, or for its changed description. The future returns the Session of the robot's
+        chunks, or None if they cannot be computed again. It raises ValueError, with one sentence, if the
+        robot cannot be served, ReplicaLost if the replica does not answer."""
         ...
 
     def forget(self, robot: str) -> None:
-        """Serve a robot no longer, give back what is its own, if it is known. Never raises."""
+        """Stop serving a robot and free its resources, if the robot is known. Never raises."""
         ...
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
-        """Compute a chunk for a robot that was described. The future raises ValueError for an observation
-        that cannot be taken, ReplicaLost, also for a robot that it does not know (any longer), or whatever
-        computing it raised."""
+        """Compute a chunk for a described robot. The future raises ValueError if the observation is invalid,
+        ReplicaLost if the replica is lost or does not know the robot, or any error of the computation."""
         ...
 
     def ask(self, round: Round, observation: EncodedObservation) -> Future[str]:
-        """Answer a question of a robot that was described: the observation's instruction, about its images.
-        The future gives the whole answer, and raises as that of `serve` does."""
+        """Answer a question of a described robot: the observation's instruction, about its images. The future
+        returns the whole answer, and raises as that of `serve` does."""
         ...
 
     def cancel(self, served: Future[Any]) -> None:
-        """Nobody wants what `serve` or `ask` returned any more. Never raises."""
+        """Cancel what `serve` or `ask` returned. Never raises."""
         ...

@@ -1,3 +1,3 @@
-"""A robot's side of a fleet: what it asks for and when (`client`), what it executes meanwhile (`execution`),
-what it shows (`observing`), its `questions`, and what chunks were made from, for who records them
-(`provenance`)."""
+"""A robot's side of a fleet. client: when it asks for a chunk. execution: what it still executes. observing:
+the observations that it sends. questions: its text questions. provenance: what its chunks were made from, for
+recordings."""

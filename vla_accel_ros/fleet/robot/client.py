@@ -1,17 +1,16 @@
 """A robot's side of a fleet: when it asks for its next chunk, which answer it takes, and why none comes.
 
-Pure: time is given, in nanoseconds of the robot's own clock, and nothing is sent here. A round is asked for
-when less than `ask_at_s` of executable motion is left, and at once for a new instruction. Every request has a
-deadline, until which a chunk of its observation could still move the arm; after it the same round is asked
-for again, with a new observation and the next attempt. A chunk is taken when it is of this process, task and
-round, and of an observation that was sent for one of the round's attempts: also of an earlier attempt while
-that is young enough to move the arm, because such a chunk is as good as it was and the arm may be at rest.
-All else is for nobody, and counted.
+Pure: time is injected, in nanoseconds of the robot's clock, and nothing is sent here. The client asks for a
+round when less than `ask_at_s` of executable motion is left, and at once for a new instruction. Each request
+has a deadline, after which a chunk of its observation could no longer move the arm; then the client asks for
+the same round again, with a new observation and the next attempt. It takes a chunk of this process, task and
+round whose observation it sent, even from an earlier attempt if that is fresh enough to move the arm, since
+the arm may be at rest. All other chunks are counted and ignored.
 
-Nothing is waited for without end and without a sentence: a scheduler that says nothing is told again that
-there is this robot (`Step.announce`), every ANNOUNCE_S; a refusal ends after at most LONGEST_RETRY_S. Another
-`scheduler` in an admission is another process, which knows nothing of what was asked: it is asked anew. The
-last word of the scheduler on its latched topic counts, as one publisher's words keep their order.
+No wait is endless or silent. While the scheduler is silent the client announces the robot again
+(`Step.announce`) every ANNOUNCE_S; a refusal ends after at most LONGEST_RETRY_S. If an admission names
+another `scheduler` process, which does not know the open request, the client asks again. The latest admission
+on the scheduler's latched topic counts.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from vla_accel_ros.types import Chunk
 ANNOUNCE_S = 1.0
 LONGEST_RETRY_S = 2.0
 LEAST_GAP_S = 0.03
-"""Between two requests."""
+"""Least time between two requests."""
 USEFUL = 0.1
-"""Share of the age limit of a chunk that must be left when it comes."""
+"""Share of a chunk's age limit that must be left when it arrives."""
 _MOST_ATTEMPTS = 16
 _WINDOW = 256
 
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """max_age_s: of the observation behind a chunk that moves the arm (contract.chunk). step_dt_s: by the
-    same. ask_at_s: seconds of motion left when the next chunk is asked for. within_s: the longest wait for an
-    answer before another attempt, 0: as long as a chunk would be of use. extend_actions: see execution."""
+    """max_age_s: age limit of the observation behind a chunk (contract.chunk). step_dt_s: likewise. ask_at_s:
+    motion left [s] when the next chunk is asked for. within_s: longest wait for an answer before another
+    attempt; 0 means as long as the chunk would be useful. extend_actions: see execution."""
 
     max_age_s: float
     step_dt_s: float
@@ -51,8 +50,8 @@ class ClientSettings:
 
 @dataclass(frozen=True)
 class Step:
-    """What is to be done now. announce: tell the scheduler who the robot is. observe: take an observation,
-    and then call `ask` or `not_observed`."""
+    """What to do now. announce: tell the scheduler who the robot is. observe: take an observation, then call
+    `ask` or `not_observed`."""
 
     announce: bool = False
     observe: bool = False
@@ -60,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request to send; the fields are those of protocol.ChunkRequest."""
+    """A request to send; its fields are those of protocol.ChunkRequest."""
 
     round: Round
     attempt: int
@@ -79,11 +78,12 @@ class _Sent:
 
 
 class FleetClient:
-    """Of one robot's process. engine: its id, another at each start; robot: its namespace. One thread.
+    """The client of one robot's process. engine: its id, new at each start. robot: its namespace.
+    Single-threaded.
 
-    Attributes: `counts` of rounds, attempts, lost (no answer in time), late (an answer after that), foreign
-    (for another process, task, round or attempt, or of another scheduler), stale (a chunk that could not move
-    the arm any more), refused, calls.
+    Attributes: `counts` of rounds, attempts, lost (no answer in time), late (answers after their deadline),
+    foreign (for another process, task, round or attempt, or from another scheduler), stale (chunks too late
+    to move the arm), refused, calls.
     """
 
     def __init__(self, engine: str, robot: str, settings: ClientSettings) -> None:
@@ -94,32 +94,33 @@ class FleetClient:
         self._instruction, self._missing = "", ""
         self.execution = Execution(settings.max_age_s, settings.step_dt_s, settings.extend_actions)
         self._latencies: deque[float] = deque(maxlen=_WINDOW)
-        self._attempts: dict[int, _Sent] = {}  # of this round, the last few
+        self._attempts: dict[int, _Sent] = {}  # the last few of this round
         self._lost: set[int] = set()
-        self._asked: _Sent | None = None  # what an answer is waited for
-        self._again_ns: int | None = None  # when the round is asked for, whatever is left to execute
+        self._asked: _Sent | None = None  # the request that is open
+        self._again_ns: int | None = None  # when to ask again, whatever motion is left
         self._asked_ns: int | None = None
         self._first_ns: int | None = None
         self._attempt = self._in_a_row = 0
         self.begin(0)
 
     def begin(self, now_ns: int) -> None:
-        """Start over, as at activation and when the clock has jumped: what was asked is for nobody."""
+        """Start over, at activation and after a clock jump; answers to earlier requests are ignored."""
         self._since_ns = self._heard_ns = now_ns
         self._announced_ns = -10 * S  # never
-        self._unknown = False  # a refusal came, or another scheduler's answer: it may not know the robot
+        self._unknown = False  # the scheduler may not know the robot: it refused, or another one answered
         self.execution.forget()
         self._begin_task(now_ns)
 
     def instruct(self, text: str, now_ns: int, missing: str = "") -> None:
-        """What to do; another text is another task. missing: what to say where it is empty."""
+        """Set the instruction; another text begins another task. missing: the reason to give while it is
+        empty."""
         self._missing = missing
         if text != self._instruction:
             self._instruction = text
             self._begin_task(now_ns)
 
     def admitted(self, admission: Admission, now_ns: int) -> bool:
-        """The scheduler serves the robot, or does not; False for a word to another process."""
+        """Record the scheduler's admission or refusal. Returns False if it is for another process."""
         if (admission.engine, admission.robot) != (self.engine, self.robot):
             self.counts["foreign"] += 1
             return False
@@ -133,7 +134,8 @@ class FleetClient:
         return True
 
     def called(self, round_: Round, now_ns: int) -> bool:
-        """The scheduler wants the round observed anew; False when it is not the one that is waited for."""
+        """The scheduler wants a new observation for the round. Returns False if the round is not the open
+        one."""
         if round_ != self._round or self._asked is None:
             self.counts["foreign"] += 1
             return False
@@ -142,7 +144,7 @@ class FleetClient:
         return True
 
     def answered(self, answer: ChunkAnswer, now_ns: int) -> Chunk | None:
-        """The chunk to execute, if the answer has one that is to be taken."""
+        """Return the chunk to execute, or None if the answer has none that can be taken."""
         sent = self._attempts.get(answer.attempt)
         ours = self._admission is not None and answer.scheduler == self._admission.scheduler
         if answer.round != self._round or sent is None or not ours or not self._instruction:
@@ -164,7 +166,7 @@ class FleetClient:
         return self._take(answer.chunk, sent, now_ns)
 
     def step(self, now_ns: int) -> Step:
-        """What is to be done now. To be called often: what it says holds for the moment alone."""
+        """Return what to do now. Call it often: the result holds only for now_ns."""
         self.execution.count(now_ns, bool(self._instruction))
         asked = self._asked
         if asked is not None and now_ns > asked.deadline_ns:
@@ -177,7 +179,7 @@ class FleetClient:
         return Step(announce, self._wants(now_ns))
 
     def ask(self, stamp_ns: int, now_ns: int) -> Ask:
-        """Ask with an observation of this time; what to send."""
+        """Return the request to send for an observation captured at stamp_ns."""
         self._attempt += 1
         self.counts["attempts"] += 1
         age_s = (now_ns - stamp_ns) * 1e-9
@@ -194,11 +196,12 @@ class FleetClient:
         return Ask(self._round, self._attempt, now_ns, *progress, stalled_s, within_s)
 
     def not_observed(self, why: str) -> None:
-        """There is no observation to ask with."""
+        """Record that no observation could be taken, and why."""
         self._blind = why
 
     def waiting_for(self, now_ns: int) -> tuple[str, str]:
-        """Why no chunk comes, and how long already, as a sentence in two parts; empty while all is well."""
+        """Return why no chunk comes, and for how long, as two parts of a sentence; empty while all is
+        well."""
         since = _for(now_ns - max(self._heard_ns, self._since_ns))
         if not self._instruction:
             return self._missing, ""
@@ -225,7 +228,7 @@ class FleetClient:
 
     @property
     def state(self) -> str:
-        """One word or two for diagnostics."""
+        """The client's state for diagnostics, in one or two words."""
         if not self._instruction:
             return "no instruction"
         if self.execution.released:
@@ -240,31 +243,32 @@ class FleetClient:
 
     @property
     def admission(self) -> Admission | None:
-        """What the scheduler said of this robot last."""
+        """The scheduler's latest admission of this robot."""
         return self._admission
 
     @property
     def observed_ns(self) -> int | None:
-        """The stamp of the observation whose chunk is waited for."""
+        """Stamp of the observation of the open request; None if none is open."""
         return None if self._asked is None else self._asked.stamp_ns
 
     @property
     def round(self) -> Round:
-        """The one that is asked for now, or next."""
+        """The round that is asked for now or next."""
         return self._round
 
     @property
     def attempt(self) -> int:
-        """How often it was asked for."""
+        """How many times the round was asked for."""
         return self._attempt
 
     def latency_s(self, quantile: float) -> float | None:
-        """From request to chunk, of the last rounds; None before the first."""
+        """Return a quantile of the time from request to chunk over the latest rounds; None before the
+        first."""
         return float(np.quantile(self._latencies, quantile)) if self._latencies else None
 
     def deadline_ns(self, now_ns: int) -> int | None:
-        """When at the latest something is done, without a word from outside; None where nothing is wanted
-        of the scheduler: no instruction, or the robot is released."""
+        """Return when the client must act next even if no message arrives. None if it wants nothing of the
+        scheduler, because it has no instruction or the robot is released."""
         if not self._instruction or self.execution.released:
             return None
         if self._asked is not None:
@@ -320,7 +324,7 @@ class FleetClient:
         return now_ns >= self._due_ns()
 
     def _due_ns(self) -> int:
-        """When the round is asked for: the first time, or again."""
+        """Return when to ask for the round, or to ask again."""
         gap_ns = 0 if self._asked_ns is None else self._asked_ns + round(LEAST_GAP_S * S)
         if self._again_ns is not None:
             return max(self._again_ns, gap_ns)
@@ -331,11 +335,11 @@ class FleetClient:
         return gap_ns if ends_ns is None else max(gap_ns, ends_ns - round(self.settings.ask_at_s * S))
 
     def _announce_ns(self) -> int:
-        """When the scheduler is told next that there is this robot."""
+        """Return when to announce the robot next."""
         return self._announced_ns + round(ANNOUNCE_S * S)
 
     def _silent(self, now_ns: int) -> bool:
-        """Whether the scheduler is to be told that there is this robot."""
+        """Return whether the scheduler must be told of this robot."""
         if self._admission is None or not self._admission.admitted or self._unknown:
             return True
         return self._in_a_row > 0 and now_ns - self._heard_ns > ANNOUNCE_S * S
@@ -346,5 +350,5 @@ class FleetClient:
 
 
 def _for(duration_ns: int) -> str:
-    """How long, in whole seconds; nothing below one."""
+    """Return a duration in whole seconds as text; "" below one second."""
     return f" for {duration_ns // S} s" if duration_ns >= S else ""

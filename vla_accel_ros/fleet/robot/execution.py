@@ -1,9 +1,9 @@
-"""What a robot still executes of the chunks it took, and how long its arm has stood for want of one.
+"""What a robot still executes of its chunks, and how long its arm has stood still for lack of one.
 
-The trajectory node executes a chunk by the times of its actions (in mode `block` from when it comes), as far
-as its horizon, until its observation is as old as the contract allows. It is not asked: that follows from the
-chunk. A chunk with a horizon may be executed some actions further while the next one is waited for; it ends
-at rest as every chunk does. Time is given, in nanoseconds of the robot's clock.
+The trajectory node executes a chunk at the times of its actions (in mode `block` from its arrival), up to its
+horizon, and until its observation reaches the contract's age limit. This module computes that from the chunk,
+without asking the node. While the next chunk is awaited, a chunk with a horizon may be executed a few actions
+further; it ends at rest, as every chunk does. Time is injected, in nanoseconds of the robot's clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ S = 1_000_000_000
 
 @dataclass(frozen=True)
 class _Taken:
-    """ends_ns: when its horizon is over; stands_ns: when the arm stands, after what it is extended by."""
+    """An accepted chunk. ends_ns: end of its horizon. stands_ns: when the arm stops, after the extension."""
 
     begins_ns: int
     ends_ns: int
@@ -26,8 +26,8 @@ class _Taken:
 
 
 class Execution:
-    """Of one robot. max_age_s, step_dt_s: contract.chunk. extend_actions: how many actions past its horizon a
-    chunk may be executed."""
+    """The execution state of one robot. max_age_s, step_dt_s: of contract.chunk. extend_actions: how many
+    actions beyond its horizon a chunk may be executed."""
 
     def __init__(self, max_age_s: float, step_dt_s: float, extend_actions: int = 0) -> None:
         self._max_age_ns, self._step_ns = round(max_age_s * S), round(step_dt_s * S)
@@ -39,42 +39,41 @@ class Execution:
         self.begin_task(0)
 
     def forget(self) -> None:
-        """Nothing that was taken is executed any more, and stamps begin anew."""
+        """Forget all accepted chunks and stamps."""
         self._taken: _Taken | None = None
         self._held = False
         self._newest_ns = -1
 
     def begin_task(self, now_ns: int) -> None:
-        """Count from here how long the arm stands."""
+        """Start counting the standing time of a new task."""
         self._stalled_ns, self._counted_ns = 0, now_ns
 
     def told(self, state: str, mode: str, lead_s: float, beginning: int, now_ns: int) -> None:
-        """What the trajectory node tells of itself; see control.chunking.guidance.Execution."""
+        """Record the trajectory node's status; see control.chunking.guidance.Execution."""
         self.count(now_ns, True)
         if beginning != self._beginning:
             self._taken, self._beginning = None, beginning
         if state == "running":
             self._held = False
         elif self.moves(now_ns):
-            self._held = True  # it stands for another reason than want of a chunk
+            self._held = True  # the arm stands for a reason other than a missing chunk
         self.state, self._mode, self._lead_ns = state, mode, round(lead_s * S)
 
     @property
     def released(self) -> bool:
-        """Whether the robot is lent to others, or its trajectory node is not active."""
+        """Whether the robot is released to others, or its trajectory node is inactive."""
         return self.state == "released"
 
     def extended(self, chunk: Chunk) -> Chunk:
-        """The chunk as it may be executed."""
+        """Return the chunk with its horizon extended as far as it may be executed."""
         if chunk.execution_horizon is None:
             return chunk
         most = min(chunk.horizon, chunk.executed + self._extend_actions)
         return replace(chunk, execution_horizon=most)
 
     def take(self, chunk: Chunk, now_ns: int) -> float | None:
-        """Execute a chunk that came now; None. If nothing of it can be executed any more, or it is older than
-        one that was taken, nothing happens, and it returns the seconds after its observation that it lasts.
-        """
+        """Accept a chunk that arrived now and return None. If none of it can still be executed, or a newer
+        one was accepted, ignore it and return for how many seconds after its observation it lasts."""
         begins_ns = now_ns + self._lead_ns
         stands_ns = self._ends_ns(self.extended(chunk), begins_ns)
         if stands_ns <= begins_ns or chunk.stamp_ns <= self._newest_ns:
@@ -87,16 +86,16 @@ class Execution:
 
     @property
     def ends_ns(self) -> int | None:
-        """When the horizon of the last chunk is over; None when there is none."""
+        """End of the horizon of the last chunk; None without a chunk."""
         return None if self._taken is None else self._taken.ends_ns
 
     def moves(self, now_ns: int) -> bool:
-        """Whether there is something to execute."""
+        """Return whether there is motion left to execute."""
         return self._taken is not None and now_ns < self._taken.stands_ns
 
     def progress(self, now_ns: int) -> tuple[float, int]:
-        """How long ago the last chunk began to be executed [s], negative where none is; its actions that are
-        left, to its horizon."""
+        """Return the seconds since the last chunk began to be executed, negative if it is not, and how many
+        of its actions are left before the horizon."""
         taken = self._taken
         if taken is None or self.state not in ("running", "") or now_ns < taken.begins_ns:
             return -1.0, 0
@@ -105,11 +104,11 @@ class Execution:
 
     @property
     def stalled_s(self) -> float:
-        """How long the arm has stood for want of a chunk since the task began, as of the last `count`."""
+        """How long the arm has stood for lack of a chunk since the task began, as of the last `count`."""
         return self._stalled_ns * 1e-9
 
     def count(self, now_ns: int, wanted: bool) -> None:
-        """Look at the time. wanted: whether there is something to do."""
+        """Add the standing time until now_ns. wanted: whether there is a task to do."""
         before_ns, self._counted_ns = self._counted_ns, max(now_ns, self._counted_ns)
         if wanted and not self._held and not self.released:
             stands_ns = before_ns if self._taken is None else self._taken.stands_ns

@@ -1,8 +1,8 @@
-"""A robot's observations as they travel to a fleet.
+"""A robot's observations, encoded for a fleet.
 
-What a camera sends as JPEG or PNG goes on as it came: only its header is read here, and nothing is decoded or
-encoded again. Other pictures travel as pixels, or as JPEG where that is asked for, which costs a few
-milliseconds and changes the pixels a little.
+A JPEG or PNG from a camera is sent unchanged: only its header is read, and it is not decoded or encoded
+again. Other images are sent as pixels, or as JPEG if configured, which costs a few milliseconds and changes
+the pixels slightly.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from vla_accel_ros.sensing.cameras.image import compressed_view
 from vla_accel_ros.sensing.ingest import Ingest
 
 _KEPT = 8
-"""Compressed pictures of each camera; more than slots that an observation can be of."""
+"""Compressed images kept for each camera; more than the slots that an observation can come from."""
 
 
 class EncodedIngest(Ingest):
-    """An Ingest without a GPU, whose observations are to be sent.
+    """An Ingest without a GPU, whose observations are sent to a fleet.
 
-    jpeg_quality: 1 to 100, of pictures that come as pixels; None: they travel as pixels. See Ingest for the
-    rest.
+    jpeg_quality: 1 to 100, for images that arrive as pixels; None sends pixels. See Ingest for the rest.
     """
 
     def __init__(
@@ -42,19 +41,19 @@ class EncodedIngest(Ingest):
         super().__init__(contract, image_hint, page_lock=False)
 
     def compressed(self, camera: str, message: bytes, now_ns: int) -> None:
-        """A serialized sensor_msgs/CompressedImage, jpeg or png. Raises ValueError, one sentence, for one
-        whose header says that it cannot be used."""
+        """Take a serialized sensor_msgs/CompressedImage, JPEG or PNG. Raises ValueError, with one sentence,
+        if its header shows that it cannot be used."""
         with self._refusing(camera, now_ns):
             view = compressed_view(message)
             header = check_picture(view, self._most_pixels[camera])
             self._pictures[camera].append((view.stamp_ns, view.data.tobytes(), header))
             with self._pool.write(camera, view.stamp_ns, 1, 1):
-                pass  # its time is what the synchroniser needs
+                pass  # the synchroniser needs only its time
         self._came(camera, view.stamp_ns, now_ns)
 
     def encoded(self, now_ns: int, words: str | None = None) -> EncodedObservation | None:
-        """The newest observation; None when there is none that is new, and `waiting_for` says why. words:
-        instead of the instruction, as of a question."""
+        """Return the newest observation; None if there is no new one, and `waiting_for` says why. words:
+        replaces the instruction, for a question."""
         observation = self.observe(now_ns, words)
         if observation is None:
             return None
@@ -90,7 +89,7 @@ class EncodedIngest(Ingest):
 
 
 def jpeg_of(pixels: np.ndarray, quality: int) -> bytes:
-    """uint8 [H, W, 3], RGB, as JPEG of this quality, 1 to 100: always the same bytes of one version of
+    """Encode uint8 [H, W, 3], RGB, as JPEG of a quality of 1 to 100. Deterministic for one version of
     OpenCV."""
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     _, data = cv2.imencode(".jpg", bgr, (cv2.IMWRITE_JPEG_QUALITY, quality))

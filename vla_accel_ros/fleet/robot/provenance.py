@@ -1,9 +1,8 @@
-"""What a robot's chunks and answers were made from, for who records them.
+"""What a robot's chunks and answers were made from, for recordings: its observations, and the engines it
+heard of.
 
-It is observations that the robot sent, and engines that it heard of.
-
-A chunk bears the stamp of its observation, and its answer says which replica computed it. Both are bounded:
-what was sent long ago, and engines of schedulers that are gone, are forgotten.
+A chunk carries the stamp of its observation, and its answer names the replica. Both tables are bounded: old
+observations and the engines of schedulers that are gone are forgotten.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _SENT, _SESSIONS = 64, 64
 
 @dataclass(frozen=True)
 class Seen:
-    """An observation without its images. instruction: or the question; stamps_ns: by camera; state:
-    float32 [D], the policy's units; session: of the engine that had it."""
+    """An observation without its images. instruction: or the question. stamps_ns: by camera. state: float32
+    [D], in the policy's units. session: id of the session that used it."""
 
     stamp_ns: int
     instruction: str
@@ -33,8 +32,8 @@ class Seen:
 
 
 class Provenance:
-    """Of one robot. topics: where its cameras' images come from, by camera. own: settings that are the
-    robot's."""
+    """The provenance of one robot's chunks. topics: image topic of each camera. own: the robot's own
+    settings."""
 
     def __init__(self, topics: dict[str, str], own: dict[str, object]) -> None:
         self._topics, self._own = topics, own
@@ -42,15 +41,15 @@ class Provenance:
         self._sessions: OrderedDict[str, str] = OrderedDict()
 
     def sent(self, seen: EncodedObservation) -> None:
-        """It was sent with a request."""
+        """Record an observation that was sent with a request."""
         words = seen.instruction
         self._sent[seen.stamp_ns, words] = Seen(seen.stamp_ns, words, dict(seen.stamps_ns), seen.state)
         while len(self._sent) > _SENT:
             self._sent.popitem(last=False)
 
     def told(self, session: Session) -> Session:
-        """A scheduler said what an engine of its is; the same as this robot says it. Raises ValueError, one
-        sentence, for settings that are none."""
+        """Record a session that a scheduler announced; return it with this robot's settings, cameras and
+        topics. Raises ValueError, with one sentence, if its settings are malformed."""
         try:
             settings = json.loads(session.settings)
             replica = settings[REPLICA]
@@ -70,7 +69,7 @@ class Provenance:
         )
 
     def of(self, stamp_ns: int, words: str, replica: str) -> Seen | None:
-        """What a chunk or an answer of this stamp was made from; None where that is not known. replica: as
+        """Return what a chunk or answer with this stamp was made from; None if unknown. replica:
         "SCHEDULER/NAME"."""
         seen, session = self._sent.get((stamp_ns, words)), self._sessions.get(replica)
         return None if seen is None or session is None else replace(seen, session=session)

@@ -1,9 +1,10 @@
-"""A robot's questions to its fleet: when each is sent, which answer is its own, what is said if none comes.
+"""A robot's questions to its fleet: when each is sent, which answer belongs to it, and what is said if none
+comes.
 
-Pure: time is given, in nanoseconds of the robot's own clock, and nothing is sent here. A question is sent
-with the next observation and has one deadline, after which it is refused in a sentence; it is not asked
-again, as who asked is there to do so. Numbers begin anywhere for each process, so that an answer to an
-earlier process is for nobody.
+Pure: time is injected, in nanoseconds of the robot's clock, and nothing is sent here. A question is sent with
+the next observation and has one deadline, after which it is refused with a sentence; it is not asked again,
+since the user can do that. Numbers start at random for each process, so that an answer to an earlier process
+matches nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from vla_accel_ros.fleet.robot.execution import S
 
 MOST_OPEN = 16
 GRACE_S = 0.5
-"""How much longer than its scheduler a robot waits, so that the scheduler's own sentence comes first."""
+"""How much longer than the scheduler a robot waits, so that the scheduler's own sentence arrives first."""
 
 
 @dataclass
 class _Question:
-    """until_ns: when nobody waits for it any longer. stamp_ns: of its observation, None while it is not
-    sent."""
+    """until_ns: deadline. stamp_ns: of its observation, None until it is sent."""
 
     text: str
     until_ns: int
@@ -31,10 +31,10 @@ class _Question:
 
 
 class Questions:
-    """Of one robot's process. within_s: how long an answer is waited for. first: number of the first; None =
-    any.
+    """The questions of one robot's process. within_s: how long to wait for an answer. first: number of the
+    first question; None means random.
 
-    Attributes: `foreign`, answers that nobody waited for.
+    Attributes: `foreign`, the number of answers that matched no question.
     """
 
     def __init__(self, engine: str, robot: str, within_s: float, first: int | None = None) -> None:
@@ -44,12 +44,12 @@ class Questions:
         self.foreign = 0
 
     def __len__(self) -> int:
-        """How many are not answered yet."""
+        """Number of unanswered questions."""
         return len(self._open)
 
     def asked(self, text: str, admission: Admission | None, now_ns: int) -> None:
-        """Somebody asked. admission: what the scheduler said of this robot last. Raises ValueError, with the
-        reason, for a question that is not taken."""
+        """Queue a question. admission: the scheduler's latest admission of this robot. Raises ValueError,
+        with the reason, if the question is not accepted."""
         if not text.strip():
             raise ValueError("the question is empty: say what to answer")
         if admission is None:
@@ -65,11 +65,11 @@ class Questions:
 
     @property
     def unsent(self) -> bool:
-        """Whether an observation is to be taken for one."""
+        """Whether a question waits for an observation."""
         return any(one.stamp_ns is None for one in self._open.values())
 
     def send(self, seen: EncodedObservation, now_ns: int) -> Iterator[ChunkRequest]:
-        """Those that are to be sent with this observation."""
+        """Yield the questions to send with this observation."""
         for number, one in self._open.items():
             if one.stamp_ns is None:
                 one.stamp_ns = seen.stamp_ns
@@ -80,7 +80,7 @@ class Questions:
                 )
 
     def answered(self, answer: TextAnswer) -> bool:
-        """Whether it is the answer to an open question, which is closed."""
+        """Close the question that this answers; return whether there was one."""
         one = self._open.get(answer.round.number)
         if one is None or (one.text, one.stamp_ns) != (answer.prompt, answer.stamp_ns):
             self.foreign += 1
@@ -89,13 +89,13 @@ class Questions:
         return True
 
     def late(self, now_ns: int, blind: str) -> list[tuple[str, str]]:
-        """Those whose time is over, each with the reason; they are closed. blind: why there is no
-        observation."""
+        """Close the questions whose deadline has passed; return their texts and reasons. blind: why there is
+        no observation."""
         over = [number for number, one in self._open.items() if now_ns >= one.until_ns]
         return [self._told(self._open.pop(number), blind) for number in over]
 
     def close(self, why: str = "") -> list[tuple[str, str]]:
-        """Nobody waits for any of them; each with the reason."""
+        """Close all questions; return their texts with the reason `why`."""
         gone, self._open = self._open, {}
         return [(one.text, why) for one in gone.values()]
 

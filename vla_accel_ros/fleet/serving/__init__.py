@@ -1,3 +1,3 @@
-"""The scheduler of a fleet (`scheduler`) and its options (`settings`): who is served (`members`) and why
-(`judging`), what is known of each (`records`, `rhythms`), who waits (`queue`), which request goes to which
-replica (`dispatch`, `hedging`), what becomes of it (`completion`), and who answers `questions`."""
+"""The scheduler of a fleet (scheduler) and its options (settings). members: the robots. judging: which of
+them are admitted. records: what is known of each robot. rhythms: when each asks. queue: the waiting requests.
+dispatch, hedging: which request goes to which replica. completion: results and failures. questions: text."""

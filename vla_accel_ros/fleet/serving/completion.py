@@ -1,9 +1,10 @@
-"""What becomes of the requests of a fleet: the chunk, another replica, or a sentence why there is none.
+"""How a fleet's requests end: with a chunk, on another replica, or with a sentence that says why there is
+none.
 
-Who computes a request may fail, be lost, take too long, or come too late: then another may compute it while
-somebody can use the chunk, and else its robot is told so. Of two replicas that compute the same, the first
-that has a chunk counts. An answer is made from the attempt that was dispatched and goes to that robot,
-process, task and round alone.
+A replica may fail, be lost, take too long, or answer too late. Another replica then computes the request
+while its chunk is still useful; otherwise the robot is told the reason. If two replicas compute one request,
+the first chunk counts. An answer uses the attempt that was dispatched, and goes only to that robot, process,
+task and round.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Completion:
-    """Of one scheduler, which it is named after. Ports and settings are its own."""
+    """Completes the requests of one scheduler. name: the scheduler's."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Completion:
         self._members, self._queue, self._dispatcher = members, queue, dispatcher
 
     def cancel(self, robot: Robot) -> None:
-        """Nobody waits for a robot's request any more."""
+        """Cancel a robot's pending request."""
         pending, robot.pending = robot.pending, None
         if pending is None:
             return
@@ -51,7 +52,7 @@ class Completion:
                 robot.task.failed()
 
     def advance(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
-        """Look at a request that is computed, or whose time is over."""
+        """Handle a request that was computed, or whose deadline or serving time has passed."""
         if pending.work is not None and pending.work.hedge is not None:
             pending.work = self._leading(pending.work, pending.work.hedge, now_s)
         work = pending.work
@@ -64,8 +65,8 @@ class Completion:
             self._retry(robot, pending, f"replica {work.replica.name} took too long")
 
     def _leading(self, work: Work, other: Work, now_s: float) -> Work:
-        """Of two that compute the same, the one that is waited for: the first that has a chunk. Who failed,
-        or takes too long, leaves it to the other."""
+        """Return which of two replicas computing one request to wait for: the first with a chunk, or the
+        other one if one fails or takes too long."""
         for one, rest in ((work, other), (other, work)):
             if one.future.done():
                 one.hedge = rest.hedge = None
@@ -133,14 +134,16 @@ class Completion:
         )
 
     def _learn(self, work: Work, now_s: float) -> None:
-        """A replica that was measured while its machine had other work, as at a start, is faster than that:
-        robots would be refused for ever. One that is slower is known by what robots miss."""
+        """Lower the profile to a faster measured time. A replica that was measured on a busy machine, as at
+        startup, is faster than its profile, and robots would be refused forever. Punctuality detects a slower
+        one."""
         took_s, profile = now_s - work.began_s, work.replica.profile
         if 0.0 < took_s < profile.expected_s(SERVE, 1, 0.0):
             profile.note(SERVE, 1, took_s)
 
     def _expire(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
-        """Nobody can use what is waited for any longer. A newer attempt may have come meanwhile."""
+        """Handle a request whose chunk can no longer be used: compute its newer attempt if there is one, or
+        drop it."""
         robot.counts.misses += 1
         self._members.judge.punctuality.answered(math.inf)
         if pending.work is not None and pending.asked is not pending.work.asked and now_s < pending.until_s:
@@ -150,21 +153,21 @@ class Completion:
             self.drop(robot, "nobody could use its chunk any longer", counted=True)
 
     def _retry(self, robot: Robot, pending: PendingRequest, why: str) -> None:
-        """What computed a request was lost: another may, if there is time."""
+        """Queue the request of a lost replica again, unless too many replicas were lost over it."""
         pending.lost += 1
         self._requeue(robot, pending)
         if pending.lost > self._settings.lost:
             self.drop(robot, why)
 
     def _requeue(self, robot: Robot, pending: PendingRequest) -> None:
-        """Nothing came of what computed it; it waits where it waited."""
+        """Put a request back at its old place in the queue."""
         pending.work, pending.called_s, pending.request.begun = None, None, False
         self._queue.place(robot)
         if robot.task is not None:
             robot.task.failed()
 
     def drop(self, robot: Robot, why: str, counted: bool = False) -> None:
-        """Answer a robot's request without a chunk."""
+        """Answer a robot's request without a chunk. counted: it is already counted as a miss."""
         if (pending := robot.pending) is not None:
             robot.counts.refused += not counted
             self.cancel(robot)

@@ -1,14 +1,15 @@
-"""Which requests a replica begins now, and which robots are asked to observe anew before that.
+"""Which requests a replica begins now, and which robots must observe again first.
 
-Emergencies go first, then those that were observed anew, then as the policy says. A request whose observation
-went stale while it waited is not computed: its robot is called, and others go meanwhile. As many are called
-as there is room for, and one when the oldest work is expected to end while it is observed.
+Emergencies go first, then requests that were just observed again, then the policy's choice. A request whose
+observation went stale while it waited is not computed: its robot is called to observe again, and others go
+meanwhile. As many robots are called as there is room for, plus one if the oldest work should end within
+call_s.
 
-Where several replicas compute, each is asked in their order, nearest first, and the policy leaves to the
-others whom they answer sooner: it is told what each was measured to take, how far it is, how long it is
-busy, and how many it computes together with what is begun. So a distant replica takes who would wait longer
-for a near one, and engines that are alike share. One that is lost is none. A request
-that takes unusually long is begun on another one as well, if that is wanted (fleet.serving.hedging).
+With several replicas, each is asked in order, nearest first. The policy knows each replica's measured times,
+network time, busy time and how many requests it computes already, and leaves a request to another replica
+that would answer it sooner. So a distant replica takes the requests that would wait longer for a near one,
+and equal engines share the requests. Lost replicas are left out. If enabled, a request that takes unusually
+long is started on a second replica as well (fleet.serving.hedging).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from vla_accel_ros.fleet.task import Task
 
 
 class Dispatcher:
-    """Of one scheduler. make: its policy. call: asks a robot to observe anew; done: told, in any thread, when
-    work is."""
+    """Dispatches the requests of one scheduler. make: makes the policy. call: asks a robot to observe again.
+    done: called, in any thread, when work is finished."""
 
     def __init__(
         self,
@@ -52,7 +53,8 @@ class Dispatcher:
         self.policy = make(FleetSetup(self._known))
 
     def dispatch(self, one: Replica, now_s: float) -> None:
-        """Have a replica begin what there is room for, and call whose turn comes."""
+        """Start the requests that a replica has room for, and call robots with stale observations whose turn
+        is near."""
         self._look(now_s)
         passed, apart = set[Request](), self._members.not_served(one.name, now_s)
         while True:
@@ -76,13 +78,13 @@ class Dispatcher:
                     self._queue.place(robot)
                     future.add_done_callback(self._done)
                     self._look(now_s)
-                else:  # the next in line needs no call, only room
+                else:  # the next request needs room, not a call
                     room = 0
             if room <= 0:
                 return
 
     def hedge(self, now_s: float) -> None:
-        """Begin what takes unusually long on another replica that has room, once."""
+        """Start requests that take unusually long on a second replica with room, once each."""
         if self._hedging is None:
             return
         for robot, pending in self._queue.working.values():
@@ -100,7 +102,7 @@ class Dispatcher:
                     break
 
     def answered(self, work: Work, now_s: float) -> None:
-        """Tell the policy once all of a micro-batch are answered."""
+        """Record an answer, and tell the policy once a whole micro-batch is answered."""
         self.ran(work, now_s)
         others = (pending.work for _, pending in self._queue.working.values())
         if (
@@ -111,20 +113,21 @@ class Dispatcher:
             self.policy.ran(work.batch, max(now_s - work.began_s - work.behind_s, 1e-6))
 
     def ran(self, work: Work, now_s: float) -> None:
-        """Work was answered, or broken off, now."""
+        """Record the time of work that was answered or cancelled now."""
         if self._hedging is not None:
             self._hedging.took(work.replica.name, now_s - work.began_s)
 
     def ended(self, task: Task, now_s: float) -> None:
-        """A task is over: a fleet's policy may learn from it, an engine's does not ask."""
+        """Tell the policy that a task is over. Only fleet policies have this hook, not the engine's."""
         if (ended := getattr(self.policy, "ended", None)) is not None:
             ended(task, now_s)
 
     def _choose(
         self, one: Replica, room: int, calls: int, passed: set[Request], apart: set[Robot], now_s: float
     ) -> tuple[list[Pair], MicroBatch | None]:
-        """Who begins, at most so many, and the policy's micro-batch if it chose them. passed: those that were
-        looked at already; apart: robots that it does not serve now."""
+        """Return at most max(room, calls, 1) requests to start, and the policy's micro-batch if the policy
+        chose them. passed: requests already handled in this dispatch. apart: robots that this replica does
+        not serve now."""
         queue, most = self._queue, max(room, calls, 1)
         urgent = [pair for pair in _others(queue.urgent, passed) if pair[0].is_ready(one.name)]
         if urgent:
@@ -139,7 +142,7 @@ class Dispatcher:
             ready = [request for request, (robot, _) in queue.waiting.items() if robot not in apart]
         if passed:
             ready = [request for request in ready if request not in passed]
-        if calls <= 0:  # nobody can be called, so only those go that need not be
+        if calls <= 0:  # no robot can be called, so take only fresh observations
             oldest_s, waiting = now_s - self._stale_s, queue.waiting
             ready = [request for request in ready if waiting[request][1].observed_s >= oldest_s]
         if not ready:
@@ -151,14 +154,14 @@ class Dispatcher:
         return [queue.waiting[request] for request in batch.requests][:most], batch
 
     def _is_for(self, one: Replica, pending: PendingRequest, now_s: float) -> bool:
-        """Whether a request that was observed anew is this replica's: it was called for it, or the replica
-        that it was called for did not take it soon, or is lost."""
+        """Return whether a request that was observed again is this replica's: it was called for it, or the
+        replica that called it did not take it soon or is lost."""
         late = pending.called_s is not None and now_s - pending.called_s > 2.0 * self._call_s
         return late or pending.called_for in ("", one.name) or pending.called_for not in self._known
 
     def _look(self, now_s: float) -> None:
-        """Tell the policy how the replicas are now: who is there, how long each is busy. Of one there is
-        nothing to choose."""
+        """Update the policy's replica profiles: which replicas exist and how long each is busy. With one
+        replica there is nothing to place."""
         if len(self._replicas) < 2:
             return
         works: dict[str, list[Work]] = {one.name: [] for one in self._replicas}
@@ -182,12 +185,13 @@ class Dispatcher:
                     work.alone = False
 
     def _is_stale(self, pending: PendingRequest, now_s: float) -> bool:
-        """Whether it is to be observed anew. An emergency does not wait for that, and nobody twice."""
+        """Return whether a robot must observe again. Emergencies are exempt, and no request is called
+        twice."""
         urgent = pending.request.priority >= EMERGENCY
         return pending.called_s is None and not urgent and now_s - pending.observed_s > self._stale_s
 
     def _calls(self, one: Replica, now_s: float) -> int:
-        """How many more robots may be called."""
+        """Return how many more robots may be called."""
         queue = self._queue
         called = len(queue.called) + sum(p.called_s is not None for _, p in queue.urgent.values())
         works = [p.work for _, p in queue.working.values() if p.work is not None and p.work.replica is one]
@@ -197,7 +201,7 @@ class Dispatcher:
 
 
 def _others(place: Place, passed: set[Request]) -> list[Pair]:
-    """Those that were not looked at yet and are not just being observed anew, in order."""
+    """Return the requests, in order, that were not handled yet and are not being observed again."""
     return [
         (robot, pending)
         for request, (robot, pending) in place.items()
@@ -210,20 +214,19 @@ def _known(one: Replica) -> ReplicaProfile:
 
 
 def works_of(robot: Robot) -> Iterable[Work]:
-    """What is computed for a robot, here and there."""
+    """Return the work in progress for a robot, hedge included."""
     work = robot.pending.work if robot.pending is not None else None
     return () if work is None else (work,) if work.hedge is None else (work, work.hedge)
 
 
 def seats(one: Replica) -> int:
-    """How many requests a replica was measured to compute at once; further ones wait there."""
+    """Return how many requests a replica was measured to compute at once; others wait there."""
     return max((batch for stage, batch in one.profile.known() if stage == SERVE), default=max(1, one.most))
 
 
 def busy_s(one: Replica, works: Sequence[Work], now_s: float) -> float:
-    """How long until a replica computes what it is given now: until one of those that it computes is
-    expected to be done, by what it was measured to take. One that is late is expected to be late for as long
-    again."""
+    """Return how long until a replica would start new work: until the first of its seats is expected to be
+    free, by its measured time. Work that is late is expected to be late for as long again."""
     open_s = _open_s(one, works, now_s)
     ahead = len(open_s) - seats(one)
     if ahead < 0:
@@ -232,13 +235,13 @@ def busy_s(one: Replica, works: Sequence[Work], now_s: float) -> float:
 
 
 def beside(one: Replica, works: Sequence[Work], now_s: float) -> int:
-    """How many others a replica computes together with what it is given now, once it has a seat for it."""
+    """Return how many requests a replica would compute together with new work, once that has a seat."""
     return min(len(_open_s(one, works, now_s)), seats(one) - 1)
 
 
 def _open_s(one: Replica, works: Sequence[Work], now_s: float) -> list[float]:
-    """How long each of those takes that a replica still computes, the first first; negative for one that is
-    late. What should be done is on its way back for as long as the network takes, and takes no seat."""
+    """Return the expected remaining times of the work that takes a seat of a replica, ascending; negative if
+    late. Work that should be done is on its way back for network_s and takes no seat."""
     takes_s = one.profile.expected_s(SERVE, seats(one), 0.0)
     left_s = (work.began_s + work.behind_s + takes_s - now_s for work in works)
     return sorted(each for each in left_s if not -one.network_s < each <= 0.0)
@@ -252,10 +255,10 @@ def begin(
     now_s: float,
     behind_s: float = 0.0,
 ) -> Future[Served]:
-    """Have a replica compute a request. behind_s: see Work."""
+    """Start a request on a replica. behind_s: see Work."""
     assert robot.task is not None
     robot.task.dispatched(now_s)
-    if robot.verdict.reason:  # its rate was lowered: two at once are its due, more are others'
+    if robot.verdict.reason:  # its rate was lowered: allow it two requests at once, leave the rest to others
         period_s = 1.0 / robot.verdict.chunks_per_s
         robot.next_s = max(robot.next_s, now_s - period_s) + period_s
     pending.request.begun, pending.request.begun_s = True, now_s

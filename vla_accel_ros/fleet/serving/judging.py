@@ -1,9 +1,9 @@
-"""What a fleet was promised, what its replicas can keep of it, and so what a robot is told.
+"""What a fleet has promised, whether its replicas can keep it, and so the verdict on each robot.
 
-Where enough of the robots that are served were seen to ask, a further one is judged by simulating them as
-they ask, at the pace that their requests show; else by what is expected of robots that nobody has seen
-(fleet.admission.forecast). Where more fit as they ask than were expected, they are not slowed for it later,
-unless chunks truly come late.
+If requests of enough robots were observed, the forecast for one more robot simulates those robots with their
+observed rhythms and the pace that their requests show. Otherwise it assumes robots at unknown phases
+(fleet.admission.forecast). Robots that were admitted by an observed rhythm are not slowed by the more
+pessimistic estimate later, unless chunks really come late.
 """
 
 from __future__ import annotations
@@ -31,42 +31,43 @@ from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.fleet.serving.records import Robot
 
 SEEN = 0.5
-"""Of the robots that are served, how many must have been seen to ask, so that they are simulated."""
+"""Share of the served robots whose rhythm must be known before they are simulated."""
 FITS = 1.02
-"""Times as much as is possible may be promised before a robot is slowed: what is measured varies."""
+"""A robot is slowed only if the promised rate exceeds the possible one by this factor, since measurements
+vary."""
 
 
 class Judge:
-    """Of one scheduler, whose replicas, rules and forecast these are. punctuality: of its answers."""
+    """The judge of one scheduler. punctuality: lateness of its answers."""
 
     def __init__(self, replicas: Sequence[Replica], rules: Rules, forecast: Forecast) -> None:
         self._replicas, self._rules, self._forecast = tuple(replicas), rules, forecast
         self.punctuality = Punctuality(rules.within_s)
-        self._taken: Counter[float] = Counter()  # how many robots were promised each rate
-        self._asking: dict[str, tuple[Any, ...]] = {}  # forecasts that are waited for, by robot
-        self._pace = 1.0  # by which the replica was found to be slower than it was measured
-        self._share, self._more = 1.0, False  # of what is expected that may be promised; it may grow
+        self._taken: Counter[float] = Counter()  # number of robots with each promised rate
+        self._asking: dict[str, tuple[Any, ...]] = {}  # arguments of unfinished forecasts, by robot
+        self._pace = 1.0  # factor by which the replica was found slower than measured
+        self._share, self._more = 1.0, False  # share of the expected rate that may be promised; may it grow?
         self._in_time_hz = math.inf
 
     @property
     def capacity_hz(self) -> float:
-        """Chunks a second that the replicas make."""
+        """Chunks a second that the replicas can compute."""
         return capacity_hz(self._measured())
 
     def promised_hz(self) -> float:
-        """Chunks a second of all robots that are served."""
+        """Chunks a second promised to all served robots."""
         return sum(rate_hz * count for rate_hz, count in self._taken.items())
 
     def in_time_hz(self) -> float:
-        """Chunks a second that are expected in time, of robots as those that are served; inf where nothing is
-        known or asked."""
-        with suppress(Forecasting):  # until it is there, what was known last
+        """Return the chunks a second expected in time for a fleet like the served one; inf if nothing is
+        measured or promised."""
+        with suppress(Forecasting):  # keeps the last value until the forecast is ready
             share = taken_share(self._taken, self._in_time())
             self._in_time_hz = self.promised_hz() / share if share else math.inf
         return self._in_time_hz
 
     def promise(self, robot: Robot, verdict: Verdict) -> None:
-        """A robot is told this from now on."""
+        """Set a robot's verdict and count its promised rate."""
         before, robot.verdict = robot.verdict, verdict
         if before.chunks_per_s != verdict.chunks_per_s:
             self.punctuality.changed()
@@ -77,14 +78,14 @@ class Judge:
                     del self._taken[each.chunks_per_s]
 
     def forget(self, robot: Robot) -> None:
-        """It has gone: the fleet is another one."""
+        """Remove a robot; punctuality starts again."""
         self._asking.pop(robot.name, None)
         self.promise(robot, Verdict(False))
         self.punctuality.forget()
 
     def room(self, robot: Robot, robots: Iterable[Robot], now_s: float) -> Room | None:
-        """For it beside those of these robots that are served, as they were seen to ask; None where too few
-        were, or where several replicas share them. Raises Forecasting."""
+        """Return the room for `robot` beside the served ones, simulated with their observed rhythms. None if
+        too few are known, or if several replicas share the robots. Raises Forecasting."""
         if robot.name not in self._asking:
             asking = self._as_they_ask(robot, robots, now_s)
             if asking is None:
@@ -96,7 +97,7 @@ class Judge:
         return found
 
     def verdict(self, robot: Robot, room: Room | None = None) -> Verdict:
-        """Of a robot beside all others. Raises Forecasting."""
+        """Return the verdict on a robot beside all others. Raises Forecasting."""
         taken, told = self._taken, robot.verdict
         if told.admitted:
             taken = taken - Counter([told.chunks_per_s])
@@ -104,18 +105,19 @@ class Judge:
         return admit(robot.description.chunks_per_s, taken, capacity, self._rules, self._in_time(), room)
 
     def look(self) -> None:
-        """Think again about what may be promised, from time to time. Raises Forecasting."""
+        """Update the share that may be promised; to be called periodically. Raises Forecasting."""
         share = self._promised_share()
         more, self._more = self._more, False
         self._share = max(1.0, share if more else min(self._share, share))
 
     def keeps(self) -> bool:
-        """Whether what was promised is possible. Raises Forecasting."""
+        """Return whether the promised rates are possible. Raises Forecasting."""
         most_hz = self._rules.load * self.capacity_hz / self.punctuality.slower
         return self._promised_share() <= FITS * self._share and self.promised_hz() <= FITS * most_hz
 
     def _promised_share(self) -> float:
-        """Of what is expected in time; one robot alone is always tried."""
+        """Return the promised share of the rate expected in time; 0 for a single robot, which is always
+        tried."""
         return taken_share(self._taken, self._in_time()) if self._taken.total() > 1 else 0.0
 
     def _in_time(self) -> InTime:
@@ -125,7 +127,7 @@ class Judge:
         return [Measured.of(one) for one in self._replicas]
 
     def _as_they_ask(self, robot: Robot, robots: Iterable[Robot], now_s: float) -> tuple[Any, ...] | None:
-        """What `room` is asked."""
+        """Return the arguments of the forecast `room`, or None."""
         (one, *others), rules, late = self._measured(), self._rules, self.punctuality
         wanted_hz = robot.description.chunks_per_s or UNTOLD_HZ
         if others or not one.serve or math.isinf(rules.within_s) or not 0.0 < wanted_hz < math.inf:

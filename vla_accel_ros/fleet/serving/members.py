@@ -1,12 +1,12 @@
-"""The robots of a fleet: who is described and served, which replicas are ready for it, who has gone.
+"""The robots of a fleet: who is known and admitted, which replicas are ready for each, who has gone.
 
-A robot is judged when it tells who it is, before anything is computed for it (fleet.admission.verdict), or
-as soon as the forecast for that is there; those that came later wait behind it, and nobody else waits. It
-is told that it is served once a replica is ready for it. Those that were refused or slowed are judged again
-when a robot goes and from time to time; those that were admitted, where chunks come late or replicas got
-slower (fleet.admission.punctuality): the last that came are slowed or refused first, and told why. One that
-says nothing for `gone_s` is forgotten. Only what has not settled is looked at in a step: replicas that get
-ready, and who was silent for longest.
+A robot is judged when it describes itself, before anything is computed for it (fleet.admission.verdict), as
+soon as its forecast is ready; robots that came later wait for it, nobody else does. It is told that it is
+admitted once a replica is ready for it. Refused and slowed robots are judged again when a robot goes, and
+periodically. Admitted robots are judged again if chunks come late or replicas became slower
+(fleet.admission.punctuality): the latest ones are slowed or refused first, and told why. A robot that is
+silent for `gone_s` is forgotten. A step looks only at replicas that are getting ready and at the most silent
+robot.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from vla_accel_ros.fleet.serving.records import NOT_JUDGED, Robot
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
 
 JUDGE_AGAIN_S = 2.0
-"""How often is looked whether there is room now for robots that were refused or slowed."""
+"""How often refused and slowed robots are judged again."""
 SEEN_AGAIN_S = 10.0
-"""How often such a robot is judged by how the others ask now."""
+"""How often such a robot is judged by the others' observed rhythms."""
 
 
 class Members:
-    """Of one scheduler. name, ports, settings, horizon, forecast: its own. left: called for a robot that is
-    forgotten; failed: for one that cannot be served any more, with the reason."""
+    """The robots of one scheduler. name, ports, settings, horizon, forecast: the scheduler's. left: called
+    when a robot is forgotten. failed: called with the reason when a robot can no longer be served."""
 
     def __init__(
         self,
@@ -51,20 +51,19 @@ class Members:
         self.name, self.replicas, self._settings = name, tuple(replicas), settings
         self._ports, self._horizon, self._left, self._failed = ports, horizon, left, failed
         self.robots: dict[str, Robot] = {}
-        self._new: dict[str, Robot] = {}  # not judged yet, in the order in which they came
-        self._keep = self._again = (
-            False  # whether robots are to be slowed, or taken, once forecasts are there
-        )
-        self._heard: OrderedDict[str, Robot] = OrderedDict()  # who was silent for longest comes first
-        self._unsettled: dict[str, Robot] = {}  # some replica is not ready for it
-        self._lowered: dict[str, Robot] = {}  # refused, or at a lower rate
-        self._again_s: dict[str, float] = {}  # when a lost replica is tried again
+        self._new: dict[str, Robot] = {}  # not judged yet, in order of arrival
+        self._keep = self._again = False  # whether to slow or admit robots once the forecasts are ready
+        self._heard: OrderedDict[str, Robot] = OrderedDict()  # most silent first
+        self._unsettled: dict[str, Robot] = {}  # some replica is not ready for these
+        self._lowered: dict[str, Robot] = {}  # refused or slowed
+        self._again_s: dict[str, float] = {}  # when to try a lost replica again
         self._judge_s = -math.inf
         self.judge = Judge(self.replicas, settings.rules, forecast)
 
     def described(self, description: RobotDescription, now_s: float) -> None:
-        """A robot told who it is. Another process under its name, or another description, begins anew. One
-        that tells it again has not heard whether it is served, or has heard another scheduler since."""
+        """Add a robot that described itself. Another process under its name, or another description, starts
+        it over. A robot that repeats its description has not received its admission, or has heard another
+        scheduler since, so it is told again."""
         known = self.robots.get(description.robot)
         if known is not None and known.description == description:
             self.heard(known, now_s)
@@ -86,13 +85,13 @@ class Members:
         self.step(now_s)
 
     def heard(self, robot: Robot, now_s: float) -> None:
-        """There was a sign of it."""
+        """Record a sign of life."""
         robot.heard_s = now_s
         if robot.name in self._heard:
             self._heard.move_to_end(robot.name)
 
     def gone(self, robot: str, now_s: float) -> None:
-        """A robot is not there any more: forget all of it."""
+        """Forget a robot that has gone, and judge the others again."""
         if (known := self.robots.get(robot)) is not None:
             self.forget(known, now_s)
             self._again = True
@@ -101,7 +100,7 @@ class Members:
             self._review(now_s)
 
     def forget(self, robot: Robot, now_s: float) -> None:
-        """Nothing of it is left, here and with the replicas."""
+        """Remove every trace of a robot, here and in the replicas."""
         known = self.robots.pop(robot.name, None)
         for place in (self._heard, self._new, self._unsettled, self._lowered):
             place.pop(robot.name, None)
@@ -114,7 +113,7 @@ class Members:
             one.forget(robot.name)
 
     def look(self, now_s: float) -> None:
-        """Who was silent for too long has gone; there may be room for others."""
+        """Forget robots that were silent for too long, and judge others again when it is time."""
         while self._heard:
             first = next(iter(self._heard.values()))
             if now_s - first.heard_s <= self._settings.gone_s:
@@ -127,12 +126,12 @@ class Members:
         self._review(now_s)
 
     def step(self, now_s: float) -> None:
-        """Have replicas get ready for the robots that were admitted, and tell those for which one is."""
+        """Describe admitted robots to the replicas, and tell each robot once a replica is ready."""
         for robot in tuple(self._unsettled.values()):
             if robot.name not in self._unsettled:
                 continue
             settled = True
-            for one in self.replicas:  # what is ready now is told before its first chunk
+            for one in self.replicas:  # announce the session of a ready replica before its first chunk
                 future = robot.ready.get(one.name)
                 if future is not None and future.done() and isinstance(error_of(future), ReplicaLost):
                     robot.ready.pop(one.name)
@@ -152,7 +151,7 @@ class Members:
                 self._unsettled.pop(robot.name, None)
 
     def lost(self, one: Replica, now_s: float) -> None:
-        """What a replica knew of robots it may know no longer."""
+        """A replica was lost: describe its robots to it again."""
         self._again_s[one.name] = now_s + ASK_AGAIN_S
         for robot in self.robots.values():
             robot.ready.pop(one.name, None)
@@ -160,12 +159,13 @@ class Members:
                 self._unsettled[robot.name] = robot
 
     def not_served(self, replica: str, now_s: float) -> set[Robot]:
-        """Robots that may be served by other replicas only, or later."""
+        """Return the robots that this replica cannot serve yet, or that must wait because their rate was
+        lowered."""
         found = {robot for robot in self._unsettled.values() if not robot.is_ready(replica)}
         return found | {robot for robot in self._lowered.values() if now_s < robot.next_s}
 
     def _review(self, now_s: float) -> None:
-        """Judge whom there is to judge, as far as the forecasts for it are there."""
+        """Judge all robots that are due, as far as their forecasts are ready."""
         with suppress(Forecasting):
             for robot in tuple(self._new.values()):
                 self._judge_new(robot, now_s)
@@ -201,7 +201,7 @@ class Members:
             self._lowered.pop(robot.name, None)
 
     def _keep_what_fits(self) -> None:
-        """Slow or refuse those that came last until what is promised is possible again."""
+        """Slow or refuse the latest robots until the promised rates are possible."""
         self.judge.look()
         for robot in reversed(tuple(self.robots.values())):
             if self.judge.keeps():
@@ -216,7 +216,7 @@ class Members:
                 self._tell_ready(robot)
 
     def _reconsider(self, now_s: float) -> None:
-        """There may be room for those that were refused for want of it, or were given a lower rate."""
+        """Judge refused and slowed robots again; there may be room now."""
         for robot in tuple(self._lowered.values()):
             if any(f.done() and f.exception() is not None for f in robot.ready.values()):
                 continue
@@ -235,14 +235,15 @@ class Members:
                 self._tell_ready(robot)
 
     def _refused_alike(self, robot: Robot, verdict: Verdict, now_s: float) -> None:
-        """Who asks for as much as this one is judged no sooner."""
+        """Delay the next judgement of this robot and, if it was refused, of all that ask for at least as
+        much."""
         robot.judged_s = now_s
         for other in self._lowered.values() if not verdict.admitted else ():
             if other.description.chunks_per_s >= robot.description.chunks_per_s:
                 other.judged_s = now_s
 
     def _tell_ready(self, robot: Robot) -> None:
-        """Tell a robot that it is served once a replica is ready, or that none can be."""
+        """Tell a robot that it is admitted once a replica is ready, or that no replica can serve it."""
         futures = tuple(robot.ready.values())
         if not robot.verdict.admitted or any(map(robot.is_ready, robot.ready)):
             self._tell(robot)
@@ -265,7 +266,7 @@ class Members:
 
 
 def error_of(future: Future[Any]) -> BaseException | None:
-    """What a future that is done raised."""
+    """Return the exception of a finished future, None without one."""
     try:
         return future.exception()
     except CancelledError as error:

@@ -1,10 +1,9 @@
-"""Questions of a fleet's robots: which replica answers which, and what is told of one that none answers.
+"""Questions of a fleet's robots: which replica answers each, and what is said if none does.
 
-A question is about what its robot saw when it asked, so it is never observed anew. Questions wait in the
-order in which they came, beside the requests for chunks, and take no room of theirs: a replica has places
-for answers, and writes them in the time that chunks leave over. Each is answered, or refused in a sentence,
-by its deadline: the queue is bounded, for all and for each robot, and one whose replica is lost goes to
-another.
+A question is about what its robot saw when asking, so it is never observed again. Questions wait in order of
+arrival, beside the requests for chunks, and take no chunk seats: a replica has separate places for answers
+and writes them in the time that chunks leave. Each question is answered, or refused with a sentence, by its
+deadline. The queue is bounded, in total and for each robot; a question whose replica is lost goes to another.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from vla_accel_ros.fleet.serving.records import Robot
 
 MOST_WAITING = 16
 MOST_OF_A_ROBOT = 4
-"""Questions at once, those that are being answered included."""
+"""Open questions of one robot, including those being answered."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class _Question:
-    """until_s: when its robot waits no longer. replica, future: who answers it, None while it waits. lost:
-    how many replicas were lost over it."""
+    """until_s: deadline. replica, future: the replica that answers it, None while it waits. lost: how many
+    replicas were lost over it."""
 
     asked: ChunkRequest
     until_s: float
@@ -45,8 +44,8 @@ class _Question:
 
 
 class Questions:
-    """Of one scheduler. lost: how many replicas may be lost over one. text: gets every answer and refusal;
-    done: told, in any thread, when a replica has one."""
+    """The questions of one scheduler. lost: how many replicas may be lost over one. text: called with every
+    answer and refusal. done: called, in any thread, when a replica has an answer."""
 
     def __init__(
         self,
@@ -59,13 +58,13 @@ class Questions:
         self._open: list[_Question] = []  # in the order in which they came
 
     def waiting(self) -> int:
-        """How many no replica answers yet."""
+        """Number of questions that no replica is answering."""
         return sum(one.future is None for one in self._open)
 
     def asked(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
-        """One came of a robot that is served."""
+        """Queue a question of an admitted robot, or refuse it."""
         if any(one.asked.round == request.round for one in self._open):
-            return  # it came twice
+            return  # a duplicate
         if not any(one.answers for one in self._members.replicas):
             self.refuse(request, "the fleet's model has no language head; ask it nothing")
         elif self.waiting() >= MOST_WAITING:
@@ -76,18 +75,18 @@ class Questions:
             self._open.append(_Question(request, now_s + request.within_s))
 
     def refuse(self, request: ChunkRequest, why: str) -> None:
-        """Say why there is no answer."""
+        """Send the reason why there is no answer."""
         seen = request.observation
         self._text(TextAnswer(request.round, seen.instruction, seen.stamp_ns, why, refused=True))
 
     def forget(self, robot: str) -> None:
-        """It has gone, is another process now, or was silent for too long; if it is there it hears why."""
+        """Refuse all questions of a robot that is gone, has restarted, or was silent for too long."""
         for one in [one for one in self._open if one.robot == robot]:
             self._leave(one)
             self.refuse(one.asked, "the fleet's scheduler has forgotten this robot; ask again")
 
     def step(self, now_s: float) -> None:
-        """Pass on what was answered, refuse what is late, have replicas answer what there is room for."""
+        """Send finished answers, refuse late questions, and dispatch waiting ones."""
         for one in tuple(self._open):
             if one.future is not None and one.future.done():
                 self._finish(one, now_s)
@@ -101,7 +100,7 @@ class Questions:
                 self._dispatch(one, busy)
 
     def _dispatch(self, one: _Question, busy: Counter[str]) -> None:
-        """To the nearest replica that knows its robot and has a place."""
+        """Give a question to the nearest replica that is ready for its robot and has a free place."""
         robot = self._members.robots.get(one.robot)
         for replica in self._members.replicas:
             if robot is not None and robot.is_ready(replica.name) and busy[replica.name] < replica.answers:

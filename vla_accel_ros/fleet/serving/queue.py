@@ -1,9 +1,9 @@
-"""The requests of a fleet, sorted by what is to be done with them, so that a step looks only at those.
+"""The requests of a fleet, sorted by state, so that a step looks only at those that need work.
 
-Of a thousand robots a replica computes some twenty, and a few are asked to observe anew; the others wait for
-their turn or execute what they have. A request is in one place: `working`, `urgent` (emergencies), `called`
-(its robot was asked to observe anew) or `waiting`, which is in order of first attempts, as policies take it.
-When each can be used no longer stands in a heap.
+Of a thousand robots, some twenty are being computed and a few are observing again; the others wait for their
+turn or execute their chunk. A request is in exactly one place: `working`, `urgent` (emergencies), `called`
+(its robot was asked to observe again) or `waiting`, in order of first attempts, as policies expect. A heap
+holds their deadlines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Place = dict[Request, Pair]
 
 
 class Queue:
-    """See the module. Whoever changes a pending request's work, call, priority or deadline calls `place`."""
+    """See the module. Call `place` after changing a pending request's work, call, priority or deadline."""
 
     def __init__(self) -> None:
         self.waiting: Place = {}
@@ -34,7 +34,7 @@ class Queue:
         self._numbers, self._entries = itertools.count(), itertools.count()
 
     def place(self, robot: Robot) -> None:
-        """Have a robot's pending request where it belongs now."""
+        """Move a robot's pending request to the place of its present state."""
         pending = robot.pending
         assert pending is not None
         request = pending.request
@@ -58,7 +58,7 @@ class Queue:
             heapq.heappush(self._due, (pending.until_s, next(self._entries), (robot, pending)))
 
     def remove(self, pending: PendingRequest) -> None:
-        """Nobody waits for it any more."""
+        """Remove a request."""
         place = self._places.pop(pending.request, None)
         if place is not None:
             del place[pending.request]
@@ -67,22 +67,22 @@ class Queue:
             heapq.heapify(self._due)
 
     def expired(self, now_s: float) -> Iterator[Pair]:
-        """Those that are not computed, and whose chunks nobody can use any longer."""
+        """Yield the requests that are not being computed and whose deadline has passed."""
         while self._due and self._due[0][0] <= now_s:
             until_s, _, (robot, pending) = heapq.heappop(self._due)
             if self._is_due(robot, pending, until_s):
                 yield robot, pending
 
     def __len__(self) -> int:
-        """Requests that are not computed yet."""
+        """Number of requests that are not being computed."""
         return len(self._places) - len(self.working)
 
     def _is_due(self, robot: Robot, pending: PendingRequest, until_s: float) -> bool:
-        """Whether an entry of the heap is the request's own: a newer attempt has another deadline."""
+        """Return whether a heap entry is still valid: a newer attempt has another deadline."""
         return robot.pending is pending and pending.work is None and pending.until_s == until_s
 
     def _keep_order(self, newest: PendingRequest) -> None:
-        """What comes back, as from a replica that was lost, waits where it waited."""
+        """Restore the order of first attempts after a request came back, for example from a lost replica."""
         others = reversed(self.waiting.values())
         next(others)
         last = next(others, None)

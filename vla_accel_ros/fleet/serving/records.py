@@ -1,7 +1,7 @@
-"""What a fleet's scheduler knows of each robot, and what it tells of it.
+"""What a fleet's scheduler knows of each robot, and what it reports.
 
-A robot has at most one pending request: the round that it waits for. All of a robot is in one record, so
-that who forgets the record has forgotten the robot.
+A robot has at most one pending request, the round that it waits for. One record holds everything about a
+robot, so that removing the record forgets the robot.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ NOT_JUDGED = Verdict(False, reason="whether this robot fits is being computed")
 
 @dataclass(eq=False)
 class Work:
-    """A replica computes a request. asked: the attempt that is computed; until_s, observed_s: its own, see
-    PendingRequest; began_s: when it was given to the replica; batch: of the policy, None if it was not
-    asked; behind_s: how long it was expected to wait there for others. alone: nothing but its batch was
-    computed there meanwhile, so that how long it took tells of such a batch. hedge: the same on another
-    replica, where this one takes unusually long."""
+    """A request being computed by a replica. asked: the attempt that is computed. until_s, observed_s: of
+    that attempt, see PendingRequest. began_s: dispatch time. batch: the policy's, None if the policy was
+    not asked. behind_s: expected wait behind other requests there. alone: the replica computed only this
+    batch meanwhile, so its duration is that of such a batch. hedge: the same request on a second replica."""
 
     replica: Replica
     asked: ChunkRequest
@@ -44,7 +43,7 @@ class Work:
     hedge: Work | None = None
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
+        """Cancel the work and its hedge."""
         for work in (self, self.hedge):
             if work is not None:
                 work.replica.cancel(work.future)
@@ -54,11 +53,12 @@ class Work:
 class PendingRequest:
     """The round that a robot waits for.
 
-    asked: its newest attempt; request: it, as policies see it; first_s: when its first attempt came;
-    until_s: when nobody can use its chunk any longer; observed_s: when what it saw was captured, by the
-    scheduler's clock. called_s: when the robot was asked to observe anew, None if it was not; called_for: for
-    which replica; calling: it is being waited for. work: what computes it, or an earlier attempt. lost: how
-    many replicas were lost over it. number: grows in order of first attempts, -1 until it is in the queue.
+    asked: its newest attempt. request: the same as policies see it. first_s: arrival of its first attempt.
+    until_s: deadline after which its chunk is useless. observed_s: capture time of its observation, by the
+    scheduler's clock. called_s: when the robot was asked to observe again, None if it was not. called_for:
+    for which replica. calling: the new observation has not arrived. work: its computation, perhaps of an
+    earlier attempt. lost: how many replicas were lost over it. number: order of first attempts, -1 before it
+    is queued.
     """
 
     asked: ChunkRequest
@@ -75,15 +75,15 @@ class PendingRequest:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Grows with what a robot asks for: task, round, attempt."""
+        """Grows with the robot's requests: (task, round, attempt)."""
         return order_of(self.asked)
 
 
 @dataclass
 class Counts:
-    """What came of a robot's requests. misses: nobody could use the chunk any longer; refused: failed for
-    another reason; replaced: by a newer one; repeated: that came twice or too late; foreign: of a process
-    or under a name that the robot does not have; called: observed anew; hedged: computed by two replicas."""
+    """Outcomes of a robot's requests. misses: past their deadline. refused: failed otherwise. replaced: by a
+    newer round. repeated: duplicates or outdated. foreign: of another process of the robot. called: observed
+    again. hedged: computed by two replicas."""
 
     answered: int = 0
     misses: int = 0
@@ -97,9 +97,10 @@ class Counts:
 
 @dataclass(eq=False)
 class Robot:
-    """One robot. ready: what its replicas' descriptions came to, by replica; introduced: those whose session
-    was told. heard_s: its last sign. since_s: when it was described. next_s: when its next chunk may begin,
-    where its rate was lowered. asked: when it did lately. judged_s: when it was judged by how others ask."""
+    """One robot. ready: result of `describe` at each replica. introduced: those whose session was announced.
+    heard_s: last sign of life. since_s: when it was described. next_s: when its next chunk may begin, if its
+    rate was lowered. asked: times of its latest requests. judged_s: when it was judged by the others'
+    rhythms."""
 
     description: RobotDescription
     verdict: Verdict
@@ -122,20 +123,20 @@ class Robot:
 
     @property
     def judged(self) -> bool:
-        """Whether it is known if it fits."""
+        """Whether there is a verdict on it."""
         return self.verdict is not NOT_JUDGED
 
     @property
     def name(self) -> str:
-        """Its name in the fleet."""
+        """Its namespace."""
         return self.description.robot
 
     def rhythm(self, now_s: float) -> Rhythm:
-        """How it was seen to ask, or what it was promised, from a time on that nobody knows."""
+        """Return its observed rhythm, or else its promised rate with an unknown phase."""
         return self.asked.rhythm(now_s) or Rhythm(1.0 / self.verdict.chunks_per_s)
 
     def is_ready(self, replica: str) -> bool:
-        """Whether a replica can serve it."""
+        """Return whether a replica can serve it."""
         future = self.ready.get(replica)
         if future is None or not future.done() or future.cancelled():
             return False
@@ -155,9 +156,9 @@ class Robot:
 
 @dataclass(frozen=True)
 class Report:
-    """What is told of a robot. state: see Robot. buffer_s: how long its arm still moves; queued_s, age_s: how
-    long the last chunk waited, and how old its observation was when it was answered; stalled_s, wait_ratio:
-    of its task; chunks_per_s: what it was promised; reason: see Verdict."""
+    """Status of a robot. state: see Robot. buffer_s: how long its arm still moves. queued_s, age_s: how long
+    the last chunk waited, and the age of its observation at the answer. stalled_s, wait_ratio: of its task.
+    chunks_per_s: its promised rate. reason: see Verdict."""
 
     robot: str
     state: str
@@ -172,7 +173,7 @@ class Report:
 
 
 def report_of(robot: Robot, now_s: float) -> Report:
-    """Of now."""
+    """Return a robot's present status."""
     task = robot.task
     return Report(
         robot.name,
@@ -194,8 +195,8 @@ def order_of(request: ChunkRequest) -> tuple[int, int, int]:
 
 
 def fairness(wait_ratios: Iterable[float]) -> float:
-    """Jain's index of the shares of their lives that tasks did not wait: 1 if all are served alike, 1/n if
-    one of n is served and the others only wait."""
+    """Return Jain's index over the shares of their lives that tasks did not wait: 1 if all are served alike,
+    1/n if only one of n is served."""
     shares = [1.0 - ratio for ratio in wait_ratios]
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0

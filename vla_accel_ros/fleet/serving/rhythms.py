@@ -1,7 +1,7 @@
-"""When a robot asked lately, and so how it asks: its period, by how much that varies, and when it asks next.
+"""Observe when a robot asks for chunks: its period, the variation of that, and its next request.
 
-Of new rounds alone: what is asked again, or observed anew, is no request of another chunk. A pause, as of a
-robot that is held or has another instruction, begins it anew.
+Only new rounds count; a repeated attempt or a new observation does not ask for another chunk. After a pause,
+as of a robot that was held or has a new instruction, observation starts again.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from itertools import pairwise
 from vla_accel_ros.fleet.admission.forecast import Rhythm
 
 LEAST, MOST = 4, 16
-"""Requests from which on a rhythm is known, and that are remembered."""
+"""Requests needed for a rhythm, and the most that are remembered."""
 PAUSE = 2.0
-"""Periods without a request after which nothing is known of the next."""
+"""After so many periods without a request the rhythm is unknown."""
 
 
 class Asked:
-    """Of one robot."""
+    """The latest request times of one robot."""
 
     def __init__(self) -> None:
         self._times_s: deque[float] = deque(maxlen=MOST)
         self._buffer_s = math.inf
 
     def note(self, now_s: float, buffer_s: float = 0.0) -> None:
-        """It asks now. buffer_s: for how long its arm still moves, 0 where that is not known."""
+        """Record a request. buffer_s: how long its arm still moves, 0 if unknown."""
         if self._times_s and now_s - self._times_s[-1] > PAUSE * self._period_s:
             self._times_s.clear()
         self._times_s.append(now_s)
         self._buffer_s = buffer_s if buffer_s > 0.0 else math.inf
 
     def rhythm(self, now_s: float) -> Rhythm | None:
-        """As of now; None where too little was seen, or it has paused."""
+        """Return the present rhythm; None if too few requests were seen or the robot has paused."""
         times_s = self._times_s
         if len(times_s) < LEAST or now_s - times_s[-1] > PAUSE * self._period_s:
             return None
@@ -44,6 +44,6 @@ class Asked:
 
     @property
     def _period_s(self) -> float:
-        """The mean of those that are known; inf for a robot that has asked once."""
+        """Mean interval of the remembered requests; inf with only one."""
         times_s = self._times_s
         return (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else math.inf

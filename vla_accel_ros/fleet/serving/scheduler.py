@@ -1,12 +1,12 @@
-"""Which robot's chunk is computed next, and by which replica: describe, ask, step. Questions go beside them.
+"""The scheduler of a fleet: which robot's chunk is computed next, and by which replica.
 
-Each robot has at most one pending request, its newest round; a policy orders them, as in the engine. A step
-takes what replicas have computed, drops what nobody can use, and dispatches what there is room for
-(fleet.serving.dispatch). An answer is made from the request that was dispatched and goes to that robot,
-process, task and round alone. Whatever belongs to a robot is in its record (fleet.serving.records), so a
-robot that is forgotten leaves nothing.
+Each robot has at most one pending request, its newest round; a policy orders them, as in the engine. `step`
+takes finished chunks from the replicas, drops what nobody can use any more, and dispatches what there is room
+for (fleet.serving.dispatch). An answer uses the request that was dispatched, and goes only to that robot,
+process, task and round. One record holds everything about a robot (fleet.serving.records), so forgetting it
+leaves nothing behind.
 
-Times are given, by one monotonic clock. Everything is called by one thread; futures are read in `step`.
+Time is injected, from one monotonic clock. One thread calls everything; `step` reads the futures.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class FleetScheduler:
-    """The robots of a fleet and their requests. name: of this process. policy: makes it of what is known of
-    the replicas. horizon: makes of a description what cuts its robot's chunks; raises ValueError for one that
-    it does not understand. forecast: how many chunks come in time, as fleet.admission.forecast has it."""
+    """The robots of a fleet and their requests. name: of this process. policy: makes the policy from the
+    replica profiles. horizon: makes the function that limits a robot's chunks; raises ValueError if it does
+    not understand the description. forecast: see fleet.admission.forecast."""
 
     def __init__(
         self,
@@ -57,64 +57,63 @@ class FleetScheduler:
         self._dispatcher = Dispatcher(self._members, self._queue, policy, settings, ports.call, self._wake)
         self._completion = Completion(name, self._members, self._queue, self._dispatcher, ports, settings)
         self._questions = Questions(self._members, settings.lost, ports.text, self._wake)
-        self.strangers = 0  # requests of robots that were never described
+        self.strangers = 0  # requests of unknown robots
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
-        """Nearest first."""
+        """The replicas, nearest first."""
         return self._members.replicas
 
     @property
     def capacity_hz(self) -> float:
-        """Chunks a second that the replicas make."""
+        """Chunks a second that the replicas can compute."""
         return self._members.judge.capacity_hz
 
     @property
     def in_time_hz(self) -> float:
-        """Chunks a second that are expected in time; see Members."""
+        """Chunks a second expected in time; see Judge."""
         return self._members.judge.in_time_hz()
 
     @property
     def slower(self) -> float:
-        """By which factor chunks are taken to last longer than was measured, since many were late."""
+        """Factor by which durations are assumed longer than measured, because many chunks were late."""
         return self._members.judge.punctuality.slower
 
     def robots(self) -> tuple[str, ...]:
-        """Names of those that were described."""
+        """Return the names of the known robots."""
         return tuple(self._members.robots)
 
     def reports(self, now_s: float) -> tuple[Report, ...]:
-        """Of each robot."""
+        """Return the status of each robot."""
         return tuple(report_of(robot, now_s) for robot in self._members.robots.values())
 
     def rhythms(self, now_s: float) -> dict[str, Rhythm | None]:
-        """How each robot asks, by its name; None where too little was seen of it."""
+        """Return each robot's rhythm by name; None if too few of its requests were seen."""
         return {name: robot.asked.rhythm(now_s) for name, robot in self._members.robots.items()}
 
     @property
     def took_s(self) -> float | None:
-        """The median of how long requests took since the fleet changed; None where too few were answered."""
+        """Median request duration since the fleet changed; None if too few were answered."""
         return self._members.judge.punctuality.took_s
 
     def fairness(self, now_s: float) -> float:
-        """Of the tasks; see fleet.serving.records.fairness."""
+        """Return the fairness of the present tasks; see fleet.serving.records.fairness."""
         return fairness(robot.task.wait_ratio(now_s) for robot in self._members.robots.values() if robot.task)
 
     def waiting(self) -> int:
-        """Requests that are not computed yet."""
+        """Return the number of requests that are not being computed."""
         return len(self._queue)
 
     def questions(self) -> int:
-        """Questions that no replica answers yet."""
+        """Return the number of questions that no replica is answering."""
         return self._questions.waiting()
 
     def described(self, description: RobotDescription, now_s: float) -> None:
-        """A robot told who it is. Another process under its name, or another description, begins anew. One
-        that tells it again has not heard whether it is served, or has heard another scheduler since."""
+        """Add a robot that described itself; see Members.described."""
         self._members.described(description, now_s)
 
     def asked(self, request: ChunkRequest, now_s: float) -> None:
-        """A request came; its answer comes by the ports, at most once."""
+        """Take a request for a chunk; its answer is sent through the ports, at most once."""
         robot = self._members.robots.get(request.round.robot)
         if robot is None:
             self.strangers += 1
@@ -140,7 +139,7 @@ class FleetScheduler:
         self._enqueue(robot, request, now_s)
 
     def questioned(self, request: ChunkRequest, now_s: float) -> None:
-        """A question came; its answer, or why there is none, comes by the ports, once."""
+        """Take a question; its answer, or the reason why there is none, is sent through the ports once."""
         robot = self._members.robots.get(request.round.robot)
         if robot is None:
             self.strangers += 1
@@ -155,12 +154,12 @@ class FleetScheduler:
             self._questions.asked(robot, request, now_s)
 
     def alive(self, robot: str, now_s: float) -> None:
-        """There was a sign of a robot."""
+        """Record a sign of life of a robot."""
         if robot in self._members.robots:
             self._members.heard(self._members.robots[robot], now_s)
 
     def gone(self, robot: str, now_s: float) -> None:
-        """A robot is not there any more: forget all of it."""
+        """Forget a robot that has gone."""
         self._members.gone(robot, now_s)
 
     def close(self, now_s: float) -> None:
@@ -169,7 +168,7 @@ class FleetScheduler:
             self._members.forget(robot, now_s)
 
     def step(self, now_s: float) -> None:
-        """Take what was computed, drop what nobody can use, dispatch what there is room for."""
+        """Answer finished requests, drop useless ones, dispatch what there is room for."""
         self._members.look(now_s)
         for robot, pending in (*self._queue.working.values(), *self._queue.expired(now_s)):
             if robot.pending is pending:
@@ -187,24 +186,25 @@ class FleetScheduler:
         self._ports.wake()
 
     def _left(self, robot: Robot, now_s: float) -> None:
-        """It is forgotten."""
+        """Clean up after a forgotten robot."""
         self._questions.forget(robot.name)
         self._completion.cancel(robot)
         self._end_task(robot, now_s)
 
     def _failed(self, robot: Robot, why: str) -> None:
-        """It cannot be served any more."""
+        """Drop the request of a robot that can no longer be served."""
         self._completion.drop(robot, why)
 
     def _is_old(self, robot: Robot, request: ChunkRequest) -> bool:
-        """Whether it came already, or something newer did. What was called for may bear the same attempt."""
+        """Return whether a request is a duplicate or outdated. An observation that was called for may keep
+        its attempt number, so its sending time decides."""
         pending, order = robot.pending, order_of(request)
         if pending is not None and pending.calling and order == pending.order:
             return request.sent_ns <= pending.asked.sent_ns
         return order <= robot.newest
 
     def _note(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
-        """What the request tells of its robot's task."""
+        """Record what the request says of its robot's task."""
         number, words = request.round.task, request.observation.instruction
         if robot.task is None or robot.task.number != number:
             self._end_task(robot, now_s)
@@ -222,7 +222,7 @@ class FleetScheduler:
         return max(robot.description.priority, request.priority)
 
     def _enqueue(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
-        """It is what the robot waits for now."""
+        """Make this the robot's pending request."""
         old, within_s = robot.pending, request.within_s
         until_s = now_s + within_s if within_s > 0.0 else math.inf
         age_s = max(0.0, (request.sent_ns - request.observation.stamp_ns) * 1e-9)

@@ -1,4 +1,4 @@
-"""How a fleet's scheduler is set, and where what it tells goes."""
+"""Settings of a fleet's scheduler, and the ports through which it sends."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescriptio
 from vla_accel_ros.types import Chunk
 
 ASK_AGAIN_S = 0.5
-"""When a robot that is not served yet may ask again, and a replica that was lost is tried again."""
+"""Delay before an unserved robot may ask again, and before a lost replica is tried again."""
 
 Cut = Callable[[Chunk, str], Chunk]
-"""Cuts a chunk, of a task of these words."""
+"""Limits a chunk to its horizon, for a task with this instruction."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """stale_s: older observations are taken anew before they are computed. call_s: how long that is waited
-    for. gone_s: a robot without a sign for so long, since its last answer too, has gone. serve_s: a replica
-    that computes longer is not waited for. lost: how many replicas may be lost over one request. hedge: what
-    takes unusually long is begun on another replica, too. rules: of admission. Raises ValueError if who waits
-    for a replica would have gone."""
+    """stale_s: an older observation is renewed before it is computed. call_s: how long to wait for the new
+    one. gone_s: a robot without a sign of life for so long has gone. serve_s: give up a replica that computes
+    longer. lost: how many replicas may be lost over one request. hedge: start slow requests on a second
+    replica too. rules: of admission. Raises ValueError if gone_s is not above serve_s."""
 
     stale_s: float = 0.2
     call_s: float = 0.1
@@ -46,9 +45,10 @@ USUAL = Settings()
 
 @dataclass(frozen=True)
 class Ports:
-    """Where what is told goes. admit: whether a robot is served; call: observe anew; answer: to a request;
-    wake: there is something for `step` to read, called in any thread. text: to a question; session: what a
-    robot's chunks are computed with, by its name and the replica's, each time that a replica gets ready."""
+    """Where the scheduler sends. admit: admissions. call: requests to observe again. answer: chunks and
+    refusals. wake: `step` has something to read; called in any thread. text: answers to questions. session:
+    how a robot's chunks are computed, with the names of robot and replica, each time that a replica gets
+    ready."""
 
     admit: Callable[[Admission], None]
     call: Callable[[Round], None]
@@ -59,5 +59,5 @@ class Ports:
 
 
 def whole(description: RobotDescription) -> Cut:
-    """Chunks as they are."""
+    """Return chunks unchanged."""
     return lambda chunk, words: chunk

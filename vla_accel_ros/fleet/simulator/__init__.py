@@ -1,6 +1,6 @@
-"""A fleet in simulated time, on the policies and tasks of the real one.
+"""A fleet in simulated time, with the policies and tasks of the real one.
 
-workloads: tasks of named kinds, drawn with a seed; traces: recorded ones. profiles: what a batch takes, from
-a file or assumed. robot: one robot's motion. simulation: the events. runs: a whole run. figures: what came of
-it.
+workloads: tasks of named kinds, drawn from a seed. traces: recorded tasks. profiles: durations of batches,
+from a file or assumed. robot: one robot's motion. simulation: the events. runs: a whole run. figures: its
+results.
 """

@@ -1,4 +1,4 @@
-"""What came of a simulated run, in figures."""
+"""Figures of a simulated run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ PERCENTILES = (25, 50, 95, 99)
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    """latency_s of tasks, from the first request to the end of the last action; stall_s: how long a robot
-    stood within its task; observation_age_s, when the chunk came; gpu_load: share of the run that replicas
-    computed, of each; rounds of a task; batch: mean size; beyond: share of actions beyond the horizon.
+    """Return the figures of a run. latency_s: from a task's first request to the end of its last action.
+    stall_s: how long a robot stood still within its task. observation_age_s: at the arrival of each chunk.
+    gpu_load: share of the run that each replica computed. rounds: of a task. batch: mean size. beyond: share
+    of actions executed beyond the horizon.
 
     Raises ValueError if no task ended.
     """

@@ -1,7 +1,7 @@
-"""What a batch of chunks takes: assumed for a workload, or from a file.
+"""Durations of batches of chunks: assumed for a workload, or from a file.
 
-A file is JSON, {"profile": {"serve": {"1": 0.0098, "2": 0.0192, ...}}}: stage -> batch -> seconds, which
-`to_json` writes of what was measured while a fleet was served. Other keys say where it comes from.
+A file is JSON, {"profile": {"serve": {"1": 0.0098, "2": 0.0192, ...}}}: stage -> batch -> seconds. `to_json`
+writes it from measurements of a served fleet. Other keys say where it comes from.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from vla_accel_ros.fleet.simulator.workloads import Workload
 
 
 def assumed(workload: Workload, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProfile:
-    """A replica as the workload assumes it, or so many times as fast."""
+    """Return a replica as the workload assumes it, or `faster` times as fast."""
     known = {(SERVE, size): workload.served_s(size) / faster for size in range(1, workload.limit + 1)}
     return ReplicaProfile(workload.limit, Profile(known), network_s)
 
 
 def load(path: Path, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProfile:
-    """A replica as a file has it, or so many times as fast, with batches up to the largest there. Raises
-    ValueError for another file."""
+    """Return a replica from a file, or `faster` times as fast, with batches up to the largest in the file.
+    Raises ValueError if the file is malformed."""
     try:
         stages = json.loads(path.read_text())["profile"]
         known = {
@@ -44,15 +44,15 @@ def load(path: Path, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProf
 
 
 def recorded(trace: Trace, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProfile:
-    """A replica that takes one request at a time, for the median of what chunks took. Raises ValueError for a
-    trace that does not tell it."""
+    """Return a replica that takes one request at a time, with the trace's median duration of a chunk. Raises
+    ValueError if the trace has no durations."""
     if trace.served_s is None:
         raise ValueError("the trace says nothing of durations; give --profile FILE as well.")
     return ReplicaProfile(1, Profile({(SERVE, 1): trace.served_s / faster}), network_s)
 
 
 def to_json(known: Mapping[tuple[str, int], float]) -> dict[str, Any]:
-    """The key `profile` of a file."""
+    """Return the content of a file, with the key `profile`."""
     stages: dict[str, dict[str, float]] = {}
     for (stage, size), seconds in sorted(known.items()):
         stages.setdefault(stage, {})[str(size)] = seconds

@@ -1,9 +1,9 @@
-"""One robot's motion through one task: which actions of which chunk it executes, and when it stands.
+"""One robot's motion through one task: which actions of which chunk it executes, and when it stands still.
 
-Actions of a task are numbered through, and each is executed once. A chunk of an observation that was taken
-when action p was next has the actions p to p + C - 1. Those that the chunk before still has before its
-horizon are discarded from its head; of the rest the horizon H is executed (Kairos, Figure 2b). Where nothing
-further came by then the robot stops, or, with an elastic horizon, goes on to the end of the chunk.
+The actions of a task are numbered, and each is executed once. A chunk observed when action p was next holds
+the actions p to p + C - 1. From its head the actions that the previous chunk still has before its horizon are
+discarded; of the rest the horizon H is executed (Kairos, Figure 2b). If no chunk has arrived by then the
+robot stops, or, with an elastic horizon, continues to the end of the chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vla_accel_ros.fleet.task import Task
 
 @dataclass(frozen=True)
 class Span:
-    """Actions `first` to `end` - 1 were executed from a chunk whose own are `observed` and following."""
+    """Actions `first` to `end` - 1 were executed from a chunk whose first action is `observed`."""
 
     first: int
     end: int
@@ -26,9 +26,9 @@ class Span:
 
 @dataclass(eq=False)
 class Robot:
-    """task: as the scheduler knows it. began_s: of the first request. stalled_s: that it stood between its
-    first and last action. beyond: actions that it executed beyond the horizon. ages_s: of observations when
-    their chunks came."""
+    """task: as the scheduler knows it. began_s: time of the first request. stalled_s: standing time between
+    its first and last action. beyond: actions executed beyond the horizon. ages_s: age of each observation
+    when its chunk arrived."""
 
     name: str
     script: Script
@@ -45,19 +45,19 @@ class Robot:
     rounds: int = 0
     spans: list[Span] = field(default_factory=list)
     ages_s: list[float] = field(default_factory=list)
-    _since_s: float = -math.inf  # when it began to move without a stop, with action _from
+    _since_s: float = -math.inf  # start of the present motion without a stop, at action _from
     _from: int = 0
-    _until: int = 0  # its horizon
-    _last: int = 0  # where it stops
-    _chunk: int = 0  # first action of the newest chunk that is executed
-    _chunk_s: float = math.nan  # and when
+    _until: int = 0  # end of the horizon
+    _last: int = 0  # action at which it stops
+    _chunk: int = 0  # first executed action of the newest chunk
+    _chunk_s: float = math.nan  # and its time
 
     def observe(self, now_s: float) -> None:
-        """An observation is taken."""
+        """Take an observation."""
         self.observed, self.observed_s = self.next_action(now_s), now_s
 
     def next_action(self, now_s: float) -> int:
-        """Number of the first action that is not begun."""
+        """Return the number of the first action that has not begun."""
         if now_s >= self.stops_s:
             return self._last
         return min(self._last, self._from + math.ceil((now_s - self._since_s) / self.step_s - 1e-9))
@@ -69,21 +69,22 @@ class Robot:
 
     @property
     def done(self) -> bool:
-        """Whether all actions of the task are planned; stops_s is then its end."""
+        """Whether all actions of the task are planned; stops_s is then the task's end."""
         return self._until >= self.script.actions
 
     def asks_s(self, now_s: float) -> float:
-        """When it asks for its next chunk: when motion of lead_s is left before the horizon."""
+        """Return when it asks for its next chunk: when lead_s of motion is left before the horizon."""
         runs_out_s = self._since_s + (self._until - self._from) * self.step_s
         return max(now_s, runs_out_s - self.lead_s)
 
     def told(self, now_s: float) -> tuple[float, float]:
-        """How long it has executed the newest chunk, negative if it does not, and how much motion is left."""
+        """Return how long it has executed the newest chunk, negative if it does not, and how much motion is
+        left [s]."""
         left_s = self._since_s + (self._until - self._from) * self.step_s - now_s
         return (now_s - self._chunk_s if self.rounds else -1.0), max(0.0, left_s)
 
     def receive(self, now_s: float) -> float:
-        """The chunk of the last observation comes. Returns the motion that it adds [s]."""
+        """Take the chunk of the last observation. Returns the motion that it adds [s]."""
         script, moves = self.script, now_s < self.stops_s
         begin = max(self._until, self.next_action(now_s))
         self.beyond += begin - self._until

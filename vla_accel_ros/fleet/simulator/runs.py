@@ -1,7 +1,7 @@
-"""A whole run from a few words: workload, policy, load or number of robots, seed.
+"""A whole run from a few options: workload, policy, load or number of robots, seed.
 
-A load is relative to what the first replica can serve at static horizons in full batches: at 1.0 as many
-rounds come in a second as it computes. Arrivals of tasks are Poisson, and the same for every policy and
+A load is relative to the rate of the first replica at static horizons in full batches: at 1.0, as many rounds
+arrive in a second as it computes. Tasks arrive as a Poisson process, at the same times for every policy and
 horizon.
 """
 
@@ -21,9 +21,9 @@ Make = Callable[[FleetSetup], FleetPolicy]
 
 @dataclass(frozen=True)
 class Load:
-    """What a fleet does. scripts: tasks at the horizon that is simulated. static: the same at static
-    horizons, which loads are relative to. seed: of the arrivals. arrived_s: when tasks came, if that was
-    recorded."""
+    """What a fleet does. scripts: tasks with the simulated horizon. static: the same tasks with static
+    horizons, to which loads are relative. seed: of the arrivals. arrived_s: recorded arrival times, if
+    any."""
 
     scripts: Sequence[Script]
     static: Sequence[Script]
@@ -32,11 +32,11 @@ class Load:
 
     @classmethod
     def of(cls, workload: Workload, seed: int, horizon: str = STATIC, tasks: int | None = None) -> Load:
-        """Drawn with a seed."""
+        """Draw tasks from a seed."""
         return cls(draw(workload, seed, horizon, tasks), draw(workload, seed, STATIC, tasks), seed)
 
     def arrivals_s(self, load: float, replica: ReplicaProfile) -> np.ndarray:
-        """When tasks come. Raises ValueError for a load that is not positive."""
+        """Return the arrival times of the tasks. Raises ValueError if the load is not positive."""
         if not load > 0:
             raise ValueError(f"the load is {load}; give a number above 0, 1 for as much as can be served.")
         rounds = sum(script.rounds for script in self.static) / len(self.static)
@@ -52,8 +52,8 @@ def open_loop(
     replicas: Mapping[str, ReplicaProfile],
     settings: Settings | None = None,
 ) -> Outcome:
-    """Tasks come by themselves, each with its robot. load: None for when they were recorded. Raises
-    ValueError where they were not."""
+    """Run tasks that arrive on their own, each with its own robot. load: None uses the recorded arrival
+    times. Raises ValueError if there are none."""
     if load is not None:
         first = next(iter(replicas.values()))
         arrivals_s = what.arrivals_s(load, first).tolist()
@@ -71,7 +71,7 @@ def closed_fleet(
     replicas: Mapping[str, ReplicaProfile],
     settings: Settings | None = None,
 ) -> Outcome:
-    """So many robots do the tasks back to back. Raises ValueError for less than one robot."""
+    """Run the tasks back to back on a fixed number of robots. Raises ValueError for fewer than one robot."""
     if robots < 1:
         raise ValueError(f"there are {robots} robots; give 1 or more.")
     return Simulation(replicas, make, settings).closed(what.scripts, robots)

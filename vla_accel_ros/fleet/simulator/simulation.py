@@ -1,13 +1,13 @@
-"""Discrete events of a fleet: robots ask, a policy chooses, replicas compute, robots move.
+"""Discrete-event simulation of a fleet: robots ask, a policy chooses, replicas compute, robots move.
 
-A request reaches the scheduler link_s after the robot observed, and an answer the robot link_s after it is
-there. An observation that is older than stale_s at dispatch is taken anew: the robot is called call_s before
-the replica is free, as the scheduler of a fleet does it, or, where the replica was idle, at dispatch, which
-costs the batch twice link_s. A replica that takes one request at a time is promised to whom it called. A
-chunk that is later than within_s is of no use: its request is dropped, computed or not, and its robot asks
-anew at once. A replica takes one batch at a time, from its dispatch until its answers are back; a batch takes
-what its profile says, exactly, or where scripts say it, as long as the longest of them. All is determined by
-what is given: no clock, no chance.
+A request reaches the scheduler link_s after the observation, and an answer reaches the robot after another
+link_s. An observation older than stale_s at dispatch is renewed. The robot is called call_s before the
+replica is free, as the real scheduler does, or at dispatch if the replica was idle, which costs the batch
+twice link_s. A replica that takes one request at a time is reserved for the robot that it called. A chunk
+later than within_s is useless: its request is dropped, computed or not, and its robot asks again at once. A
+replica takes one batch at a time, from dispatch until its answers are back. A batch takes exactly its
+profile's time, or, where scripts record durations, that of the longest. The run is deterministic: no clock
+and no randomness.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ REQUEST, ANSWER, END, WAKE, LATE, CALL = range(6)
 
 @dataclass(frozen=True)
 class Settings:
-    """rate_hz: of actions. lead_s: a robot asks when so much motion is left; None: what a request takes when
-    it is alone. link_s: between robot and scheduler, one way. stale_s, call_s, within_s: see the module.
-    elastic: a robot without a new chunk goes on beyond the horizon, to the end of its chunk. Raises
-    ValueError for what cannot be."""
+    """rate_hz: of actions. lead_s: motion left when a robot asks; None means the duration of a lone request.
+    link_s: one way between robot and scheduler. stale_s, call_s, within_s: see the module. elastic: without a
+    new chunk a robot continues beyond the horizon to the end of its chunk. Raises ValueError if a value is
+    out of range."""
 
     rate_hz: float = 30.0
     lead_s: float | None = None
@@ -55,10 +55,9 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """Of a run. robots: one for each task, in order of their ends, and when they ended. busy_s: of each
-    replica's GPU. batches: their sizes. served: of each chunk its robot and the round of its task, in order
-    of dispatch. late: requests that were dropped before they were computed, and afterwards. ended_s: of the
-    last task."""
+    """Results of a run. robots: one for each task in order of their ends, at ends_s. busy_s: compute time of
+    each replica. batches: their sizes. served: robot and round of each chunk, in order of dispatch. late:
+    requests dropped before and after they were computed. ended_s: end of the last task."""
 
     robots: list[Robot] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
@@ -71,8 +70,8 @@ class Outcome:
 
 
 class Simulation:
-    """replicas: what they truly take; the policy gets a copy of the profiles, which it may learn from.
-    make: a policy of a FleetSetup."""
+    """replicas: their true durations; the policy gets copies of the profiles, which it may update. make:
+    makes the policy from a FleetSetup."""
 
     def __init__(
         self,
@@ -96,20 +95,21 @@ class Simulation:
         self._number = 0
         self._pending: dict[Request, Robot] = {}
         self._idle = dict.fromkeys(self._replicas, True)
-        self._computed = dict.fromkeys(self._replicas, (-math.inf, -math.inf))  # the last batch: from, to
-        self._called: dict[str, Request] = {}  # whom a replica is promised to
+        self._computed = dict.fromkeys(self._replicas, (-math.inf, -math.inf))  # last batch: start, end
+        self._called: dict[str, Request] = {}  # request for which a replica is reserved
         self._wakes_s = math.inf
         self._next_tasks: list[Script] = []
         self.outcome = Outcome(busy_s=dict.fromkeys(self._replicas, 0.0))
 
     def open(self, scripts: Sequence[Script], arrivals_s: Sequence[float]) -> Outcome:
-        """Each task comes at its time, with a robot of its own."""
+        """Run tasks that arrive at given times, each with its own robot."""
         for number, (script, at_s) in enumerate(zip(scripts, arrivals_s, strict=True)):
             self._begin(script, f"/r{number}", number, at_s)
         return self._run()
 
     def closed(self, scripts: Sequence[Script], robots: int, within_s: float = 1.0) -> Outcome:
-        """So many robots do the tasks, each the next when it is done with one; they begin within_s."""
+        """Run the tasks on `robots` robots, each taking the next when it has finished one; they start within
+        within_s."""
         self._next_tasks = list(reversed(scripts))
         for number in range(min(robots, len(scripts))):
             at_s = within_s * number / robots
@@ -173,7 +173,7 @@ class Simulation:
         return self.policy.next(lane, tuple(self._pending), now_s)
 
     def _call(self, lane: str, now_s: float) -> None:
-        """The replica is soon free: whose observation went stale is called now, as the policy chooses."""
+        """The replica is free soon: call the robot of the policy's choice if its observation is stale."""
         waiting = tuple(self._pending)
         batch = self.policy.next(lane, waiting, now_s) if waiting and not self._idle[lane] else None
         if batch is not None:
@@ -238,5 +238,5 @@ class Simulation:
 
 
 def _recorded_s(robots: Sequence[Robot]) -> float:
-    """The longest of these chunks; 0 where none was recorded."""
+    """Return the longest recorded duration of these chunks; 0 if none was recorded."""
     return max(robot.script.serves_s(robot.rounds) or 0.0 for robot in robots)

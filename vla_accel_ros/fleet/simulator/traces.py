@@ -1,15 +1,14 @@
-"""Recorded tasks: JSON lines, one for each round, which `vla fleet-trace` makes of bags.
+"""Recorded tasks: JSON lines, one for each round, which `vla fleet-trace` makes from bags.
 
     {"task": "/left/4f1c/3", "kind": "fold the towel", "actions": 22, "chunk": 50, "robot": "/left",
      "round": 0, "asked_s": 12.31, "left_s": 0.21, "queued_s": 0.05, "served_s": 0.11, "age_s": 0.24,
      "step_s": 0.0333}
 
-task: of one robot; rounds of a task stand in their order, those of several may alternate. kind: the
-instruction. actions: how many of the chunk were executed. chunk: how many it had.
-The others may be missing. robot, round: whose, and its number in the task. asked_s: when its first attempt
-came, after the first request of all. left_s: how much motion was left then. queued_s: until it was
-dispatched. served_s: from there to its answer. age_s: of its observation when it was answered. step_s:
-between two actions.
+task: of one robot. The rounds of a task are in order; those of several tasks may alternate. kind: the
+instruction. actions: how many of the chunk were executed. chunk: how many it had. The other fields are
+optional. robot, round: whose, and its number in the task. asked_s: arrival of its first attempt after the
+first request of all. left_s: motion left then. queued_s: until its dispatch. served_s: from dispatch to
+answer. age_s: of its observation at the answer. step_s: between two actions.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SECONDS = ("asked_s", "left_s", "queued_s", "served_s", "age_s", "step_s")
 
 @dataclass(frozen=True)
 class RecordedRound:
-    """A line; see the module. Raises ValueError for what cannot be."""
+    """One line; see the module. Raises ValueError if a value is out of range."""
 
     task: str
     kind: str
@@ -58,9 +57,9 @@ class RecordedRound:
 
 @dataclass(frozen=True)
 class Trace:
-    """Tasks in the order in which they began. arrived_s: when each did; None where a line does not tell it.
-    step_s, lead_s, served_s: medians of the time between actions, of the motion that was left when a robot
-    asked for another chunk, and of what a chunk took; None where no line tells it."""
+    """Tasks in order of their starts. arrived_s: start of each; None if a line lacks it. step_s, lead_s,
+    served_s: medians of the time between actions, the motion left when a robot asked for another chunk, and
+    the duration of a chunk; None if no line has it."""
 
     scripts: tuple[Script, ...]
     arrived_s: tuple[float, ...] | None = None
@@ -70,7 +69,7 @@ class Trace:
 
 
 def load(path: Path) -> Trace:
-    """The tasks of a file. Raises ValueError for a file with none, or for a line that is no round."""
+    """Read the tasks of a file. Raises ValueError if it has none, or if a line is no round."""
     rounds = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if line.strip():
@@ -87,7 +86,7 @@ def load(path: Path) -> Trace:
 
 
 def of_rounds(rounds: Iterable[RecordedRound]) -> Trace:
-    """The tasks of one or more rounds."""
+    """Group one or more rounds into tasks."""
     tasks: dict[str, list[RecordedRound]] = {}
     for one in rounds:
         tasks.setdefault(one.task, []).append(one)
@@ -106,7 +105,7 @@ def of_rounds(rounds: Iterable[RecordedRound]) -> Trace:
 
 
 def save(path: Path, rounds: Iterable[RecordedRound]) -> None:
-    """Write a file; what is not known is left out."""
+    """Write a file; unknown fields are left out."""
     with path.open("w") as file:
         for one in rounds:
             fields = {name: value for name, value in asdict(one).items() if value is not None}

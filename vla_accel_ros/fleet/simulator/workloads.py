@@ -1,16 +1,15 @@
-"""Tasks of robots as the simulator runs them: how many actions each needs, and how many of each chunk count.
+"""Tasks for the simulator: how many actions each needs, and how many actions of each chunk are executed.
 
-Five named workloads stand for model and benchmark pairs; numbers of kinds and tasks, static horizons and
-profiles are those of WORKLOADS. What is assumed beyond them:
+Five named workloads stand for pairs of a model and a benchmark; WORKLOADS has their numbers of kinds and
+tasks, static horizons and batch durations. Further assumptions:
 
-- Kinds of tasks have a mean length and a static horizon each; tasks of a kind vary in length by SPREAD
-  (lognormal). Of the LIBERO-like kinds 10 % have a horizon below 10 and 40 % of 40 or more, as Kairos' Figure
-  3 has it; of the others horizons are uniform.
+- Each kind of task has a mean length and a static horizon; tasks of a kind vary in length by SPREAD
+  (lognormal). Of the LIBERO-like kinds 10 % have a horizon below 10 and 40 % of 40 or more (Kairos Figure 3);
+  the horizons of other kinds are uniform.
 - A dynamic horizon is the static one times a ratio. In simulated benchmarks 25 % of rounds have ratio 1, 25 %
   one of 1 to 2, and 50 % one of 2 to 2.8 (Figure 4: half of the rounds can at least double); on the bimanual
-  robot 38 % have 1, 42 % up to 1.5, and 20 % 1.5 to 2.8. A ratio stays from one round to the next with
-  probability STAYS, else it is drawn anew, so that about 70 % of rounds are like the one before (Figure 10:
-  52 to 85 %).
+  robot 38 % have 1, 42 % up to 1.5, and 20 % 1.5 to 2.8. A ratio stays for the next round with probability
+  STAYS, else it is drawn again, so that about 70 % of rounds equal the one before (Figure 10: 52 to 85 %).
 - No horizon exceeds the chunk.
 """
 
@@ -32,9 +31,9 @@ REAL = ((0.38, 1.0, 1.0), (0.42, 1.0, 1.5), (0.2, 1.5, 2.8))
 
 @dataclass(frozen=True)
 class Script:
-    """One task of one robot: `actions` in all; of the chunk of round j, horizons[j] are executed before the
-    next (the last of them from then on). chunk: actions of a chunk. served_s: how long each chunk is
-    computed, where that was recorded. Raises ValueError for what cannot be."""
+    """One task of one robot: `actions` in all, of which horizons[j] are executed from the chunk of round j
+    (the last horizon from then on). chunk: actions of a chunk. served_s: recorded duration of each chunk, if
+    any. Raises ValueError if a value is out of range."""
 
     kind: str
     actions: int
@@ -55,16 +54,16 @@ class Script:
             )
 
     def horizon(self, number: int) -> int:
-        """Of the round with that number, from 0."""
+        """Return the horizon of a round, counted from 0."""
         return self.horizons[min(number, len(self.horizons) - 1)]
 
     def serves_s(self, number: int) -> float | None:
-        """How long the chunk of that round is computed, if it was recorded."""
+        """Return the recorded duration of a round's chunk; None if there is none."""
         return self.served_s[min(number, len(self.served_s) - 1)] if self.served_s else None
 
     @property
     def rounds(self) -> int:
-        """How many it takes where no action is lost."""
+        """Rounds that the task takes if no action is lost."""
         number = done = 0
         while done < self.actions:
             done += self.horizon(number)
@@ -74,9 +73,9 @@ class Script:
 
 @dataclass(frozen=True)
 class Workload:
-    """kinds, tasks: how many. horizon: lowest and highest static one. batch_s: (s, s for each request) of a
-    batch. limit: most in a batch. actions: lowest and highest mean length of a kind. long: share of kinds
-    that have long_actions. ratios: of dynamic horizons. chunk: actions of a chunk."""
+    """kinds, tasks: how many. horizon: lowest and highest static horizon. batch_s: seconds of a batch, and
+    for each of its requests. limit: largest batch. actions: lowest and highest mean length of a kind. long:
+    share of tasks that have long_actions. ratios: of dynamic horizons. chunk: actions of a chunk."""
 
     kinds: int
     tasks: int
@@ -91,7 +90,7 @@ class Workload:
     libero: bool = False
 
     def served_s(self, batch: int) -> float:
-        """Seconds that a batch takes, as assumed."""
+        """Return the assumed seconds of a batch."""
         return self.batch_s[0] + self.batch_s[1] * batch
 
 
@@ -107,7 +106,8 @@ WORKLOADS: Mapping[str, Workload] = {
 
 
 def draw(workload: Workload, seed: int, horizon: str = STATIC, tasks: int | None = None) -> list[Script]:
-    """So many tasks (default: the workload's), of kinds chosen alike. The same tasks for both horizons."""
+    """Draw tasks (default: the workload's number), each of a random kind. Both horizons get the same
+    tasks."""
     kinds = np.random.default_rng([seed, 0])
     horizons = _static(workload, kinds)
     low, high = workload.actions

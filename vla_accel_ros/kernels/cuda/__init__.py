@@ -1,6 +1,6 @@
-"""Kernels in CUDA C++ for what Triton does not reach, compiled on the device that runs them.
+"""Kernels in CUDA C++ for what Triton cannot reach, compiled at run time on the device.
 
-compiling: the compiler and the launch. Beside each .cu file is the module that launches it: products (a
-denoising layer), tiles (the image encoder), attention, rotary_attention (staggered chunks), view_attention
-(the image encoder).
+compiling: compiler and launch. Beside each .cu file is the Python module that launches it: products (a
+denoise layer), tiles (the image encoder), attention (a denoise step), rotary_attention (staggered chunks),
+view_attention (the image encoder).
 """

@@ -1,24 +1,24 @@
 // Attention of a chunk's few tokens over a prefix and over themselves, in one launch, for sm_90:
 // kernels/reference/attention.py has the plain reference.
 //
-// The blocks of a cluster share one head, and each block has TEAMS teams of four warps. Each team takes one
-// part of the keys, the last one the tail; SIDES blocks each make some columns of the result from the same
-// weights. Keys and values of the prefix are asked for before the launch waits for the one before it, which
-// only writes queries and the tail. The teams of a block add up what they found, each of them some columns,
-// and every block adds up a few of the rows, which the copy engine brings from the others. Both in a fixed
-// order.
+// Split-K over the keys: the blocks of a cluster share one head, and each block has TEAMS teams of four
+// warps. Each team takes one range of the prefix keys, the last team the tail. The head's value columns are
+// divided among SIDES blocks, which each compute the same weights. TMA loads of the prefix start before the
+// launch waits for the previous one, which only writes queries and the tail. The teams of a block combine
+// their results, each for some of the columns. Then each block combines some of the rows, which TMA copies
+// from the other blocks. Both sums have a fixed order.
 //
-// Macros: SPLIT blocks of a cluster, TEAMS of a block, KEYS of a tile of keys (48 to 192), SIDES (2 or 4, that
-// a head's columns are dealt out to), TALL rows of a tile of queries (a multiple of 8 up to 64).
+// Macros: SPLIT blocks of a cluster, TEAMS of a block, KEYS of a key tile (48 to 192), SIDES (2 or 4) blocks
+// that share a head's columns, TALL rows of a query tile (a multiple of 8 up to 64).
 
 #include "hopper.cuh"
 
-constexpr int PAD = 8;  // between rows that are written at the same time: other banks
+constexpr int PAD = 8;  // padding between rows that are written together, against bank conflicts
 constexpr int ROWS = 64, HEAD = 256, WIDE = HEAD / SIDES, PANELS = HEAD / 64;
 constexpr int PARTS = SPLIT * TEAMS, TEAM = 128, WORKERS = TEAMS * TEAM;
 constexpr int STRIDE = WIDE + PAD;
-constexpr int GROUPS = WIDE / 8 / TEAMS;                   // of 8 columns, that a team adds up
-constexpr int OWNED = (TALL / 8 + SPLIT - 1) / SPLIT * 8;  // rows that a block adds up, at most
+constexpr int GROUPS = WIDE / 8 / TEAMS;                   // of 8 columns, that a team combines
+constexpr int OWNED = (TALL / 8 + SPLIT - 1) / SPLIT * 8;  // rows that a block combines, at most
 constexpr u32 Q_BYTES = TALL * 128, K_BYTES = KEYS * 128;  // of a panel of 64 columns
 
 struct Arguments {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void bring(const Memory &m, const TensorMap &keys, co
                   values_here);
 }
 
-// Values beyond the last key may be anything, and nothing times anything must be nothing.
+// Zero the values beyond the last key: they may be NaN, and 0 * NaN is NaN.
 __device__ __forceinline__ void clear_beyond(unsigned char *values, int keys, int team) {
     int beyond = (KEYS - keys) * 8;
     for (int at = threadIdx.x % TEAM; at < beyond * (WIDE / 64); at += TEAM)
@@ -97,12 +97,12 @@ __device__ __forceinline__ void clear_beyond(unsigned char *values, int keys, in
     team_meets(team);
 }
 
-// What a team found of its part: of each thread's two rows.
+// A team's partial result for each thread's two rows: maximum, sum of weights, weighted values.
 struct Found {
     float top[2], total[2], result[WIDE / 2];
 };
 
-// A tile more: its weights, as the matrix units want them. end: keys that are seen, of each row.
+// Online softmax of one more tile; returns the weights as wgmma operands. end: visible keys of each row.
 __device__ __forceinline__ void soften(Found &found, float (&s)[KEYS / 2], u32 (&weights)[KEYS / 16][4],
                                        const int (&end)[2], int pair, float scale, bool first) {
     float highest[2][2] = {{found.top[0], found.top[0]}, {found.top[1], found.top[1]}};
@@ -141,10 +141,11 @@ __device__ __forceinline__ void soften(Found &found, float (&s)[KEYS / 2], u32 (
     }
 }
 
-// The teams of a block: afterwards each has its columns of all of them, and the same top and total.
+// Combine the teams of a block. Afterwards each has its columns of the sum, and all have the same top and
+// total.
 __device__ __forceinline__ void merge(const Memory &m, Found &found, float (&v)[4 * GROUPS], int team) {
     constexpr int EACH = 4 * GROUPS, APART = PANELS * K_BYTES / 4;
-    team_meets(team);  // nobody reads the team's keys any more
+    team_meets(team);  // the whole team has read its keys
     if (TEAMS == 1) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) v[i] = found.result[i];
@@ -184,12 +185,12 @@ __device__ __forceinline__ void merge(const Memory &m, Found &found, float (&v)[
     found.total[0] = total[0], found.total[1] = total[1];
 }
 
-// How many of so many rows a block adds up.
+// Number of the `rows` rows that this block combines.
 __device__ __forceinline__ int owned_by(int rank, int rows) {
     return max(min(rows - rank * OWNED, OWNED), 0);
 }
 
-// Each row that there is goes to the block that adds it up.
+// Send each row to the block that combines it.
 __device__ __forceinline__ void hand_over(const Memory &m, const Found &found, const float (&v)[4 * GROUPS],
                                           int rank, int team, int row, int pair, int rows) {
 #pragma unroll
@@ -206,7 +207,7 @@ __device__ __forceinline__ void hand_over(const Memory &m, const Found &found, c
     }
     show_engines();
     workers_meet();
-    cluster_wait();  // all have begun, so their memory is there
+    cluster_wait();  // all blocks have started, so their shared memory exists
     int other = threadIdx.x;
     if (other < SPLIT && other != rank && owned_by(other, rows))
         send(at_rank(shared(m.results + rank * OWNED * STRIDE), other),
@@ -215,7 +216,7 @@ __device__ __forceinline__ void hand_over(const Memory &m, const Found &found, c
     __syncwarp();
 }
 
-// Four columns of a row of all blocks. out: where they belong.
+// Combine four columns of a row over all blocks, and store them at `out`.
 __device__ __forceinline__ void add_up(const Memory &m, int rank, int owned, int column, u16 *out) {
     const float *own = m.staged + (rank * OWNED + owned) * STRIDE, *others = m.results + owned * STRIDE;
     float highest = -1e30f, sum = 0.0f;
@@ -299,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 32, 1)
     int team = threadIdx.x / TEAM, number = rank * TEAMS + team;
     Part part = part_of(a, number, sequence);
     int row = threadIdx.x % TEAM / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
-    int visible[2];  // keys of the tail that the thread's two rows see
+    int visible[2];  // tail keys that the thread's two rows see
 #pragma unroll
     for (int lower = 0; lower < 2; ++lower)
         visible[lower] = part.tail && first + row + 8 * lower < a.alone ? a.alone : 0x7fffffff;
@@ -310,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 32, 1)
     unsigned char *own_values = m.values + team * (WIDE / 64) * K_BYTES;
     u64 queries = tile_at(shared(m.queries)), keys = tile_at(shared(m.keys) + team * PANELS * K_BYTES),
         values = tile_at(shared(own_values), K_BYTES);
-    if (!part.tiles())  // nothing may come to a block that is gone
+    if (!part.tiles())  // a block must not exit before its loads arrive
         for (int panel = 0; panel < PANELS; ++panel) await(m.queries_here + 8 * panel);
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles(); ++tile) {
@@ -329,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 32, 1)
         }
         commit_products();
         await(m.values_here + 8 * team, tile);
-        if (here < KEYS) clear_beyond(own_values, here, team);  // while they are multiplied
+        if (here < KEYS) clear_beyond(own_values, here, team);  // overlaps the products
         wait_for_products();
         settle(s);
         if (threadIdx.x % 32 == 0) arrive(m.keys_read + 8 * team);
@@ -365,5 +366,5 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 32, 1)
                    a.out + ((long long)(sequence * a.tokens + token) * a.heads + head) * HEAD + side * WIDE +
                        column);
     }
-    cluster_wait();  // all have what was sent from here
+    cluster_wait();  // wait until the other blocks have received this block's rows
 }

@@ -1,8 +1,8 @@
-"""Launches of attention.cu: attention of a denoising step, on sm_90.
+"""Launch attention.cu: attention of a denoise step, on sm_90.
 
-The signature is that of its reference in kernels/reference/attention.py. `takes` says which attention it is
-for: bfloat16, heads of 256, and a tail; and the prefix, slots, lengths and tails must have been written
-before the chain of launches began, as they were when a chunk is denoised, because they are read early.
+Same signature as the reference in kernels/reference/attention.py. `takes` checks the arguments: bfloat16,
+heads of 256, and a tail. The prefix, slots, lengths and tails are read early (PDL), so they must have been
+written before the chain of launches began, as is the case when a chunk is denoised.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vla_accel_ros.kernels.tuning import Config
 
 HEAD, PANEL, PAD, WARP = 256, 64, 8, 32
 TILES = (48, 64, 80, 96, 112, 128, 192)
-"""Keys of a tile."""
+"""Supported numbers of keys in a tile."""
 
 
 class Arguments(ctypes.Structure):
-    """As in attention.cu."""
+    """The struct Arguments of attention.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("out", "slots", "lengths", "tails")),
@@ -44,7 +44,7 @@ def takes(
     *_: Tensor | int | None,
     config: Config,
 ) -> bool:
-    """Whether the kernel can compute attention of these arguments."""
+    """Return whether the kernel supports these arguments."""
     return (
         compiling.launchable(q)
         and k_tail is not None
@@ -97,7 +97,7 @@ def attend(
 
 
 def macros(config: Config, tall: int) -> dict[str, int]:
-    """What attention.cu is compiled with. tall: rows of a tile of queries."""
+    """Return the macros of attention.cu. tall: rows of a query tile."""
     sides = HEAD // config.block_k
     return {
         "SPLIT": config.split, "TEAMS": config.warps // 4, "KEYS": config.block_n, "SIDES": sides,
@@ -119,12 +119,13 @@ def _shared_bytes(config: Config, tall: int) -> int:
 
 
 def _inputs_bytes(config: Config, tall: int) -> int:
-    """Of queries and values."""
+    """Return the bytes of queries and values."""
     teams = config.warps // 4
     return 2 * PANEL * (HEAD // PANEL * tall + config.block_k // PANEL * teams * config.block_n)
 
 
 def _results_bytes(config: Config, tall: int) -> int:
-    """Of what all blocks of a cluster found of the rows that one adds up, or one of all rows."""
+    """Return the bytes of all blocks' results for the rows that one block combines (as many as one block's
+    results for all rows)."""
     owned = -(-tall // 8 // config.split) * 8
     return config.split * owned * (config.block_k + PAD) * 4

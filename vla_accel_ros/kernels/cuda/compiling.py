@@ -1,7 +1,7 @@
-"""CUDA C++ compiled at run time by NVRTC and launched through NVIDIA's own bindings.
+"""Compile CUDA C++ at run time with NVRTC, and launch it through NVIDIA's own bindings.
 
-PyTorch's CUDA builds bring both (cuda-bindings, nvidia-cuda-nvrtc); where they are missing, nothing here is
-used. A kernel is compiled for the very device, with its sizes as macros, once per process.
+PyTorch's CUDA builds bring both (cuda-bindings, nvidia-cuda-nvrtc); without them this module is not used. A
+kernel is compiled once per process for the present device, with its sizes as macros.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from torch import Tensor
 HEADER = "hopper.cuh"
 SWIZZLES = {64: "128B", 32: "64B", 16: "32B", 8: "NONE"}
 MOST_BLOCKS = 8
-"""Of a cluster."""
+"""Most blocks of a cluster."""
 SHARED_BYTES = 227 << 10
-"""What a block may have on sm_90."""
+"""Most shared memory of a block on sm_90."""
 ROWS = 64
-"""Of a tile of the matrix units."""
+"""Rows of a wgmma tile."""
 CARVEOUT = 100
-"""Percent of a processor's memory that is to be shared memory: as much as there can be."""
+"""Percentage of an SM's L1 that is shared memory: as much as possible."""
 
 
 class TensorMap(ctypes.Structure):
-    """What the copy engine needs to know of a matrix, as the driver made it."""
+    """A TMA descriptor of a matrix, as the driver encodes it."""
 
     _fields_ = (("opaque", ctypes.c_ubyte * 128),)
 
 
 @lru_cache(maxsize=1)
 def available() -> bool:
-    """Whether NVIDIA's bindings are installed, and the compiler that they bind."""
+    """Return whether NVIDIA's bindings and the compiler library are installed."""
     try:
         from cuda.bindings import driver, nvrtc
 
@@ -43,22 +43,23 @@ def available() -> bool:
     except (
         ImportError,
         RuntimeError,
-    ):  # the bindings look for the compiler's library when it is first called
+    ):  # the bindings load the compiler library at the first call
         return False
 
 
 def launchable(tensor: Tensor) -> bool:
-    """Whether kernels for sm_90 can be launched where a tensor is."""
+    """Return whether kernels for sm_90 can run on a tensor's device."""
     return available() and tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) == (9, 0)
 
 
 def tile_rows(rows: int) -> int:
-    """Rows of a tile that holds up to ROWS of so many: those there are, in eights."""
+    """Return the rows of a tile for `rows` rows: rounded up to a multiple of 8, at most ROWS."""
     return min(ROWS, -(-rows // 8) * 8)
 
 
 def compiled(name: str, macros: Mapping[str, int], architecture: str) -> bytes:
-    """The machine code of NAME.cu, for "sm_90a" or alike. Raises RuntimeError with the compiler's words."""
+    """Return the cubin of NAME.cu for an architecture such as "sm_90a". Raises RuntimeError with the
+    compiler's log."""
     from cuda.bindings import nvrtc
 
     folder = resources.files("vla_accel_ros.kernels.cuda")
@@ -98,8 +99,8 @@ class Kernel:
         most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         index = torch.cuda.current_device() if device.index is None else device.index
         _checked(driver.cuKernelSetAttribute(most, shared_bytes, kernel, driver.CUdevice(index)))
-        # A processor divides its memory anew only when it is idle: all ask for the same, so that the blocks
-        # of two launches can be on one processor.
+        # An SM changes its carve-out only when it is idle: all kernels ask for the same one, so that blocks
+        # of two launches can share an SM.
         share = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         _checked(driver.cuKernelSetAttribute(share, CARVEOUT, kernel, driver.CUdevice(index)))
         self._function = driver.CUfunction(int(kernel))
@@ -107,10 +108,10 @@ class Kernel:
     def launch(
         self, grid: tuple[int, int, int], arguments: tuple[ctypes.Structure, ...], pdl: bool, cluster: int = 1
     ) -> None:
-        """Put it into the current stream.
+        """Launch on the current stream.
 
-        arguments: copied here; pdl: whether it starts before the launch before it has ended; cluster: blocks,
-        along the first dimension, that reach each other's shared memory.
+        arguments: copied by the driver. pdl: whether it may start before the previous launch has ended.
+        cluster: blocks of a cluster, along the first grid dimension.
         """
         driver = self._driver
         config: Any = driver.CUlaunchConfig()
@@ -129,10 +130,11 @@ class Kernel:
 
 
 def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:
-    """A bfloat16 tensor as boxes, swizzled as wide as their rows are, zero where they reach beyond it.
+    """Return a TMA descriptor of a bfloat16 tensor, swizzled to the width of the box's rows; out of bounds
+    reads 0.
 
-    box: a size for each dimension, of the last 64, 32, 16 or, not swizzled, 8. Raises ValueError where rows
-    do not begin at multiples of 16 bytes.
+    box: a size for each dimension, the last one 64, 32, 16 or, not swizzled, 8. Raises ValueError if rows do
+    not begin at multiples of 16 bytes.
     """
     from cuda.bindings import driver
 
@@ -159,7 +161,7 @@ def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:
 
 
 def _checked(told: tuple[Any, ...]) -> Any:
-    """What a call returned after its status. Raises RuntimeError for any but success."""
+    """Return the results of a call after its status. Raises RuntimeError unless it succeeded."""
     status, *rest = told
     if int(status) != 0:
         raise RuntimeError(f"CUDA: {status!r}")

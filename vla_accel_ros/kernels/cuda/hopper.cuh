@@ -1,4 +1,4 @@
-// What the kernels for sm_90 share: words of the copy engine, of its barriers and of the matrix units.
+// Shared by the kernels for sm_90: wrappers for TMA, mbarriers and wgmma.
 #pragma once
 
 typedef unsigned int u32;
@@ -10,7 +10,7 @@ struct __align__(64) TensorMap {
 };
 
 __device__ __forceinline__ u32 shared(const void *at) { return u32(__cvta_generic_to_shared(at)); }
-// The same place in the shared memory of another block of the cluster.
+// The same address in the shared memory of another block of the cluster.
 __device__ __forceinline__ u32 at_rank(u32 address, int rank) {
     u32 there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -23,7 +23,7 @@ __device__ __forceinline__ u32 pack(float first, float second) {
     return two;
 }
 
-__device__ __forceinline__ float power(float x) {  // of 2
+__device__ __forceinline__ float power(float x) {  // 2^x
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
@@ -33,7 +33,7 @@ __device__ __forceinline__ float gelu(float x) {  // 0.5 (1 + tanh(z)) is the lo
     return __fdividef(x, 1.0f + exp2f(-2.8853900817779268f * z));
 }
 
-// Barriers in shared memory. time: how often a barrier was passed before.
+// Barriers in shared memory (mbarrier). time: how many phases were completed before.
 __device__ __forceinline__ void prepare(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
@@ -55,26 +55,26 @@ __device__ __forceinline__ void await(u32 barrier, u32 time = 0) {
         "r"(time & 1)
         : "memory");
 }
-// Blocks of a cluster pass each other. Nothing that one stored is told by it: that would wait until all of its
-// stores are seen by the whole device, and what blocks send each other has barriers of its own.
+// Cluster barrier without release semantics: a release would wait until all stores are visible to the whole
+// device. Data that blocks send each other has mbarriers of its own.
 __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// What was stored to shared memory is seen by the copy engine and the matrix units.
+// Make stores to shared memory visible to TMA and wgmma.
 __device__ __forceinline__ void show_engines() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Of launches that begin before the one before has ended.
+// Programmatic dependent launch.
 __device__ __forceinline__ void after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void let_next_begin() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// The copy engine.
+// TMA loads.
 __device__ __forceinline__ void ask_for(const TensorMap &map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, i
         "l"(&map), "r"(x), "r"(y), "r"(barrier)
         : "memory");
 }
-// What no other block needs, and what all do.
+// L2 policies: for data that no other block needs, and for data that all blocks need.
 __device__ __forceinline__ u64 once() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -112,7 +112,7 @@ __device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, i
         "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
         : "memory");
 }
-// From this block's shared memory to another's, which counts the bytes.
+// Copy from this block's shared memory to another's, whose barrier counts the bytes.
 __device__ __forceinline__ void send(u32 to, u32 from, u32 bytes, u32 barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -121,8 +121,8 @@ __device__ __forceinline__ void send(u32 to, u32 from, u32 bytes, u32 barrier) {
         : "memory");
 }
 
-// The matrix units. A tile of rows of 128 bytes, swizzled; apart: bytes from one panel of 64 columns to the
-// next, where the columns are those of the result.
+// wgmma operands: a tile of swizzled rows of 128 bytes. apart: bytes between panels of 64 columns, for an
+// operand whose columns are those of the result.
 __device__ __forceinline__ u64 tile_at(u32 address, u32 apart = 16) {
     return u64((address & 0x3ffff) >> 4) | u64(apart >> 4) << 16 | u64(64) << 32 | u64(1) << 62;
 }
@@ -136,7 +136,7 @@ __device__ __forceinline__ void wait_for_products() {
 }
 __device__ __forceinline__ void end_products() { commit_products(), wait_for_products(); }
 template <int N>
-__device__ __forceinline__ void settle(float (&c)[N]) {  // nothing of c is read or moved before
+__device__ __forceinline__ void settle(float (&c)[N]) {  // c must not be read or moved before
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(c[i])::"memory");
 }
@@ -174,8 +174,9 @@ __device__ __forceinline__ void settle(float (&c)[N]) {  // nothing of c is read
         ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// c += left (64 x 16) @ right (16 x 2 N). Both lie in shared memory, right as rows of its transpose; or left is
-// in registers, and right lies as it is. What follows the sums of the macros: numbers of the other operands.
+// c += left (64 x 16) @ right (16 x 2 N). Either both operands are in shared memory, `right` as rows of its
+// transpose; or `left` is in registers, and `right` is not transposed. The macro arguments after the sums are
+// the asm operand numbers of the other operands.
 #define PRODUCT(columns, sums, first, second)                                                            \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" NAMES_##sums "}, %" \
                  #first ", %" #second ", 1, 1, 1, 0, 0;"                                                 \

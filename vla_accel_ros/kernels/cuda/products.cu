@@ -1,20 +1,20 @@
-// A product of a few dozen rows with what stands around it, for sm_90: kernels/reference/linear.py has the plain reference.
+// A product of a few dozen rows with its prologue and epilogue, for sm_90: kernels/reference/linear.py has
+// the plain reference.
 //
 // Each block owns some columns (and, in `project`, a part of the inner dimension) and keeps all of its
-// weights in shared memory. They are asked for by one instruction a tile before the launch waits for the one
-// before it, so they can be on their way while that one still computes; what then remains is to bring the
-// activations, 64 columns at a time, multiply (wgmma, 64 rows, float32 sums) and store. Two groups of four
-// warps multiply, one the even and one the odd chunks of the inner dimension, and store half of the rows
-// each; one warp asks for what they need. Blocks of `project` that share an inner dimension form a cluster:
-// what they made meets in their shared memory and is added up in a fixed order, so the same inputs give the
-// same bits.
+// weights in shared memory. One thread issues a TMA load for each weight tile before the launch waits for the
+// previous one, so weights arrive while that one still computes. After the wait it loads the activations, 64
+// columns at a time. Two groups of four warps multiply (wgmma, 64 rows, float32 sums), one the even and one
+// the odd chunks of the inner dimension, and each stores half of the rows. Blocks of `project` that share an
+// inner dimension (split-K) form a cluster: they exchange partial sums through shared memory and add them in
+// a fixed order, so that the same inputs give the same bits.
 //
-// More rows than a tile has are computed tile after tile by the same blocks: their weights are brought once, and
-// the activations of the next tile are brought while this one is stored. A row's sums do not depend on its tile.
+// For more rows than a tile has, the same blocks compute tile after tile: weights are loaded once, and the
+// activations of the next tile are loaded while this one is stored. A row's sums do not depend on its tile.
 //
 // Macros: KIND (GATED_UP, ROTARY_QKV or PROJECT), COLUMNS of a block (rows of weight; half of them gates, or
-// low halves of a head), INNER chunks of 64 of the inner dimension, SPLIT blocks that share them (1 but in
-// `project`), STAGES of activations in flight, TALL rows of a tile of activations (a multiple of 8 up to 64),
+// low halves of a head), INNER chunks of 64 of the inner dimension, SPLIT blocks that share them (1 except in
+// `project`), STAGES of activations in flight, TALL rows of an activation tile (a multiple of 8 up to 64),
 // TILES that a block computes at most.
 
 #include "hopper.cuh"
@@ -24,15 +24,15 @@
 #define PROJECT 2
 
 constexpr int CHUNK = 64, ROWS = 64, SUMS = COLUMNS / 2;
-constexpr int CHUNKS = (INNER + SPLIT - 1) / SPLIT;  // of a block, or one fewer
+constexpr int CHUNKS = (INNER + SPLIT - 1) / SPLIT;  // chunks of a block; some have one fewer
 constexpr u32 A_BYTES = TALL * CHUNK * 2, W_BYTES = COLUMNS * CHUNK * 2;
 constexpr u32 HALVES_BYTES = SUMS * 512;
-// What the groups give each other lies where the activations were, unless more of those come.
+// The groups exchange halves where the activations were, unless a further tile needs that memory.
 constexpr u32 RING_BYTES = TILES > 1                        ? STAGES * A_BYTES + HALVES_BYTES
                            : STAGES * A_BYTES > HALVES_BYTES ? STAGES * A_BYTES
                                                              : HALVES_BYTES;
-constexpr int OWNED = (TALL / 8 + SPLIT - 1) / SPLIT * 8;  // rows that a block of `project` adds up, at most
-constexpr int PAD = 8;  // between rows that are written at once: other banks
+constexpr int OWNED = (TALL / 8 + SPLIT - 1) / SPLIT * 8;  // rows that a block of `project` reduces, at most
+constexpr int PAD = 8;  // padding between rows that are written together, against bank conflicts
 constexpr int STRIDE = COLUMNS + PAD;
 constexpr int MULTIPLIERS = 256, QUARTERS = MULTIPLIERS / ROWS;
 constexpr int PARTS = (SPLIT - 1) * OWNED * STRIDE;  // floats that other blocks send
@@ -76,7 +76,7 @@ __device__ __forceinline__ Memory memory_of(unsigned char *memory) {
     return m;
 }
 
-// A thread that multiplies: its group takes every second chunk, and stores one of every 16 rows' two halves.
+// Position of a multiplying thread: its group takes every second chunk, and stores 8 of every 16 rows.
 struct Place {
     int group, thread;
     int row, pair;  // of the tile, that the thread stores: of every eight columns, pair and pair + 1
@@ -86,7 +86,8 @@ struct Place {
     }
 };
 
-// 1 / rms of the block's rows, of what their makers left: all of a row's groups, in the same order each time.
+// Sums of squares for 1 / rms of the block's rows, from the partial sums that their producer left; fixed
+// order.
 __device__ __forceinline__ void leave_factors(const Arguments &a, const Memory &m, int first_row) {
     int row = threadIdx.x % ROWS, quarter = threadIdx.x / ROWS, each = (a.groups + QUARTERS - 1) / QUARTERS;
     int end = min(a.groups, (quarter + 1) * each);
@@ -125,7 +126,7 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float
 #endif
 
 #if KIND == ROTARY_QKV
-// How far a row is turned, and where it goes: known before the launch before this one has ended.
+// Rotation and destination of a row; both are known before the previous launch has ended.
 struct Turn {
     float2 cosine[COLUMNS / 16], sine[COLUMNS / 16];
     u16 *to;
@@ -183,22 +184,22 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float
 #endif
 
 #if KIND == PROJECT
-constexpr int GROUP = 16;           // columns whose squares have a place of their own
+constexpr int GROUP = 16;           // columns that share a partial sum of squares
 constexpr int QUADS = COLUMNS / 4;  // of a row
-constexpr int TIMES = (OWNED * QUADS + MULTIPLIERS - 1) / MULTIPLIERS;  // quads that a thread adds up
+constexpr int TIMES = (OWNED * QUADS + MULTIPLIERS - 1) / MULTIPLIERS;  // quads that a thread reduces
 static_assert(OWNED * QUADS % 32 == 0, "whole warps add up");
 
 static_assert(TILES > 1 || SPLIT * OWNED * STRIDE * 4 <= CHUNKS * W_BYTES, "staged where the weights were");
 
-// How many of so many rows a block adds up.
+// Number of the `rows` rows that this block reduces.
 __device__ __forceinline__ int owned_by(int rank, int rows) {
     return max(min(rows - rank * OWNED, OWNED), 0);
 }
 
-// Each block gets the rows that it adds up from all blocks of its cluster. rows: those there are in this tile.
+// All-to-all within the cluster: each block receives the rows that it reduces. rows: in this tile.
 __device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], int rank, Place p, int rows,
                                          bool first) {
-    if (TILES > 1 && !first) __syncwarp(), cluster_wait();  // all have added up the tile before, so its memory is free
+    if (TILES > 1 && !first) __syncwarp(), cluster_wait();  // all have reduced the last tile: memory is free
     if (p.row < rows)
 #pragma unroll
         for (int i = 0; i < COLUMNS / 8; ++i)
@@ -206,7 +207,7 @@ __device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], 
                 make_float2(v[2 * i], v[2 * i + 1]);
     show_engines();
     multipliers_meet();
-    if (TILES == 1 || first) cluster_wait();  // all have begun, so their memory is there
+    if (TILES == 1 || first) cluster_wait();  // all blocks have started, so their shared memory exists
     int other = threadIdx.x;
     if (other < SPLIT && other != rank && owned_by(other, rows))
         send(at_rank(shared(m.parts + (rank - (rank > other)) * OWNED * STRIDE), other),
@@ -215,12 +216,12 @@ __device__ __forceinline__ void exchange(const Memory &m, float (&v)[SUMS / 2], 
     __syncwarp();
 }
 
-// Bytes that come for the rows that a block adds up, of so many rows from the tile's first one on.
+// Bytes that this block receives for the rows that it reduces; rows: from the tile's first row on.
 __device__ __forceinline__ u32 sent_to(int rank, int rows) {
     return (SPLIT - 1) * owned_by(rank, min(rows, ROWS)) * STRIDE * 4;
 }
 
-struct Quad {  // four neighbours of what a row was and what becomes of it
+struct Quad {  // four neighbouring columns of the residual row, and the factors of its update
     int row, column;
     uint2 before;
     float4 gate, scale;
@@ -276,8 +277,8 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, const
 }
 #endif
 
-// What one thread asks for: weights at once, with them the first tile's barriers; activations when the launch
-// before has made them.
+// TMA loads, issued by one thread: weights at once, together with the barriers of the first tile; activations
+// after the previous launch has written them.
 __device__ __forceinline__ void bring_weights(const Arguments &a, const Memory &m, const TensorMap &w_map,
                                               int first_chunk, int chunks) {
     u64 policy = once();
@@ -312,7 +313,7 @@ __device__ __forceinline__ void bring_activations(const Memory &m, const TensorM
     }
 }
 
-// One tile's sums: its group's chunks of the inner dimension. before: chunks of the tiles before it.
+// One tile's sums over this group's chunks. before: chunks of earlier tiles.
 __device__ __forceinline__ void multiply_tile(const Memory &m, float (&c)[SUMS], int chunks, int before,
                                               int tile, Place p) {
 #pragma unroll
@@ -328,7 +329,7 @@ __device__ __forceinline__ void multiply_tile(const Memory &m, float (&c)[SUMS],
 #pragma unroll
         for (int k = 0; k < 4; ++k) multiply(c, from + 2 * k, by + 2 * k);
         commit_products();
-        if (REUSED && time) {  // those of the chunk before are done
+        if (REUSED && time) {  // products of the chunk before are done
             wait_for_products<1>();
             if (threadIdx.x % 32 == 0) arrive(m.freed + 8 * ((before + chunk - 2) % STAGES));
         }
@@ -394,14 +395,14 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
         for (int time = 0; time < TIMES; ++time)
             quads[time] = quad_of(a, time * MULTIPLIERS + threadIdx.x, first_row, rank);
 #else
-        if (TILES > 1) m.factors = m.parts + tile % 2 * FACTORS;  // some may still read those of the tile before
+        if (TILES > 1) m.factors = m.parts + tile % 2 * FACTORS;  // the others may still be read
         leave_factors(a, m, first_row);
 #endif
         float c[SUMS];
         multiply_tile(m, c, chunks, tile * chunks, tile, place);
 
         // Each group gives the other the rows that it does not store.
-        multipliers_meet();  // nobody reads activations any more, nor what was given of the tile before
+        multipliers_meet();  // all threads have read the activations, and the halves of the tile before
         float v[SUMS / 2], *given = m.halves + place.group * (SUMS / 2 * 128),
                            *got = m.halves + (1 - place.group) * (SUMS / 2 * 128);
 #pragma unroll
@@ -420,7 +421,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
         __syncwarp();
         bool last = tile + 1 == tiles;
         if (TILES > 1 && !last && threadIdx.x == 0) expect(m.met, sent_to(rank, a.rows - first_row - ROWS));
-        if (TILES == 1 || last) cluster_arrive();  // all that was sent from here has arrived, and is read yet
+        if (TILES == 1 || last) cluster_arrive();  // this block has received its rows, which it still reads
 #pragma unroll
         for (int time = 0; time < TIMES; ++time)
             store(a, m, quads[time], time * MULTIPLIERS + threadIdx.x, rank);
@@ -432,5 +433,5 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
         if (TILES > 1 && tile + 1 < tiles) turn = turn_of(a, first_row + ROWS, place);
 #endif
     }
-    if (KIND == PROJECT) cluster_wait();  // all have what was sent from here
+    if (KIND == PROJECT) cluster_wait();  // wait until the other blocks have received this block's rows
 }

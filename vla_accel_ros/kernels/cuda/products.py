@@ -1,9 +1,9 @@
-"""Launches of products.cu: the three products of a denoising layer, for few rows, on sm_90.
+"""Launch products.cu: the three products of a denoise layer, for few rows, on sm_90.
 
-Each has the signature of its reference in kernels/reference/linear.py. `takes` says whether a product is of
-the kind that these are for: bfloat16, whole tiles of columns and of the inner dimension, and weights that fit
-into a block's shared memory. Tables, positions, slots and starts must have been written before the chain of
-launches began, because they are read early.
+Same signatures as the references in kernels/reference/linear.py. `takes` checks the arguments: bfloat16,
+whole tiles of columns and of the inner dimension, and weights that fit into a block's shared memory. Tables,
+positions, slots and starts are read early (PDL), so they must have been written before the chain of launches
+began.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ GATED_UP, ROTARY_QKV, PROJECT = range(3)
 CHUNK, PAD, THREADS = 64, 8, 288
 LEAST_STAGES = 4
 LEAST_CHUNKS = 4
-"""Of a block of `project`, where as much memory is needed again as its weights have."""
+"""Least chunks of a block of `project`: it reuses the weights' memory for the exchange of partial sums."""
 MOST_TILES = 4
-"""Of 64 rows that a block computes with the same weights; the rows beyond them have blocks of their own."""
+"""Most tiles of 64 rows that a block computes with its weights; further rows have blocks of their own."""
 
 POINTERS = (
     "squares", "bias", "next_squares", "scale", "scaled", "out", "cos", "sin", "positions", "slots", "starts",
@@ -40,7 +40,7 @@ SIZES = (
 
 
 class Arguments(ctypes.Structure):
-    """As in products.cu."""
+    """The struct Arguments of products.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in POINTERS),
@@ -50,7 +50,7 @@ class Arguments(ctypes.Structure):
 
 
 def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | None, config: Config) -> bool:
-    """Whether the kernel of kernels.ops can compute a product of these arguments."""
+    """Return whether the kernel of this name in kernels.ops supports these arguments."""
     kind, (columns, inner) = KINDS[kernel], weight.shape
     if kind == ROTARY_QKV:
         of_keys = rest[4]
@@ -152,7 +152,8 @@ def _rows_of(x: Tensor) -> Arguments:
 
 
 def _table(arguments: Arguments, name: str, table: Tensor | None) -> None:
-    """A table of one row, or of one for each sequence."""
+    """Set a table of one row, or of one row for each sequence. Raises ValueError if its columns are not
+    contiguous."""
     if table is not None:
         if table.stride(1) != 1:
             raise ValueError(f"{name}: columns of a row are not neighbours in memory.")
@@ -181,7 +182,7 @@ def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, shared: i
 
 
 def macros(kind: int, config: Config, inner: int, rows: int) -> dict[str, int]:
-    """What products.cu is compiled with, for so many rows of activations."""
+    """Return the macros of products.cu for `rows` rows of activations."""
     return {
         "KIND": kind, "COLUMNS": _columns(kind, config), "INNER": inner // CHUNK, "SPLIT": config.split,
         "STAGES": _stages(kind, config, inner, rows), "TALL": tile_rows(rows), "TILES": _tiles(rows),
@@ -189,30 +190,30 @@ def macros(kind: int, config: Config, inner: int, rows: int) -> dict[str, int]:
 
 
 def _tiles(rows: int) -> int:
-    """That a block computes."""
+    """Return the tiles that a block computes."""
     return min(MOST_TILES, -(-rows // ROWS))
 
 
 def _stages(kind: int, config: Config, inner: int, rows: int) -> int:
-    """Of activations in flight. Of several tiles not more than every block has chunks, so that a chunk of the
-    next tile comes after this tile's was used."""
+    """Return the stages of activations in flight. For several tiles of `project` they are at most the fewest
+    chunks of any block, so that a chunk of the next tile is loaded after this tile's was used."""
     several = _tiles(rows) > 1 and kind == PROJECT
     chunks = inner // CHUNK // config.split if several else _chunks(kind, config, inner)
     return min(chunks, config.stages)
 
 
 def _columns(kind: int, config: Config) -> int:
-    """Rows of weight in a block."""
+    """Return the rows of weight in a block."""
     return config.block_n if kind == PROJECT else 2 * config.block_n
 
 
 def _chunks(kind: int, config: Config, inner: int) -> int:
-    """Of the inner dimension, in a block, at most."""
+    """Return the most chunks of the inner dimension in a block."""
     return -(-(inner // CHUNK) // (config.split if kind == PROJECT else 1))
 
 
 def shared_bytes(kind: int, config: Config, inner: int, rows: int) -> int:
-    """Of a block, for so many rows of activations."""
+    """Return the shared memory of a block for `rows` rows of activations."""
     columns, chunks = _columns(kind, config), _chunks(kind, config, inner)
     tall, several = tile_rows(rows), _tiles(rows) > 1
     ring, halves = _stages(kind, config, inner, rows) * tall * CHUNK * 2, columns * 256

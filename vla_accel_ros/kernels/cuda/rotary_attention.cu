@@ -1,32 +1,32 @@
-// Attention of what a product just made, of several sequences of a few dozen tokens, over a prefix and over
-// themselves, in one launch, for sm_90: kernels/reference/attention.py has the plain reference.
+// Attention of fresh queries, keys and values, for several sequences of a few dozen tokens, over a prefix and
+// over themselves, in one launch, for sm_90: kernels/reference/attention.py has the plain reference.
 //
-// A block takes HEADS query heads that share a key head, a group of four warps each, and one part of the
-// keys, so that all of them use a tile of keys that it brings. Keys of the tail come after those of the
-// prefix, from the next multiple of 8 on, and a part is any range of both. What the prefix has is asked for
-// before the launch waits for the product; queries and the tail's keys are rotated on their way into shared
-// memory. The tile that ends a part comes first, so that its tail is filled in while nothing is held in
-// registers. What the parts found meets in the shared memory of a cluster, a few rows for each of its blocks,
-// in bfloat16 and divided by its weights' sum, and is added up in the parts' order.
+// A block takes HEADS query heads that share a key head, with four warps each, and one range of the keys
+// (split-K), so that all heads use each key tile that it loads. Tail keys come after the prefix keys, from
+// the next multiple of 8 on, and a range may span both. TMA loads of the prefix start before the launch waits
+// for the product; queries and tail keys are rotated on their way into shared memory. The last tile of a
+// range is computed first, so that its tail is filled in while the registers are free. The blocks of a
+// cluster exchange their partial results through shared memory, some rows for each block, in bfloat16 and
+// divided by their sum of weights, and combine them in the order of the ranges.
 //
-// Macros: SPLIT parts, KEYS of a tile (64, 80, 96 or 112), HEADS (1 or 2), STAGES tiles in flight (2 or
-// more), TALL rows of a tile of queries (a multiple of 8 up to 64).
+// Macros: SPLIT ranges, KEYS of a tile (64, 80, 96 or 112), HEADS (1 or 2), STAGES tiles in flight (2 or
+// more), TALL rows of a query tile (a multiple of 8 up to 64).
 
 #include "hopper.cuh"
 
 constexpr int ROWS = 64, HEAD = 256, PANELS = HEAD / 64, CHUNKS = HEAD / 16;  // pairs of 16 bytes of a row
 constexpr int MULTIPLIERS = 128 * HEADS, BRINGERS = HEADS == 1 ? 32 : 128;
-constexpr int AT_ONCE = MULTIPLIERS / CHUNKS, ROUNDS = 4;  // rows that all threads rotate at a time; times
-constexpr int OWNED = (TALL + SPLIT - 1) / SPLIT;          // rows of a head that a block adds up
+constexpr int AT_ONCE = MULTIPLIERS / CHUNKS, ROUNDS = 4;  // rows rotated at a time; repetitions
+constexpr int OWNED = (TALL + SPLIT - 1) / SPLIT;          // rows of a head that a block combines
 constexpr u32 K_BYTES = KEYS * 128, TILE_BYTES = PANELS * K_BYTES, Q_BYTES = TALL * 128;
-constexpr u32 ROW_BYTES = HEAD * 2 + 16;  // of a result, beside which its top and its total lie
+constexpr u32 ROW_BYTES = HEAD * 2 + 16;  // of a result, with its maximum and its sum of weights
 constexpr u32 GIVEN_BYTES = OWNED * ROW_BYTES;
-constexpr u32 OWN_BYTES = (TALL * ROW_BYTES + 1023) / 1024 * 1024;  // more than the queries, which it follows
+constexpr u32 OWN_BYTES = (TALL * ROW_BYTES + 1023) / 1024 * 1024;  // at least the queries' size
 
 static_assert(OWN_BYTES >= PANELS * Q_BYTES, "a head's result lies where its queries were");
 static_assert(SPLIT * HEADS * GIVEN_BYTES <= (STAGES - 1) * TILE_BYTES, "results lie where tiles were");
 
-// Rows of a head that a block of the cluster adds up.
+// Rows of a head that a block of the cluster combines.
 __device__ __forceinline__ int owned(int rank) { return max(min(OWNED, TALL - rank * OWNED), 0); }
 
 struct Arguments {
@@ -59,7 +59,7 @@ __device__ __forceinline__ Memory memory_of(unsigned char *memory) {
     return m;
 }
 
-// Of all keys, the tail's from `tail` on, those from low to high.
+// A range of keys, low to high; the tail's begin at `tail`.
 struct Part {
     int length, tail, low, high, tiles;
     __device__ __forceinline__ int start(int tile) const { return low + (tiles - 1 - tile) * KEYS; }
@@ -73,7 +73,7 @@ __device__ __forceinline__ Part part_of(const Arguments &a, int number, int sequ
     part.tiles = (max(part.high - part.low, 0) + KEYS - 1) / KEYS;
     return part;
 }
-// Keys of tile t are item 2 t, values item 2 t + 1; the last of all lies in place 0.
+// Keys of tile t are item 2 t, values item 2 t + 1; the last item of all is in place 0.
 __device__ __forceinline__ int place_of(const Part &part, int item) {
     return (2 * part.tiles - 1 - item) % STAGES;
 }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void bring(const Memory &m, const TensorMap &keys, co
         int place = place_of(part, item), start = part.start(item / 2);
         u32 here = m.here + 8 * place, to = shared(m.tiles) + place * TILE_BYTES;
         if (item >= STAGES) await(m.read + 8 * place, item / STAGES - 1);
-        if (start >= part.length) {  // nothing of the prefix
+        if (start >= part.length) {  // the tile has no prefix keys
             arrive(here);
             continue;
         }
@@ -95,7 +95,7 @@ __device__ __forceinline__ void bring(const Memory &m, const TensorMap &keys, co
     }
 }
 
-// Eight columns of each half of a row, and where they lie in rows of 128 bytes, swizzled.
+// Eight columns of each half of a head's row, for the two swizzled 16-byte units that they are stored in.
 struct Pair {
     uint4 low, high;
 };
@@ -133,8 +133,8 @@ __device__ __forceinline__ void put(unsigned char *tile, u32 panel_bytes, int ro
     *reinterpret_cast<uint4 *>(to + 2 * panel_bytes) = pair.high;
 }
 
-// What of a tile is not of the prefix: keys and values of the tail; beyond, no values, because they may be
-// anything, and nothing times anything must be nothing. done: the tail was filled in.
+// Fill what is not prefix: keys and values of the tail; beyond it, zero values, since 0 * NaN would be NaN.
+// done: the tail is already there.
 __device__ __forceinline__ void fill(const Arguments &a, const Part &part, int start, const u16 *tail,
                                      unsigned char *keys, unsigned char *values, bool done) {
     int first = max(part.length - start, 0);
@@ -188,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + BRINGERS, 1)
     }
 
     if (HEADS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    // Queries and, where the tail is within the first tile, its keys and values, which have the same angles.
+    // Rotate the queries and, if the tail is within the first tile, its keys, which have the same angles.
     const u16 *made = a.y + (long long)sequence * a.tokens * a.columns(),
               *tail = made + (a.heads + kv_head) * HEAD;
     int start = part.start(0), of_part = kv_head * groups + first_head;
@@ -243,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + BRINGERS, 1)
 
     int group = threadIdx.x / 128, thread = threadIdx.x % 128;
     int row = thread / 32 * 16 + thread % 32 / 4, pair = thread % 4 * 2;
-    int visible[2];  // the end of the keys that the thread's two rows see
+    int visible[2];  // end of the keys that the thread's two rows see
 #pragma unroll
     for (int lower = 0; lower < 2; ++lower)
         visible[lower] = min(part.high, part.tail + (first + row + 8 * lower < a.alone ? a.alone : a.tokens));
@@ -278,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + BRINGERS, 1)
         end_products();
         settle(s);
         if (thread % 32 == 0) arrive(m.read + 8 * key_place);
-        if (tile + 1 == part.tiles) cluster_arrive();  // results may come to where tiles were
+        if (tile + 1 == part.tiles) cluster_arrive();  // results may come to the tiles' place
         if (start + KEYS > min(part.length, part.high))
 #pragma unroll
             for (int i = 0; i < KEYS / 2; ++i) {
@@ -325,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + BRINGERS, 1)
     }
     if (!part.tiles) cluster_arrive();
 
-    // Of a group, whose queries nobody reads any more.
+    // Store the group's result over its queries, which all of its threads have read.
     unsigned char *own = m.own + group * OWN_BYTES;
     group_meets(group);
 #pragma unroll
@@ -344,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + BRINGERS, 1)
     }
     show_engines();
     group_meets(group);
-    cluster_wait();  // all are done with their keys
+    cluster_wait();  // all blocks have read their keys
     if (thread < SPLIT && owned(thread))
         send(at_rank(shared(m.found) + (rank * HEADS + group) * GIVEN_BYTES, thread),
              shared(own) + thread * GIVEN_BYTES, owned(thread) * ROW_BYTES, at_rank(m.met, thread));
@@ -383,5 +383,5 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + BRINGERS, 1)
             column) = make_uint4(pack(found[0] * by, found[1] * by), pack(found[2] * by, found[3] * by),
                                  pack(found[4] * by, found[5] * by), pack(found[6] * by, found[7] * by));
     }
-    cluster_wait();  // all have what was sent from here
+    cluster_wait();  // wait until the other blocks have received this block's rows
 }

@@ -1,12 +1,12 @@
-"""Launches of rotary_attention.cu: attention of staggered chunks, on sm_90.
+"""Launch rotary_attention.cu: attention of staggered chunks, on sm_90.
 
-The signature is that of its reference in kernels/reference/attention.py. `takes` says which attention it is
-for: bfloat16 and heads of 256; and the prefix, tables, slots and lengths must have been written before the
-chain of launches began, because they are read early. Neither q nor k_tail is touched.
+Same signature as the reference in kernels/reference/attention.py. `takes` checks the arguments: bfloat16 and
+heads of 256. The prefix, tables, slots and lengths are read early (PDL), so they must have been written
+before the chain of launches began. q and k_tail stay unused.
 
-A Config's block_m is 64 rows for each head of a block, its block_n the keys of a tile, its split parts of the
-keys of all sequences together. How a sequence is cut does not depend on the others' lengths, so neither does
-its result.
+In its Config, block_m is 64 rows for each head of a block, block_n the keys of a tile, and split the key
+ranges of all sequences together. How a sequence is split does not depend on the others' lengths, so neither
+does its result.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from vla_accel_ros.kernels.tuning import Config
 
 HEAD, PANEL = 256, 64
 TILES = (64, 80, 96, 112)
-"""Keys of a tile."""
+"""Supported numbers of keys in a tile."""
 MOST_STAGES = 6
 
 
 class Arguments(ctypes.Structure):
-    """As in rotary_attention.cu."""
+    """The struct Arguments of rotary_attention.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("y", "cos", "sin", "out", "slots", "lengths")),
@@ -53,7 +53,7 @@ def takes(
     *,
     config: Config,
 ) -> bool:
-    """Whether the kernel can compute attention of these arguments."""
+    """Return whether the kernel supports these arguments."""
     return (
         compiling.launchable(y)
         and y.dtype == k.dtype == v.dtype == torch.bfloat16
@@ -105,7 +105,7 @@ def attend_rotary(
 
 
 def macros(config: Config, batch: int, tokens: int) -> dict[str, int] | None:
-    """What rotary_attention.cu is compiled with; None where a block's memory is too small."""
+    """Return the macros of rotary_attention.cu; None if a block's shared memory is too small."""
     tall, heads = tile_rows(tokens), config.block_m // ROWS
     split = max(1, min(MOST_BLOCKS, config.split // batch))
     tile, given = config.block_n * HEAD * 2, split * heads * -(-tall // split) * (HEAD * 2 + 16)

@@ -1,12 +1,12 @@
 // A product of some hundred rows, for sm_90: kernels/reference/norm.py has the plain reference.
 //
-// Such a product has too few tiles for a GPU if they are as large as those of large products, and reads too
-// much from L2 if they are smaller. So the blocks of a cluster share what they read: DOWN blocks, one below
-// the other, bring a part of their weights each and give it to all (multicast), ACROSS blocks beside each
-// other do so with their activations, and SPLIT blocks take a part of the inner dimension each, whose sums
-// meet in shared memory and are added up in the parts' order: the same inputs give the same bits. One warp
-// asks for tiles of 64 columns, of weights as many as there is room for before the launch waits for the one
-// before it; a group of four warps multiplies (wgmma, float32 sums) for each 64 rows.
+// Large tiles would be too few for the GPU, and small ones read too much from L2. So the blocks of a cluster
+// share their loads by TMA multicast: DOWN blocks, one below the other, each load a part of their common
+// weights, and ACROSS blocks side by side each load a part of their common activations. SPLIT blocks take a
+// part of the inner dimension each (split-K), exchange sums through shared memory and add them in a fixed
+// order, so that the same inputs give the same bits. One warp loads tiles of 64 columns; it fills the ring
+// with weights before the launch waits for the previous one. A group of four warps multiplies (wgmma, float32
+// sums) for each 64 rows.
 //
 // Macros: FINISH (PLAIN, GELU or ADD), ROWS (a multiple of 64) and COLUMNS of a tile, STAGES of tiles in
 // flight, DOWN, ACROSS, SPLIT.
@@ -23,8 +23,8 @@ constexpr u32 A_BYTES = ROWS * CHUNK * 2, W_BYTES = COLUMNS * CHUNK * 2, STAGE_B
 constexpr u32 RING_BYTES = STAGES * STAGE_BYTES;
 constexpr int OWN = COLUMNS / SPLIT, EIGHTS = OWN / 8;  // columns that a block stores
 constexpr int PANEL = OWN % 64 == 0 ? 64 : OWN % 32 == 0 ? 32 : 16;
-// A group's activations lie in 8 KB of each stage, which are its own again when it has multiplied: for sums
-// of 8 columns (UNIT) that other parts need, then for panels of results.
+// A group's activations occupy 8 KB of each stage. After its products the group reuses them: first for
+// partial sums of 8 columns (UNIT) that other splits need, then for panels of results.
 constexpr u32 SLOT = 64 * CHUNK * 2, UNIT = 64 * 8 * 4;
 constexpr int GIVEN = (SPLIT - 1) * EIGHTS, FIRST_RESULT = (GIVEN * UNIT + SLOT - 1) / SLOT;
 constexpr u32 GOT_BYTES = (SPLIT - 1) * GROUPS * EIGHTS * UNIT;
@@ -34,13 +34,13 @@ static_assert(OWN % 16 == 0 && FIRST_RESULT + (OWN + 63) / 64 <= STAGES, "result
 struct Arguments {
     const u16 *bias;  // [columns], or null
     const u16 *out;   // [rows, columns], of ADD: what is added to
-    int rows, columns, chunks, down;  // down: clusters below each other
+    int rows, columns, chunks, down;  // down: clusters one below the other
 };
 
 __device__ __forceinline__ void group_meets(int group) {
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
-// To each block of the cluster whose bit is set, at the same place of its memory.
+// Load to the same address of each block of the cluster whose bit is set.
 __device__ __forceinline__ void give_tile(u32 to, const TensorMap &map, int x, int y, u32 barrier,
                                           u16 blocks) {
     asm volatile(
@@ -49,8 +49,8 @@ __device__ __forceinline__ void give_tile(u32 to, const TensorMap &map, int x, i
         "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(blocks)
         : "memory");
 }
-// What was read there may be written again. Nothing was stored, and a release to the whole cluster would wait
-// for memory, a microsecond each time.
+// Signal that a buffer was read and may be overwritten. Nothing was stored, so this is no release: one at
+// cluster scope would wait for memory, about a microsecond each time.
 __device__ __forceinline__ void arrive_at(u32 barrier, int rank) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at_rank(barrier, rank)) : "memory");
 }
@@ -59,17 +59,17 @@ __device__ __forceinline__ void store_tile(const TensorMap &map, int x, int y, u
                  "r"(x), "r"(y), "r"(from)
                  : "memory");
 }
-__device__ __forceinline__ void await_stored() {  // read from here, that is
+__device__ __forceinline__ void await_stored() {  // wait until the source was read
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-// Two times two 8 x 8 tiles, of which a thread gives the address of one row.
+// Store four 8 x 8 matrices; each thread gives the address of one row.
 __device__ __forceinline__ void store_matrices(u32 to, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
                  "r"(c), "r"(d)
                  : "memory");
 }
 
-struct Place {  // of a block: in its cluster, and of its tile
+struct Place {  // position of a block: in its cluster, and of its tile
     int part, down, across, first_rank, first_row, first_column, first_chunk, chunks;
     __device__ __forceinline__ Place(const Arguments &a) {
         int rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER;
@@ -85,7 +85,7 @@ struct Ring {
     u32 tiles, brought, freed;
     __device__ __forceinline__ u32 activations(int stage) const { return tiles + stage * STAGE_BYTES; }
     __device__ __forceinline__ u32 weights(int stage) const { return activations(stage) + A_BYTES; }
-    // A part of a tile, to all that share it.
+    // Load a part of a tile, for all blocks that share it.
     __device__ __forceinline__ void bring_weights(const TensorMap &map, const Place &p, int chunk) const {
         constexpr int HEIGHT = COLUMNS / DOWN;
         int stage = chunk % STAGES, x = (p.first_chunk + chunk) * CHUNK, y = p.first_column + p.down * HEIGHT;
@@ -102,7 +102,7 @@ struct Ring {
         if (ACROSS == 1) return load_tile(to, map, x, y, barrier);
         give_tile(to, map, x, y, barrier, ((1u << ACROSS) - 1) << (p.first_rank + p.down * ACROSS));
     }
-    // A warp has read a tile: told to all that bring some of it.
+    // A warp has read a tile: signal it to all blocks that load a part of it.
     __device__ __forceinline__ void release(const Place &p, int stage) const {
         int lane = threadIdx.x % 32, other = lane - ACROSS, rank = p.down * ACROSS + lane;
         if (lane >= ACROSS) rank = (other + (other >= p.down)) * ACROSS + p.across;
@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
     if (CLUSTER > 1) cluster_arrive();
 
     if (threadIdx.x >= MULTIPLIERS) {
-        if (CLUSTER > 1) cluster_wait();  // all barriers are there
+        if (CLUSTER > 1) cluster_wait();  // all blocks have initialised their barriers
         if (threadIdx.x == MULTIPLIERS) {
             if (DOWN > 1) early_weights();
             after_previous();
@@ -195,19 +195,19 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
 #pragma unroll
         for (int k = 0; k < 4; ++k) multiply(c, left + 2 * k, right + 2 * k);
         commit_products();
-        wait_for_products<1>();  // those of the chunk before
+        wait_for_products<1>();  // products of the chunk before are done
         if (chunk && chunk - 1 + STAGES < p.chunks) ring.release(p, (chunk - 1) % STAGES);
     }
     wait_for_products<0>();
     settle(c);
 
-    group_meets(group);  // all of it has read its activations
+    group_meets(group);  // the whole group has read its activations
     float v[SUMS / SPLIT];
     u32 slots = ring.activations(0) + group * SLOT;
 #if SPLIT > 1
 #pragma unroll
     for (int part = 0; part < SPLIT; ++part) {
-        int other = part - (part > p.part);  // among those that are not its own
+        int other = part - (part > p.part);  // index among the other splits
 #pragma unroll
         for (int i = 0; i < EIGHTS; ++i) {
             const float *sums = c + (part * EIGHTS + i) * 4;
@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
     for (int i = 0; i < SUMS; ++i) v[i] = c[i];
 #endif
 
-    int within = threadIdx.x / 32 % 4 * 16 + lane % 16;  // row of a panel whose address the thread gives
+    int within = threadIdx.x / 32 % 4 * 16 + lane % 16;  // row of a panel whose address this thread gives
     int turn = PANEL == 64 ? within % 8 : PANEL == 32 ? within / 2 % 4 : within / 4 % 2;
 #pragma unroll
     for (int j = 0; j < OWN / 16; ++j) {
@@ -285,5 +285,5 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
         await_stored();
     }
     __syncwarp();
-    if (SPLIT > 1) cluster_wait();  // all have what was sent from here
+    if (SPLIT > 1) cluster_wait();  // wait until the other blocks have received this block's sums
 }

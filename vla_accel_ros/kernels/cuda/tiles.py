@@ -1,9 +1,9 @@
-"""Launches of tiles.cu: the products of the image encoder, for some hundred rows, on sm_90.
+"""Launch tiles.cu: the products of the image encoder, for some hundred rows, on sm_90.
 
-Each has the signature of its reference in kernels/reference/norm.py. `takes` says whether a product is of the
-kind that these are for: bfloat16, columns and inner dimension in eights, and a tile that fits into a block's
-shared memory; any number of rows, columns and inner dimension. Weights and biases must have been written
-before the chain of launches began, because they are read early.
+Same signatures as the references in kernels/reference/norm.py. `takes` checks the arguments: bfloat16,
+columns and inner dimension multiples of 8, and a tile that fits into a block's shared memory; rows may be any
+number. Weights and biases are read early (PDL), so they must have been written before the chain of launches
+began.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ CHUNK, GROUP = 64, 64
 COLUMNS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256)
 UNIT_BYTES, SLOT_BYTES = GROUP * 8 * 4, GROUP * CHUNK * 2
 MOST_ROWS = 256
-"""Of a tile."""
+"""Most rows of a tile."""
 LEAST_BYTES = 116 << 10
-"""What a block takes at least: with two on a processor, blocks of later launches come to lie unevenly."""
+"""Least shared memory of a block: with two blocks on one SM, the blocks of later launches would be spread
+unevenly."""
 
 
 class Arguments(ctypes.Structure):
-    """As in tiles.cu."""
+    """The struct Arguments of tiles.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("bias", "out")),
@@ -38,7 +39,7 @@ class Arguments(ctypes.Structure):
 
 
 def takes(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, config: Config) -> bool:
-    """Whether the product of a [M, K] and weight [N, K] can be computed so."""
+    """Return whether the kernel supports the product of a [M, K] and weight [N, K]."""
     columns, inner = weight.shape
     return (
         compiling.launchable(a)
@@ -54,7 +55,7 @@ def takes(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, conf
 
 
 def pays(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, config: Config) -> bool:
-    """Whether it takes the product, and all of its blocks find a processor at once: others would wait."""
+    """Return whether the kernel supports the product and all of its blocks run at once, in one wave."""
     return (
         takes(a, weight, bias, out, config=config)
         and blocks(len(a), len(weight), config)
@@ -63,12 +64,12 @@ def pays(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, confi
 
 
 def blocks(rows: int, columns: int, config: Config) -> int:
-    """Of a launch: whole clusters."""
+    """Return the blocks of a launch: whole clusters."""
     return _down(rows, config) * _across(columns, config) * _cluster(config)
 
 
 def fits(config: Config) -> bool:
-    """Whether tiles.cu can be compiled so, for a block of sm_90."""
+    """Return whether tiles.cu can be compiled with this config for sm_90."""
     own = config.block_n // config.split
     slots = _parts((config.split - 1) * own // 8 * UNIT_BYTES, SLOT_BYTES) + _parts(own, CHUNK)
     return (
@@ -100,7 +101,7 @@ def gelu_product(
 def add_product(
     a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, *, config: Config, pdl: bool = False
 ) -> tuple[None, None]:
-    """See kernels.reference.norm.add_product: nothing is left to be added."""
+    """See kernels.reference.norm.add_product; nothing is left to add."""
     _launch("add_product", a, weight, bias, x, config, pdl)
     return None, None
 
@@ -128,7 +129,7 @@ def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, config: C
 
 
 def macros(kernel: str, config: Config) -> dict[str, int]:
-    """What tiles.cu is compiled with."""
+    """Return the macros of tiles.cu."""
     return {
         "FINISH": FINISHES[kernel], "ROWS": config.block_m, "COLUMNS": config.block_n,
         "STAGES": config.stages, "DOWN": config.down, "ACROSS": config.across, "SPLIT": config.split,
@@ -136,7 +137,7 @@ def macros(kernel: str, config: Config) -> dict[str, int]:
 
 
 def shared_bytes(config: Config) -> int:
-    """Of a block: a ring of tiles, sums of other parts, barriers and biases."""
+    """Return the shared memory of a block: tile ring, sums of other splits, barriers and biases."""
     groups, own = config.block_m // GROUP, config.block_n // config.split
     ring = config.stages * (config.block_m + config.block_n) * CHUNK * 2
     got = (config.split - 1) * groups * own // 8 * UNIT_BYTES
@@ -144,7 +145,8 @@ def shared_bytes(config: Config) -> int:
 
 
 def _panel(config: Config) -> int:
-    """Columns that are stored at once: a power of two of which a block stores whole ones."""
+    """Return the columns of a stored panel: the largest power of two, up to 64, that divides a block's
+    columns."""
     own = config.block_n // config.split
     return min(CHUNK, own & -own)
 
@@ -154,12 +156,12 @@ def _cluster(config: Config) -> int:
 
 
 def _down(rows: int, config: Config) -> int:
-    """Clusters below each other."""
+    """Return the clusters one below the other."""
     return _parts(_parts(rows, config.block_m), config.down)
 
 
 def _across(columns: int, config: Config) -> int:
-    """Clusters beside each other."""
+    """Return the clusters side by side."""
     return _parts(_parts(columns, config.block_n), config.across)
 
 

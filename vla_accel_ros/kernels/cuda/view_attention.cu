@@ -1,8 +1,8 @@
-// Attention of a view's tokens over each other, for sm_90: kernels/reference/attention.py has the plain reference.
+// Attention among a view's tokens, for sm_90: kernels/reference/attention.py has the plain reference.
 //
-// A block makes 64 rows of one head of one view, from all keys at once: nothing has to be put together
-// afterwards. The head's first 64 columns are swizzled panels; its last 8 are panels of their own, whose rows
-// of 16 bytes lie as the matrix units want them without a swizzle.
+// A block computes 64 rows of one head of one view over all keys, so nothing needs to be combined. The head's
+// first 64 columns are swizzled panels; its last 8 are separate panels with rows of 16 bytes, in wgmma's
+// layout without swizzle.
 
 #include "hopper.cuh"
 
@@ -16,7 +16,7 @@ struct Arguments {
     int heads;
 };
 
-// Of [rows, slots, HEAD]: one slot's columns from x on.
+// Load from [rows, slots, HEAD]: one slot's columns from x on.
 __device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, int slot, int row,
                                           u32 barrier) {
     asm volatile(
@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_tile(u32 to, const TensorMap &map, int x, i
         "l"(&map), "r"(x), "r"(slot), "r"(row), "r"(barrier)
         : "memory");
 }
-// A tile of rows of 16 bytes; apart: bytes to the next 8 columns.
+// A wgmma operand with rows of 16 bytes. apart: bytes to the next 8 columns.
 __device__ __forceinline__ u64 narrow_at(u32 address, u32 apart) {
     return u64((address & 0x3ffff) >> 4) | u64(apart >> 4) << 16 | u64(128 >> 4) << 32;
 }
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(160, 2)
         ask_for(q_map), ask_for(k_map), ask_for(q_rest_map), ask_for(k_rest_map);
         let_next_begin();
     }
-    // Beyond a head's last column queries are zero, so keys may be anything.
+    // Queries are zero beyond the head's last column, so the keys there may be anything finite.
     if (threadIdx.x < Q_REST / 16)
         *reinterpret_cast<uint4 *>(memory + (queries_rest - keys) + Q_REST + threadIdx.x * 16) =
             make_uint4(0, 0, 0, 0);

@@ -1,8 +1,7 @@
-"""Launches of view_attention.cu: attention within the views of the image encoder, on sm_90.
+"""Launch view_attention.cu: attention within the views of the image encoder, on sm_90.
 
-It has the signature of its reference in kernels/reference/attention.py. `takes` says whether attention is of
-the kind that it is for: bfloat16, 256 tokens a view and heads of 72, as SigLIP's for images of 224 x 224
-pixels.
+Same signature as the reference in kernels/reference/attention.py. `takes` checks the arguments: bfloat16, 256
+tokens a view and heads of 72, as in SigLIP for images of 224 x 224 pixels.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ BLOCK_BYTES = 2 * KEYS * HEAD * 2 + ROWS * (HEAD + REST) * 2 + 16
 
 
 class Arguments(ctypes.Structure):
-    """As in view_attention.cu."""
+    """The struct Arguments of view_attention.cu."""
 
     _fields_ = (("out", ctypes.c_void_p), ("scale", ctypes.c_float), ("heads", ctypes.c_int))
 
 
 def takes(qkv: Tensor, heads: int, views: int) -> bool:
-    """Whether the kernel can compute attention of these arguments."""
+    """Return whether the kernel supports these arguments."""
     return (
         compiling.launchable(qkv)
         and qkv.dtype == torch.bfloat16

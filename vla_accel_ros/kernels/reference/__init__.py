@@ -1,1 +1,1 @@
-"""The kernels in plain torch: what each computes, and what runs where there is no kernel for it."""
+"""The kernels in plain torch: they define what each kernel computes, and run where there is no kernel."""

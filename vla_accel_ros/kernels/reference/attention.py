@@ -1,8 +1,9 @@
-"""Attention over keys that lie in two places, in plain torch: the reference of triton/attention.py.
+"""Attention over keys in two places, in plain torch: the reference of triton/attention.py.
 
-A prefix lies in a slot of the pool, what continues it in a small buffer beside; neither is copied to the
-other. Lengths and slots are tensors on the device, so that one captured graph serves every frame. A GPU has
-more processors than a few dozen tokens have rows, so it cuts the keys into parts; that is its own affair.
+A prefix is in a slot of the pool, its continuation in a small buffer beside it; neither is copied. Lengths
+and slots are tensors on the device, so that one captured graph serves every frame. GPU kernels split the
+keys, because a few dozen tokens have fewer rows than the GPU has SMs; results do not depend on it beyond
+rounding.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def attend(
 ) -> None:
     """Grouped-query attention of q over k, v and the tail.
 
-    q [B, T, heads, D]; k, v [slots, kv_heads, tokens, D], of which sequence b reads the first lengths[b] at
-    slots[b]; k_tail, v_tail [B, kv_heads, tokens, D], of which it reads the first tails[b]; slots, lengths,
-    tails int32 [B]; alone: so many leading tokens of q see, of the tail, only as many leading keys (the state
-    token of pi0). out [B, T, heads * D] is written; a query that sees no key leaves zeros.
+    q [B, T, heads, D]. k, v [slots, kv_heads, tokens, D]: sequence b reads the first lengths[b] tokens of
+    slots[b]. k_tail, v_tail [B, kv_heads, tokens, D]: it reads the first tails[b]. slots, lengths, tails
+    int32 [B]. alone: the first `alone` tokens of q see only the first `alone` keys of the tail (the state
+    token of pi0). out [B, T, heads * D] is written; a query that sees no key gives zeros.
     """
     batch, tokens, heads, width = q.shape
     groups = heads // k.shape[1]
@@ -51,9 +52,9 @@ def attend(
 
 
 def attend_views(qkv: Tensor, heads: int, views: int) -> Tensor:
-    """Attention within each of so many views of the image encoder.
+    """Attention within each view of the image encoder.
 
-    qkv [views * tokens, 3 * W], queries first -> [views * tokens, W], memory of its own.
+    qkv [views * tokens, 3 * W], queries first -> new tensor [views * tokens, W].
     """
     parts = qkv.unflatten(0, (views, -1)).unflatten(2, (3, heads, -1))
     q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
@@ -73,11 +74,11 @@ def attend_rotary(
     out: Tensor,
     alone: int = 0,
 ) -> None:
-    """As attend, of queries and a tail that a product just made.
+    """As attend, for queries and a tail that a product just computed.
 
-    y [B, T, (heads + 2 kv_heads) * D]: queries, keys and values, to be rotated at lengths[b] and on; cos, sin
-    float32 [positions, D / 2]. q [B, T, heads, D] and k_tail [B, kv_heads, T, D] are places for rotated
-    queries and keys, of which nothing may be wanted after. The tail is all T tokens.
+    y [B, T, (heads + 2 kv_heads) * D]: queries, keys and values, to be rotated from position lengths[b] on.
+    cos, sin float32 [positions, D / 2]. q [B, T, heads, D] and k_tail [B, kv_heads, T, D] are scratch memory
+    for rotated queries and keys. The tail is all T tokens.
     """
     batch, tokens, _ = y.shape
     v_tail = torch.empty_like(k_tail)

@@ -1,7 +1,7 @@
-"""Both ends of a flow step, in plain torch: the reference of triton/flow.py.
+"""The first and the last operation of a flow step, in plain torch: the reference of triton/flow.py.
 
-The state of the flow is float32 and stays it, because the last updates are small against it; -dt and the
-final norm are in the matrices (models/pi/folding.py), so a step ends with an addition.
+The flow's state stays float32, because the last updates are small against it. -dt and the final norm are
+folded into the matrices (models/pi/folding.py), so a step ends with an addition.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from vla_accel_ros.kernels.reference.linear import NORM_EPS, Norm
 
 
 class Guide(NamedTuple):
-    """What actions are pulled to while they are sampled (models/flow/rtc.py), on the device.
+    """The guidance of actions while they are sampled (models/flow/rtc.py), on the device.
 
-    target float32 [B, H, A]; weights float32 [B, H]: 0 = free; gains float32 [B, S]: strength of the
-    correction in each step, times -dt; reach float32 [S]: flow time / -dt, so that x + reach * update is the
-    clean chunk; committed int32 [B]: so many leading actions do not move.
+    target float32 [B, H, A]. weights float32 [B, H]: 0 = free. gains float32 [B, S]: strength of the
+    correction in each step, times -dt. reach float32 [S]: flow time / -dt, so that x + reach * update is the
+    clean chunk. committed int32 [B]: how many leading actions do not move.
     """
 
     target: Tensor
@@ -31,11 +31,11 @@ class Guide(NamedTuple):
 
 
 class History(NamedTuple):
-    """What a solver of several steps adds (models/flow/solver.py): more * update - carry * before, with the
-    update as the network alone makes it.
+    """The state of a multi-step solver (models/flow/solver.py), which adds more * update - carry * before,
+    with the network's own update.
 
-    before float32 [B, H, A]: that of the step before, in place; rates float32 [S, 2]: more and carry in each
-    step; where carry is 0 before is of no account.
+    before float32 [B, H, A]: the update of the step before, in place. rates float32 [S, 2]: more and carry of
+    each step; where carry is 0, before is ignored.
     """
 
     before: Tensor
@@ -43,8 +43,8 @@ class History(NamedTuple):
 
 
 class Magnitudes(NamedTuple):
-    """How far each step moved each action: values float32 [B, S, H], the RMS of its first numbers, of as many
-    as dims int32 [B] says for its chunk."""
+    """Size of each step's update of each action. values float32 [B, S, H]: RMS over an action's first dims[b]
+    numbers; dims int32 [B]."""
 
     values: Tensor
     dims: Tensor
@@ -60,12 +60,12 @@ def embed_actions(
     state: Tensor | None = None,
     norm: Norm | None = None,
 ) -> None:
-    """The tokens of noisy actions, at one flow time.
+    """Compute the tokens of noisy actions.
 
     x float32 [B, H, A]; in_weight float32 [W, A]; in_bias float32 [1, B or B * H, W], the last with a flow
-    time for each action; out [B, H, W], or for pi0 [B, 1 + H, W] whose first token is state [B, W]; with
-    mlp_weight [W, W] and mlp_bias float32 [W] an action goes through SiLU and them too; norm: of out, filled,
-    its scale of as many rows.
+    time for each action; out [B, H, W], or for pi0 [B, 1 + H, W] whose first token is state [B, W]. With
+    mlp_weight [W, W] and mlp_bias float32 [W], an action goes through SiLU and that layer too. norm: of out,
+    filled; its scale has as many rows as in_bias.
     """
     each = in_bias.view(*x.shape[:2], -1) if len(in_bias) > len(x) else in_bias[:, None]
     tokens = F.linear(x, in_weight) + each
@@ -93,10 +93,10 @@ def read_out(
 ) -> None:
     """One step: update = normed hidden @ weight.T + bias of the last H tokens, x += update.
 
-    hidden [B, T, W]; weight float32 [A, W]; bias float32 [1 or B, A]; x float32 [B, H, A], in place;
-    update float32 [B, H, A], written; scale float32 [1 or B, W]; step int32 [B]: which of its steps each
-    chunk takes; magnitudes: written for that step; guide: an action of weight 0 is to the bit what it is
-    without one; history: None is a step of Euler. All three need `step`.
+    hidden [B, T, W]; weight float32 [A, W]; bias float32 [1 or B, A]; x float32 [B, H, A], in place; update
+    float32 [B, H, A], written; scale float32 [1 or B, W]. step int32 [B]: the present step of each chunk.
+    magnitudes: written for that step. guide: does not change the bits of actions with weight 0. history: None
+    is a step of Euler. The last three need `step`.
     """
     rows = hidden[:, -x.shape[1] :].float()
     factor = torch.rsqrt(rows.square().mean(-1, keepdim=True) + NORM_EPS)

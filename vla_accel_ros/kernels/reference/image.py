@@ -1,11 +1,10 @@
-"""From cameras' pixels to the encoder's patches in one pass, in plain torch: the reference of
-triton/image.py.
+"""From camera images to the encoder's patches in one pass, in plain torch: the reference of triton/image.py.
 
-What a family does to images comes as data (models.processing.pixels): taps along either axis, whether sums
-are rounded to bytes, and what becomes of a level. Rounded sums are integers, which add up alike in any order,
-so the pixels are the family's own to the bit wherever they are computed; sums in floating point are of two
-terms, in one order. Where the images lie and how large they are is data, too: a table of addresses that a
-captured graph reads, so that another camera is another table and not another graph.
+A family's image processing is data (models.processing.pixels): taps along both axes, rounding, and the
+mapping of levels. Rounded sums are integers, whose order does not matter, so pixels equal the family's own
+bit for bit on any device; floating-point sums have two terms in a fixed order. Addresses and sizes of the
+images are data too: a captured graph reads them from a table, so another camera needs another table, not
+another graph.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class View(NamedTuple):
 
 
 class Views:
-    """What `patches` reads, at fixed addresses: `count` images that become squares of `size` by a rule.
+    """The inputs of `patches`, at fixed addresses: `count` images that become squares of `size` by a rule.
 
-    table int64 [count, FIELDS]; levels float32 [C, 256]. Not for several threads at once.
+    table int64 [count, FIELDS]; levels float32 [C, 256]. Not thread-safe.
     """
 
     def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:
@@ -44,13 +43,14 @@ class Views:
         self.now: tuple[View, ...] = ()
 
     def view(self, pixels: Tensor) -> View:
-        """An image with the axes of its size. Made ahead: the axes are computed on the host."""
+        """Return an image with the axes for its size. Slow, so done ahead: the axes are computed on
+        the host."""
         axes = self.rule.axes(pixels.shape[0], pixels.shape[1], self.size)
         rows, columns = (Axis(a.first.to(pixels.device), a.weight.to(pixels.device)) for a in axes)
         return View(pixels, rows, columns)
 
     def point(self, views: Sequence[View]) -> None:
-        """What is read from now on, in the current stream's order; one for each image."""
+        """Select the images that the following work of the current stream reads, one for each entry."""
         self.now = tuple(views)
         told = [
             [v.pixels.data_ptr(), *v.pixels.shape[:2], *_told(v.rows), *_told(v.columns)] for v in self.now
@@ -64,10 +64,10 @@ def _told(axis: Axis) -> tuple[int, int, int]:
 
 
 def patches(views: Views, patch: int, out: Tensor) -> None:
-    """The patches of all images.
+    """Compute the patches of all images.
 
     out float32 [count, (size / patch)^2, C * patch * patch] is written: patches by rows, channels first
-    within a patch. With patch = size that is the picture, channels first.
+    within a patch. With patch = size that is the image, channels first.
     """
     side, channels = views.size // patch, len(views.levels)
     for (pixels, rows, columns), place in zip(views.now, out, strict=True):
@@ -84,7 +84,7 @@ def patches(views: Views, patch: int, out: Tensor) -> None:
 
 
 def _rounded(pixels: Tensor, axis: Axis) -> Tensor:
-    """Along the first dimension: uint8 [N, M, 3] -> uint8 [S, M, 3]."""
+    """Resize the first dimension with integer sums: uint8 [N, M, 3] -> uint8 [S, M, 3]."""
     pixels, shape = pixels.contiguous(), (len(axis.first), *pixels.shape[1:])
     total = torch.full(shape, 1 << (FRACTION_BITS - 1), dtype=torch.int32, device=pixels.device)
     for tap, weight in enumerate(axis.weight):
@@ -93,7 +93,7 @@ def _rounded(pixels: Tensor, axis: Axis) -> Tensor:
 
 
 def _summed(pixels: Tensor, axis: Axis) -> Tensor:
-    """Along the first dimension: float32 [N, M, 3] -> float32 [S, M, 3]."""
+    """Resize the first dimension in floating point: float32 [N, M, 3] -> float32 [S, M, 3]."""
     pixels, shape = pixels.contiguous(), (len(axis.first), *pixels.shape[1:])
     total = torch.zeros(shape, device=pixels.device)
     for tap, weight in enumerate(axis.weight):

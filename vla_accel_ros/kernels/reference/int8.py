@@ -1,11 +1,11 @@
-"""Products of int8 activations with int8 weights, and the passes that make their rows: the reference of
+"""Products of int8 activations and weights, and the passes that make their rows: the reference of
 triton/int8.py.
 
 Activations are rounded by rows (tokens), each with its own scale, in the pass that makes them: the norm
-before a product, or a pass of its own after attention and activations. Sums of products are whole numbers, so
-their order does not matter: kernel and reference differ by the rounding of what comes after them alone. Every
-pass and product here also takes what is exact (`Tensor` for `Rows`, a weight that is not quantised), for
-layers that lose too much in 8 bits; and rows and weights in fp8, whose sums are float32.
+before a product, or a separate pass after attention and activations. Integer sums do not depend on order, so
+kernel and reference differ only by the rounding of what follows. Every pass and product also takes exact
+operands (`Tensor` for `Rows`, an unquantised weight), for layers that lose too much in 8 bits; and rows and
+weights in fp8, with float32 sums.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.models.layers.quantized import E4M3_MAX, INT8_MAX, Quantized, Weight, rows_in_int8
 
 Activations = Rows | Tensor
-"""[M, K]: int8 or fp8 values with a scale for each row, or exact."""
+"""[M, K]: int8 or fp8 values with a scale for each row, or an exact tensor."""
 
 EXACT_SUMS = 1 << 24
 """Up to here float32 holds every whole number."""
 
 
 def place_rows(rows: int, width: int, device: torch.device, dtype: torch.dtype = torch.int8) -> Rows:
-    """Memory for rows of int8 or float8_e4m3fn."""
+    """Allocate rows of int8 or float8_e4m3fn."""
     values = torch.zeros(rows, width, device=device, dtype=dtype)
     return Rows(values, torch.ones(rows, 1, device=device))
 
@@ -37,13 +37,13 @@ def quantize(x: Tensor, by: Tensor | None, out: Rows) -> None:
 
 
 def rms_norm(x: Tensor, factor: Tensor, out: Activations, eps: float = NORM_EPS) -> None:
-    """out = x / rms(x) * factor. x [M, W]; factor float32 [W], what smooths out with it."""
+    """out = x / rms(x) * factor. x [M, W]; factor float32 [W], smoothing included."""
     wide = x.float()
     _leave(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * factor, out)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, out: Activations) -> None:
-    """out = layer norm of x [M, W]. weight, bias float32 [W], what smooths out with them."""
+    """out = layer norm of x [M, W]. weight, bias float32 [W], smoothing included."""
     _leave(F.layer_norm(x.float(), (x.shape[1],), weight, bias, NORM_EPS), out)
 
 
@@ -60,7 +60,7 @@ def add_norm(
     """x += gate * y in place, out = (x / rms(x) * (1 + scale) + shift) * by.
 
     x, y [B, T, W]; y None = nothing is added; by float32 [W], None = 1; out [B * T, W], None = no norm; gate,
-    scale, shift float32 [S, W], of which sequence b takes row at[b], None = 1, 0 and 0; at int32 [B].
+    scale, shift float32 [S, W], where sequence b uses row at[b], None = 1, 0 and 0; at int32 [B].
     """
     here = at.long()
     if y is not None:
@@ -79,9 +79,9 @@ def add_norm(
 def multiply(
     a: Activations, weight: Weight, out: Tensor, bias: Tensor | None = None, finish: str = "none"
 ) -> None:
-    """out = a @ weight.T + bias; finish "add": out += it; "gelu": out = gelu of it, by its tanh form.
+    """out = a @ weight.T + bias. finish "add": out += that; "gelu": out = gelu of that, in its tanh form.
 
-    weight [N, K], in 8 bits if a is; bias [N] of any float dtype; out [M, N].
+    weight [N, K], in 8 bits if `a` is; bias [N] of any float dtype; out [M, N].
     """
     made = _product(a, weight)
     if bias is not None:
@@ -94,7 +94,7 @@ def multiply(
 
 
 def gated(a: Activations, weight: Weight, out: Tensor, activation: str = "gelu") -> None:
-    """out = activation(gate) * up of a @ weight.T; gelu is its tanh form.
+    """out = activation(gate) * up, with gate and up from a @ weight.T; gelu is its tanh form.
 
     weight [2 N, K], the gate's rows first; out [M, N].
     """
@@ -103,7 +103,7 @@ def gated(a: Activations, weight: Weight, out: Tensor, activation: str = "gelu")
 
 
 def _leave(wide: Tensor, out: Activations) -> None:
-    """Fill it with rows float32 [M, K]."""
+    """Fill `out` with rows float32 [M, K]."""
     if isinstance(out, Tensor):
         out.view(wide.shape).copy_(wide)
         return
@@ -117,8 +117,8 @@ def _leave(wide: Tensor, out: Activations) -> None:
 
 
 def _product(a: Activations, weight: Weight) -> Tensor:
-    """float32 [M, N]; of int8 the whole sums, which float32 or float64 hold exactly, and then the scales. Of
-    fp8, float32 sums."""
+    """Return float32 [M, N]. int8: exact integer sums (in float32 or float64), then the scales. fp8: float32
+    sums."""
     if isinstance(a, Tensor):
         assert isinstance(weight, Tensor), "exact activations are of exact weights"
         return F.linear(a, weight).float()

@@ -1,11 +1,11 @@
-"""The products of a decoder layer with what stands around them, in plain torch: the reference of
+"""The products of a decoder layer with prologue and epilogue, in plain torch: the reference of
 triton/linear.py and triton/project.py.
 
-Each writes into memory it is given and allocates nothing that outlives it. A norm is the row factor
-1 / rms(x) applied after the product, with a scale on the columns before and `bias` added after it
-(models/pi/folding.py). Whoever makes the rows leaves what the norm after it needs of them (`Norm`), so that
-the product itself only multiplies. Tables have one row for all, or one for each sequence of the batch.
-Weights may be quantised ones (models/layers/quantized.py), which are widened as they are multiplied.
+Each writes into given memory and keeps no allocation. A norm is the row factor 1 / rms(x) applied after the
+product, with a scale on the columns before and `bias` added after it (models/pi/folding.py). The kernel that
+makes the rows also computes what the following norm needs (`Norm`), so that the product itself only
+multiplies. Tables have one row for all sequences, or one for each. Weights may be quantised
+(models/layers/quantized.py); they are dequantised while they are multiplied.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from vla_accel_ros.models.layers.quantized import Weight, product
 
 NORM_EPS = 1e-6
 GROUP = 16
-"""Columns of a row whose squares are added up together."""
+"""Columns of a row that share one partial sum of squares."""
 TILE = 128
-"""Rows of squares are a multiple of this, so that whole tiles may be read."""
+"""Rows of squares are padded to a multiple of this, so that whole tiles can be read."""
 
 
 class Norm(NamedTuple):
-    """What a norm of rows x [B, T, W] needs, left by who makes them.
+    """What a norm of rows x [B, T, W] needs, computed by the kernel that makes x.
 
-    squares float32 [ceil(W / GROUP), rows], rows at least B * T: they add up to a row's sum of squares.
-    scale float32 [1 or B, W] and scaled [B, T, W] = x * (1 + scale), which the product is made of, where the
-    norm is modulated; else None, and the product is made of x itself.
+    squares float32 [ceil(W / GROUP), rows], rows at least B * T: partial sums of a row's squares. scale
+    float32 [1 or B, W] and scaled [B, T, W] = x * (1 + scale), the input of the product, if the norm is
+    modulated; else None, and x itself is the input.
     """
 
     squares: Tensor
@@ -39,7 +39,7 @@ class Norm(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, scaled: bool) -> Norm:
-        """Memory for the norm of rows x, without a scale yet; scaled: whether there will be one."""
+        """Allocate the norm of rows x, without a scale yet. scaled: whether there will be one."""
         batch, tokens, width = x.shape
         rows = -(-batch * tokens // TILE) * TILE
         squares = torch.zeros(-(-width // GROUP), rows, device=x.device)
@@ -68,12 +68,12 @@ def rotary_qkv(
     norm: Norm,
     bias: Tensor | None = None,
 ) -> None:
-    """Queries, keys and values of x, normed and rotated, where they belong.
+    """Project normed x to queries, keys and values, rotate them, and write them to their places.
 
-    x [B, T, W]; weight [(heads + 2 kv_heads) * D, W]; cos, sin float32 [positions, D / 2];
-    positions int32 [B], of the first token of each sequence; q [B, T, heads, D], written;
-    k, v [slots, kv_heads, tokens, D], written at slots[b], tokens starts[b] onwards; slots, starts int32 [B];
-    norm: of x; bias float32 [1 or B, rows of weight].
+    x [B, T, W]; weight [(heads + 2 kv_heads) * D, W]; cos, sin float32 [positions, D / 2]; positions int32
+    [B], of the first token of each sequence; q [B, T, heads, D], written; k, v [slots, kv_heads, tokens, D],
+    written at slots[b], tokens starts[b] onwards; slots, starts int32 [B]; norm: of x; bias float32 [1 or B,
+    rows of weight].
     """
     y = _normed_product(x, weight, norm, bias)
     place_qkv(y, cos, sin, positions, q, k, v, slots, starts)
@@ -90,7 +90,7 @@ def place_qkv(
     slots: Tensor,
     starts: Tensor,
 ) -> None:
-    """As rotary_qkv, of a product that was made: y [B, T, (heads + 2 kv_heads) * D]."""
+    """As rotary_qkv, for a computed product y [B, T, (heads + 2 kv_heads) * D]."""
     heads, width = q.shape[2], q.shape[3]
     kv_heads, tokens = k.shape[1], y.shape[1]
     y = y.float().unflatten(2, (heads + 2 * kv_heads, width))
@@ -107,14 +107,14 @@ def place_qkv(
 def gated_up(x: Tensor, weight: Weight, out: Tensor, norm: Norm, bias: Tensor | None = None) -> None:
     """out = gelu(gate) * up of normed x.
 
-    x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; norm: of x;
-    bias float32 [1 or B, 2 N].
+    x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; norm: of x; bias float32 [1
+    or B, 2 N].
     """
     glu(_normed_product(x, weight, norm, bias), out)
 
 
 def glu(y: Tensor, out: Tensor) -> None:
-    """As gated_up, of a product that was made: y [B, T, 2 N], the gate first."""
+    """As gated_up, for a computed product y [B, T, 2 N], the gate first."""
     gate, up = y.float().chunk(2, dim=-1)
     out.copy_(F.gelu(gate, approximate="tanh") * up)
 
@@ -133,17 +133,17 @@ def project(
 
 
 def product_in_parts(a: Tensor, weight: Tensor, out: Tensor) -> None:
-    """out[p] = a @ weight.T over part p of the inner dimension, for whoever reads it to add up.
+    """Split-K product: out[p] = a @ weight.T over part p of the inner dimension; the consumer sums the parts.
 
-    a [M, K]; weight [N, K]; out [P, M, N], written; P divides K. On a GPU this is one product of cuBLAS, with
-    more tiles for the processors where columns are few and the inner dimension is long.
+    a [M, K]; weight [N, K]; out [P, M, N], written; P divides K. On a GPU this is one batched cuBLAS product,
+    which has more tiles for the SMs if columns are few and the inner dimension is long.
     """
     left = a.unflatten(1, (len(out), -1)).transpose(0, 1)
     torch.bmm(left, weight.unflatten(1, (len(out), -1)).permute(1, 2, 0), out=out)
 
 
 def _normed_product(x: Tensor, weight: Weight, norm: Norm, bias: Tensor | None) -> Tensor:
-    """float32 [B, T, N]"""
+    """Return float32 [B, T, N]."""
     squares = norm.squares.sum(0)[: x.shape[0] * x.shape[1]].view(*x.shape[:2], 1)
     factor = torch.rsqrt(squares / x.shape[2] + NORM_EPS)
     y = product(x if norm.scaled is None else norm.scaled, weight).float() * factor

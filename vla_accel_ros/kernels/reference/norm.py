@@ -1,7 +1,7 @@
-"""What stands between the large products of encode, prefill and staggered steps, in plain torch: the
+"""The passes between the large products of encode, prefill and staggered steps, in plain torch: the
 references of triton/norm.py.
 
-There the products are cuBLAS, near its limit, and everything between two of them is one pass over the rows.
+cuBLAS computes those products, near its limit, and everything between two of them is one pass over the rows.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def add_norm(
 ) -> None:
     """x += gate * sum of y in place, out = x / rms(x) * (1 + scale) + shift.
 
-    x, out [B, T, W]; y [P, B, T, W]: parts of what is added, None = nothing; out None = no norm; gate, scale,
-    shift float32 [S, W], of which sequence b takes row at[b], None = 1, 0 and 0; at int32 [B].
+    x, out [B, T, W]; y [P, B, T, W]: the split-K parts of what is added, None = nothing; out None = no norm;
+    gate, scale, shift float32 [S, W], where sequence b uses row at[b], None = 1, 0 and 0; at int32 [B].
     """
     here = at.long()
     if y is not None:
@@ -66,7 +66,7 @@ def bias_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
 
 
 def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
-    """out = gelu(x @ weight.T + bias) by its tanh form. x [M, K]; weight [N, K]; bias [N]; out [M, N]."""
+    """out = gelu(x @ weight.T + bias) in its tanh form. x [M, K]; weight [N, K]; bias [N]; out [M, N]."""
     torch.mm(x, weight.t(), out=out)
     bias_gelu(out, bias)
 
@@ -74,14 +74,15 @@ def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
 def add_product(
     a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """x += a @ weight.T + bias in place. Returns what is left for add_layer_norm: y and its bias, or Nones.
+    """x += a @ weight.T + bias in place. Returns what add_layer_norm has still to add: y and its bias, or
+    Nones.
 
-    a [M, K]; weight [N, K]; bias [N]; x [M, N]; y [M, N], memory for what is left.
+    a [M, K]; weight [N, K]; bias [N]; x [M, N]; y [M, N], memory for a product that is not added here.
     """
     x.copy_(x.float() + F.linear(a, weight, bias).float())
     return None, None
 
 
 def bias_gelu(y: Tensor, bias: Tensor) -> None:
-    """y = gelu(y + bias) by its tanh form, in place. y [M, N]; bias [N]."""
+    """y = gelu(y + bias) in its tanh form, in place. y [M, N]; bias [N]."""
     y.copy_(F.gelu(y.float() + bias.float(), approximate="tanh"))

@@ -1,9 +1,9 @@
 """Attention of a packed forward in plain torch: the reference of triton/packed_attention.py.
 
-Rows of several segments lie one after another in one matrix [rows, (heads + 2 kv_heads) * D], as the product
-with the joined weights of queries, keys and values leaves them. Rotary positions are applied in place and the
-keys and values written where they are to stay (FusedRoPEAndWriteKV of ActionFlow); then every row reads its
-segment's past where it lies, and its own segment's rows beside it. Nothing is gathered, padded or shifted.
+The rows of several segments are consecutive in one matrix [rows, (heads + 2 kv_heads) * D], the output of the
+fused QKV product. Rotary positions are applied in place, and keys and values are written to their destination
+(FusedRoPEAndWriteKV of ActionFlow). Then every row reads its segment's past where it lies, and its own
+segment's rows. Nothing is gathered, padded or shifted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vla_accel_ros.kernels.work import Work
 
 
 def rotary_write(qkv: Tensor, cos: Tensor, sin: Tensor, work: Work, layer: int, heads: int) -> None:
-    """Turn queries and keys to their positions, in place, and write keys and values to work's places.
+    """Rotate queries and keys in place, and write keys and values to the places in `work`.
 
     qkv [rows, (heads + 2 kv_heads) * D]; cos, sin float32 [positions, D / 2].
     """
@@ -37,9 +37,10 @@ def rotary_write(qkv: Tensor, cos: Tensor, sin: Tensor, work: Work, layer: int, 
 
 
 def attend(qkv: Tensor, work: Work, layer: int, heads: int, width: int, out: Tensor) -> None:
-    """out [rows, heads * D]: what every row reads of its past and of its segment's own rows.
+    """Attention of every row over its segment's past and the segment's own rows; written to out [rows, heads
+    * D].
 
-    qkv as rotary_write leaves it; width: D.
+    qkv: from rotary_write. width: D.
     """
     rows = qkv.unflatten(1, (-1, width))
     kv_heads = (rows.shape[1] - heads) // 2

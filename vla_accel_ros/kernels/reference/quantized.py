@@ -1,10 +1,10 @@
-"""Products with weights of few bits, and the passes that make rows for them: the reference of
+"""Products with quantised weights, and the passes that make rows for them: the reference of
 triton/quantized.py.
 
-Two ways, by what bounds a product. Where arithmetic does (encode, prefill), activations are fp8 too: whoever
-makes the rows leaves them in fp8 with a scale for each (`Rows`), in the pass it makes anyhow, and the matrix
-units multiply fp8 by fp8. Where reading weights does (denoise, decode), only the weights are small: they are
-widened in the tile that multiplies them, and activations stay as they are.
+The form depends on what bounds a product. If arithmetic does (encode, prefill), activations are fp8 too: the
+pass that makes the rows also quantises them, with a scale for each (`Rows`), and the tensor cores multiply
+fp8 by fp8. If reading weights does (denoise, decode), only the weights are quantised: they are dequantised in
+the tile that multiplies them, and activations stay exact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vla_accel_ros.models.layers.quantized import E4M3_MAX, Quantized, product
 class Rows(NamedTuple):
     """Activations [M, K] = values times scale.
 
-    values float8_e4m3fn [M, K], the largest of each row 448 (any wider dtype holds them unrounded);
+    values float8_e4m3fn [M, K], the largest magnitude of each row 448 (a wider dtype holds them unrounded);
     scale float32 [M, 1].
     """
 
@@ -31,13 +31,14 @@ class Rows(NamedTuple):
 
     @classmethod
     def place(cls, rows: int, width: int, device: torch.device) -> Rows:
-        """Memory for rows."""
+        """Allocate rows."""
         values = torch.zeros(rows, width, device=device, dtype=torch.float8_e4m3fn)
         return cls(values, torch.ones(rows, 1, device=device))
 
     @classmethod
     def within(cls, memory: Tensor) -> Rows:
-        """Memory for as many rows as a contiguous tensor [..., W] of wider numbers has, in its memory."""
+        """Make rows inside the memory of a contiguous tensor [..., W] of a wider dtype, one for each of its
+        rows."""
         width = memory.shape[-1]
         values = memory.view(torch.float8_e4m3fn).flatten()[: memory.numel()].view(-1, width)
         return cls(values, torch.ones(len(values), 1, device=memory.device))
@@ -49,10 +50,10 @@ class Rows(NamedTuple):
 
 
 class Product(NamedTuple):
-    """What a product of fp8 rows is before its scales, which whoever reads it applies.
+    """A product of fp8 rows before its scales, which the consumer applies.
 
-    values [M, N]: a.values @ weight.values.T; rows float32 [M, 1]: the scale of a; columns float32 [N]: that
-    of the weight. One product with a single scale is faster than one with a scale for each row.
+    values [M, N]: a.values @ weight.values.T. rows float32 [M, 1]: scale of a. columns float32 [N]: scale of
+    the weight. A product with a single scale is faster than one with a scale for each row.
     """
 
     values: Tensor
@@ -60,7 +61,7 @@ class Product(NamedTuple):
     columns: Tensor
 
     def float(self) -> Tensor:
-        """With its scales, float32 [M, N]."""
+        """Return the scaled product, float32 [M, N]."""
         return self.values.float() * self.rows * self.columns
 
 
@@ -92,7 +93,7 @@ def glu_rows(y: Product, out: Rows) -> None:
 
 
 def gelu_rows(y: Product, bias: Tensor, out: Rows) -> None:
-    """out = gelu(y + bias) by its tanh form. y [M, N]; bias [N]."""
+    """out = gelu(y + bias) in its tanh form. y [M, N]; bias [N]."""
     out.leave(F.gelu(y.float() + bias.float(), approximate="tanh"))
 
 
@@ -108,6 +109,6 @@ def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
 
 
 def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
-    """out = a @ weight.T, or out += it, for few rows. a [M, K]; out [M, N]."""
+    """out = a @ weight.T, or out += that, for few rows. a [M, K]; out [M, N]."""
     made = product(a, weight).float()
     out.copy_(out.float() + made if add else made)

@@ -1,7 +1,7 @@
-"""What stands between the products of a packed forward, in plain torch: the reference of triton/rows.py.
+"""The passes between the products of a packed forward, in plain torch: the reference of triton/rows.py.
 
-A prefill's products are large and cuBLAS's, and the rows that ride in it go along; what is left is one pass
-over the rows before and after each.
+A prefill's products are large and use cuBLAS, and the rows that ride in it are part of them. What is left is
+one pass over the rows before and after each product.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The Triton kernels; importing these modules needs triton.
+"""The Triton kernels; importing these modules requires triton.
 
-launch: what every kernel starts with. Few rows: linear, project, attention, flow, small_weights; many rows:
-norm, quantized, int8, rotary_attention; packed forwards: packed_attention, rows; pixels: image.
+launch: shared prologue and launch options. Few rows: linear, project, attention, flow, small_weights. Many
+rows: norm, quantized, int8, rotary_attention. Packed forwards: packed_attention, rows. Pixels: image.
 """

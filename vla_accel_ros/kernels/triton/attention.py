@@ -1,9 +1,9 @@
-"""Flash-decoding attention over keys that lie in two places, none of them copied and no logits stored.
+"""Flash-decoding attention over keys in two places, without copying them and without storing logits.
 
 All query heads that share a key head are rows of one product, so a block reads each key once for them. A
-block takes a tile of rows and one part of the keys; the tail is a part of its own, and parts of the prefix
-are as long as the lengths on the device make them, so nothing depends on how many keys there are. A second
-launch combines the parts, in their order, by their log-sum-exp (base 2).
+block takes a tile of rows and one range of the keys (split-K). The tail is a range of its own; the ranges of
+the prefix follow from the lengths on the device, so nothing depends on the number of keys. A second launch
+combines the ranges, in order, by their log-sum-exp (base 2).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vla_accel_ros.kernels.triton.launch import Scratch, after_previous, options
 from vla_accel_ros.kernels.tuning import Config
 
 COMBINED_ROWS = 4
-"""Rows that a block of the second launch combines: a warp each."""
+"""Rows that a block of the second launch combines, one for each warp."""
 
 
 @triton.jit
@@ -26,9 +26,9 @@ def _over(
     query, keys, values, k_token, v_token, low, high, token, top, total, result, scale, alone, visible,
     PRECISION: tl.constexpr, HEAD: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Keys low..high of one place: the running maximum, sum of weights and weighted sum of values.
+    """Add keys low..high of one place to the running maximum, sum of weights and weighted sum of values.
 
-    Tokens before `alone` see keys before `visible`.
+    Tokens before `alone` see only keys before `visible`.
     """
     n, d = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     to_keys = keys + n[:, None] * k_token + d[None, :]
@@ -161,7 +161,7 @@ def attend(
     scratch: Scratch,
     pdl: bool = False,
 ) -> None:
-    """See kernels.reference.attention.attend. More sequences are cut into fewer parts."""
+    """See kernels.reference.attention.attend. With more sequences, each is split into fewer parts."""
     (batch, tokens, heads, head), kv_heads = q.shape, k.shape[1]
     groups, block_d = heads // kv_heads, max(16, triton.next_power_of_2(head))
     rows, parts = batch * tokens * heads, max(1, config.split // batch)

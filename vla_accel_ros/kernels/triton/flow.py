@@ -1,8 +1,8 @@
-"""Both ends of a flow step.
+"""The first and the last operation of a flow step.
 
-An action has few numbers, so its product is one tile deep; what pi0 makes of it next is a launch of its own.
-The end is one block per action: a row of the last matrix's few columns is cheaper in exact float32 than on
-the matrix units.
+An action has few numbers, so its embedding is one tile deep; pi0's second layer is a launch of its own. The
+last operation has one block per action: a row of the output matrix's few columns is cheaper in exact float32
+than in tensor cores.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def embed_actions(
     scratch: Scratch,
     pdl: bool = False,
 ) -> None:
-    """See kernels.reference.flow.embed_actions. config: of the product with mlp_weight, if there is one."""
+    """See kernels.reference.flow.embed_actions. config: of the product with mlp_weight, if it is given."""
     (batch, horizon, size), (tokens, width) = x.shape, out.shape[1:]
     rows, further = batch * tokens, mlp_weight is not None
     made = scratch.place(out.shape, out.dtype) if further else out

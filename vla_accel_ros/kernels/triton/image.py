@@ -1,10 +1,9 @@
 """Resize, padding, normalisation and patch layout of all images in one launch.
 
-A program makes part of a row: neighbouring lanes are neighbouring bytes, the colours of a pixel, so that a
-warp's reads fall into few cache lines. For each source row that takes part it sums along the row, rounds as
-two separate passes would, and adds the result to the column's sum. Source pixels are read from L2 a few times
-rather than intermediates written. Products and sums in floating point are kept apart, as the reference has
-them.
+A program makes part of a row. Neighbouring lanes are neighbouring bytes, the colours of a pixel, so that a
+warp reads few cache lines. For each source row it sums along the row, rounds as two separate passes would,
+and adds the result to the column's sum. Source pixels are read from L2 several times instead of writing
+intermediates. Floating-point products and sums are not fused, as in the reference.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from vla_accel_ros.kernels.reference.image import FIELDS, Views
 from vla_accel_ros.models.processing.resize import FRACTION_BITS
 
 ROWS = 4
-"""Source rows that are summed at once, as measured; in floating point there are two."""
+"""Source rows that are summed at once, chosen by measurement; in floating point there are two."""
 
 BLOCK = 256
 """Bytes of a row that a program makes."""
@@ -25,7 +24,7 @@ BLOCK = 256
 
 @triton.jit
 def _level(total, BITS: tl.constexpr):
-    """A sum of integers as the byte that Pillow rounds it to."""
+    """Round an integer sum to a byte, as Pillow does."""
     return tl.minimum(tl.maximum(total >> BITS, 0), 255)
 
 

@@ -1,10 +1,10 @@
-"""Products of int8 rows with int8 weights, scaled as they leave the matrix units, and the passes before them.
+"""Products of int8 rows and int8 weights, scaled in the epilogue, and the passes that make the rows.
 
-Both factors of a product lie along its inner dimension, as the matrix units of sm_80 and later read int8. Its
-sums are int32, so tiles may be of any shape without a difference; what follows (scales, bias, residual, gelu,
-gate) is done before they are written. A pass takes a row at once, because its scale follows from its largest
-value. Where activations and weights are exact, cuBLAS multiplies them. Rows and weights may be fp8 instead,
-from sm_89 on: the same launches, but sums are float32, on Hopper within the matrix units for short rows alone
+Both operands are contiguous along the inner dimension, as the tensor cores of sm_80 and later read int8. Sums
+are int32, so any tile shape gives the same result. The epilogue applies scales, bias, residual, gelu or gate.
+A pass takes a whole row at once, because its scale depends on its largest value. Exact activations and
+weights are multiplied by cuBLAS. From sm_89 on, rows and weights may be fp8 in the same launches, with
+float32 sums; Hopper accumulates them within the tensor cores only for short rows
 (models.layers.quantized.SHORT).
 """
 
@@ -27,13 +27,13 @@ from vla_accel_ros.models.layers.quantized import INT8_MAX, SHORT, Quantized, We
 
 @triton.jit
 def _leave_int8(values, row, c, ok, out, scale, width, TOP: tl.constexpr):
-    """values of a row as int8 or fp8 times a scale, or as they are where there is no scale."""
+    """Store a row's values as int8 or fp8 with a scale, or unchanged if `scale` is None."""
     if scale is not None:
         unit = tl.maximum(tl.max(tl.where(ok, tl.abs(values), 0.0), axis=0), 1e-30) / TOP
         tl.store(scale + row, unit)
         values = values * (1.0 / unit)
         if out.dtype.element_ty == tl.int8:
-            # To the nearest, ties to even: beyond 2^23 float32 has no fractions.
+            # Round to nearest, ties to even: from 2^23 on float32 has no fractions.
             values = (values + 12582912.0) - 12582912.0
     tl.store(out + row * width + c, values.to(out.dtype.element_ty), mask=ok)
 
@@ -88,7 +88,7 @@ def _add_norm_int8(
         added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
         if gate is not None:
             added *= tl.load(gate + own * gate_row + c, mask=ok, other=0.0)
-        # The residual is what is stored: its rounding is in the norm too.
+        # The norm uses the stored, rounded residual.
         rounded = (wide + added).to(x.dtype.element_ty)
         tl.store(x + row * width + c, rounded, mask=ok)
         wide = rounded.to(tl.float32)
@@ -109,9 +109,10 @@ def _int8_product(
     FINISH: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, SUM: tl.constexpr, INEXACT: tl.constexpr,
 ):  # fmt: skip
-    """SUM: dtype of the sums. INEXACT: of fp8, inner dimension that Hopper's matrix units may add up by
-    themselves, None = all."""
-    # Addresses of a tile are 64 bits once and 32 bits for each element, which would fill the registers else.
+    """SUM: dtype of the sums. INEXACT: how much of the inner dimension Hopper's tensor cores may accumulate
+    in fp8 by themselves, None = all."""
+    # A tile's base address is 64 bits, and offsets within it are 32 bits; 64-bit offsets would exhaust the
+    # registers.
     m, n, k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     first_row, first_column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
     ok = (m < rows - first_row)[:, None] & (n < columns - first_column)[None, :]
@@ -142,8 +143,8 @@ def _int8_product(
     made = first.to(tl.float32) * of_rows * tl.load(weight_scale + near)[None, :]
     if bias is not None:
         made += tl.load(bias + near).to(tl.float32)[None, :]
-    # Columns of their own, not the clamped ones, of which the compiler does not know that they are adjacent:
-    # it would store a number at a time.
+    # Unclamped columns: the compiler cannot see that the clamped ones are adjacent and would store single
+    # elements.
     m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     to = out + first_row.to(tl.int64) * columns + first_column + (m[:, None] * columns + n[None, :])
     if GATED:
@@ -157,7 +158,7 @@ def _int8_product(
 
 
 def quantize(x: Tensor, by: Tensor | None, out: Rows) -> None:
-    """See kernels.reference.int8.quantize; all here are contiguous."""
+    """See kernels.reference.int8.quantize; all tensors are contiguous."""
     width, block, warps = _row_of(x)
     _quantize[(x.numel() // width,)](x, by, *out, width, TOP=_top(out), BLOCK=block, num_warps=warps)
 
@@ -188,7 +189,7 @@ def add_norm(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> None:
-    """See kernels.reference.int8.add_norm; rows of tables may lie apart."""
+    """See kernels.reference.int8.add_norm; rows of tables need not be contiguous."""
     (batch, tokens, _), (width, block, warps) = x.shape, _row_of(x)
     tables = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
     _add_norm_int8[(batch * tokens,)](
@@ -206,7 +207,7 @@ def multiply(
     *,
     config: Config | None = None,
 ) -> None:
-    """See kernels.reference.int8.multiply. config: None = a safe one."""
+    """See kernels.reference.int8.multiply. config: None = a safe default."""
     if isinstance(a, Rows):
         return _launch(a, weight, out, bias, finish, False, config)
     assert isinstance(weight, Tensor), "exact activations are of exact weights"
@@ -227,7 +228,7 @@ def multiply(
 def gated(
     a: Activations, weight: Weight, out: Tensor, activation: str = "gelu", *, config: Config | None = None
 ) -> None:
-    """See kernels.reference.int8.gated. config: None = a safe one."""
+    """See kernels.reference.int8.gated. config: None = a safe default."""
     if isinstance(a, Rows):
         return _launch(a, weight, out, None, activation, True, config)
     assert isinstance(weight, Tensor), "exact activations are of exact weights"
@@ -262,12 +263,12 @@ def _parts(out: Activations | None) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _top(out: Activations | None) -> float:
-    """What the largest of a row becomes."""
+    """Return the quantised value of a row's largest magnitude."""
     return top_of(out.values.dtype) if isinstance(out, Rows) else INT8_MAX
 
 
 def _row_of(x: Tensor) -> tuple[int, int, int]:
-    """Width of a row, of a block, and its warps: some 1024 values are a warp's work."""
+    """Return the width of a row, its block size and warps: about one warp for 512 values."""
     width = x.shape[-1]
     block = triton.next_power_of_2(width)
     return width, block, max(1, min(16, block // 512))

@@ -1,11 +1,10 @@
-"""A normed product of two sets of columns and what follows it, in one launch, for a few dozen rows.
+"""A normed product of two sets of columns with its epilogue, in one launch, for a few dozen rows.
 
-Weights are read once and from far away, activations often and from near: a block takes a tile of 16-64 rows
-and few columns, so that there are as many blocks as processors, all of them reading weights. Columns that
-belong together (both halves of a rotated head, a gate and its value) are two products of one block. What a
-norm needs was left by the launch that made the rows (kernels.reference.linear.Norm), so that tiles go from
-memory to the matrix units and through no register on their way. Rows, columns and inner dimension may be any
-number.
+Weights are read once from memory, activations often and from cache. So a block takes a tile of 16-64 rows and
+few columns, and there are as many blocks as SMs, all reading weights. Columns that belong together (both
+halves of a rotated head, or a gate and its value) are two products of one block. The kernel that made the
+rows has computed what the norm needs (kernels.reference.linear.Norm), so tiles go from memory to the tensor
+cores without passing through registers. Rows, columns and inner dimension may be any number.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ def _two_products(
     width, PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Columns `one` and `other` of x @ weight.T; those from `limit` on are any numbers.
+    """Return columns `one` and `other` of x @ weight.T; columns from `limit` on are undefined.
 
-    scales: of a quantised weight, else None; PACKED: columns in a group of int4, or 0.
+    scales: of a quantised weight, else None. PACKED: columns in a group of int4, or 0.
     """
     first = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     second = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -78,7 +77,7 @@ def _two_products(
 
 @triton.jit
 def _squares(squares, room, groups, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The sums of squares that the makers of this block's rows left, [GROUPS, BLOCK_M]."""
+    """Load the partial sums of squares of this block's rows, [GROUPS, BLOCK_M]."""
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     group = tl.arange(0, GROUPS)
     return tl.load(squares + group[:, None] * room + row[None, :], mask=(group < groups)[:, None], other=0.0)
@@ -209,7 +208,7 @@ def rotary_qkv(
     x_tiles, weight_tiles = (
         tiles_of_product(x, weight, config) if isinstance(weight, Tensor) else (None, None)
     )
-    if half % config.block_n:  # a block's columns are not neighbours
+    if half % config.block_n:  # a block's columns are not adjacent
         x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv((heads + 2 * k.shape[1]) * half, config.block_n))
     _rotary_qkv[grid](
@@ -240,7 +239,7 @@ def gated_up(
     x_tiles, weight_tiles = (
         tiles_of_product(x, weight, config) if isinstance(weight, Tensor) else (None, None)
     )
-    if columns % config.block_n:  # the last block's columns are not neighbours
+    if columns % config.block_n:  # the last block's columns are not adjacent
         x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))
     _gated_up[grid](

@@ -1,7 +1,7 @@
-"""One pass over the rows between two large products: a program takes one row, all of it at once.
+"""One pass over the rows between two large products: a program takes one whole row.
 
 These run where cuBLAS does the products (encode, prefill, staggered steps). Their work is small against it
-and in L2 mostly, so they have no tuning: a row of a few thousand numbers is 4 or 8 warps' work.
+and mostly in L2, so they have no tuning: a row of a few thousand numbers takes 4 or 8 warps.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def add_norm(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> None:
-    """See kernels.reference.norm.add_norm; rows of tables and parts of y may lie apart."""
+    """See kernels.reference.norm.add_norm; rows of tables and parts of y need not be contiguous."""
     batch, tokens, width = x.shape
     block = triton.next_power_of_2(width)
     rows = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
@@ -191,15 +191,14 @@ def add_layer_norm(
 def add_product(
     a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """See kernels.reference.norm.add_product. cuBLAS multiplies; the norm after it, which reads x anyhow,
-    adds."""
+    """See kernels.reference.norm.add_product. cuBLAS multiplies, and the following norm, which reads x
+    anyway, adds."""
     torch.mm(a, weight.t(), out=y)
     return y, bias
 
 
 def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
-    """See kernels.reference.norm.gelu_product. On a GPU cuBLAS adds the bias and applies gelu: no pass
-    more."""
+    """See kernels.reference.norm.gelu_product. On a GPU cuBLAS applies bias and gelu in its epilogue."""
     if x.is_cuda:
         torch._addmm_activation(bias, x, weight.t(), use_gelu=True, out=out)
     else:

@@ -1,10 +1,10 @@
-"""Rotary positions with the writing of keys and values, and attention of many segments, in one launch each.
+"""Rotary positions with the write of keys and values, and attention of many segments, in one launch each.
 
-A block takes a tile of one segment's rows, all query heads of one key head, and one piece of the keys: the
-parts of the past by their addresses, one after another, then the segment's own rows. Pieces are as long as
-the lengths in the table make them, so that one captured launch serves every length. With more than one piece
-each leaves its result and log-sum-exp (base 2), and a second kernel combines them: flash-decoding, for
-forwards whose rows are too few to fill the processor.
+A block takes a tile of one segment's rows, all query heads of one key head, and one range of the keys
+(split-K): the parts of the past by their addresses, one after another, then the segment's own rows. Ranges
+follow from the lengths in the table, so that one captured launch serves every length. With several ranges,
+each stores its result and log-sum-exp (base 2) and a second kernel combines them (flash-decoding), for
+forwards with too few rows to fill the GPU.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _rotary_write(
     tl.store(here + HALF, high, mask=ok & turns)
 
     writes = place < tl.load(entry + 2)
-    # Work's addresses and strides are aligned: said here, because a compiler cannot see it.
+    # Addresses and strides are aligned (kernels.work.aligned); the compiler cannot see that.
     k = tl.multiple_of(tl.load(entry + 3).to(tl.pointer_type(qkv.dtype.element_ty)), 16)
     v = tl.multiple_of(tl.load(entry + 4).to(tl.pointer_type(qkv.dtype.element_ty)), 16)
     is_key = (head >= HEADS) & (head < HEADS + KV_HEADS)
@@ -67,7 +67,7 @@ def _over(
     query, k, v, of_token, low, high, seen, top, total, result, scale, OWN: tl.constexpr,
     PRECISION: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Keys low..high of one place: the running maximum, sum of weights and weighted sum of values."""
+    """Add keys low..high of one place to the running maximum, sum of weights and weighted sum of values."""
     d = tl.arange(0, BLOCK_D)
     for start in range(low, high, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)

@@ -1,7 +1,7 @@
-"""x += gate * (a @ weight.T) in one launch, for the few dozen rows of a denoising or decoding step.
+"""x += gate * (a @ weight.T) in one launch, for the few dozen rows of a denoise or decode step.
 
-Columns are few here and the inner dimension is long, so it is cut too; the block that comes last adds the
-parts up in their order, so the result is the same every time. It also leaves what the norm after it needs.
+Columns are few and the inner dimension is long, so it is split too (split-K). The last block of each tile
+adds the parts in order, so the result is deterministic. It also computes what the following norm needs.
 """
 
 from __future__ import annotations

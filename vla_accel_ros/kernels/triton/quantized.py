@@ -1,6 +1,6 @@
-"""Rows of activations in fp8, left by the passes between two products, and their product, which is cuBLAS's.
+"""Passes that leave fp8 rows of activations between two products; cuBLASLt multiplies them.
 
-A program takes a row at once, because its scale follows from its largest value.
+A program takes a whole row at once, because its scale depends on its largest value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vla_accel_ros.models.layers.quantized import E4M3_MAX, SHORT, Quantized
 
 @triton.jit
 def _leave_row(values, row, c, ok, out, scale, width, TOP: tl.constexpr):
-    """values times its scale is what was given; out holds them with the largest at TOP."""
+    """Store a row as fp8 with the largest magnitude at TOP, and its scale."""
     largest = tl.maximum(tl.max(tl.where(ok, tl.abs(values), 0.0), axis=0), 1e-12 * TOP)
     tl.store(scale + row, largest / TOP)
     tl.store(out + row * width + c, (values * (TOP / largest)).to(out.dtype.element_ty), mask=ok)
@@ -27,7 +27,7 @@ def _leave_row(values, row, c, ok, out, scale, width, TOP: tl.constexpr):
 
 @triton.jit
 def _read(y, rows, columns, row, c, first, total, ok):
-    """Columns first + c of a row of y, of `total` columns, with its scales where it has any."""
+    """Load columns first + c of a row of y, of `total` columns, times its scales if it has any."""
     wide = tl.load(y + row * total + first + c, mask=ok, other=0.0).to(tl.float32)
     if rows is not None:
         wide = wide * tl.load(rows + row) * tl.load(columns + first + c, mask=ok, other=0.0)
@@ -114,7 +114,7 @@ def _gelu_rows(y, y_rows, y_columns, bias, out, scale, width, TOP: tl.constexpr,
 
 
 def rms_norm_rows(x: Tensor, y: Product | None, weight: Tensor, out: Rows) -> None:
-    """See kernels.reference.quantized.rms_norm_rows; all are contiguous."""
+    """See kernels.reference.quantized.rms_norm_rows; all tensors are contiguous."""
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _rms_norm_rows[(rows,)](
@@ -125,7 +125,7 @@ def rms_norm_rows(x: Tensor, y: Product | None, weight: Tensor, out: Rows) -> No
 def layer_norm_rows(
     x: Tensor, y: Tensor | Product | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Rows
 ) -> None:
-    """See kernels.reference.quantized.layer_norm_rows; all are contiguous."""
+    """See kernels.reference.quantized.layer_norm_rows; all tensors are contiguous."""
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _layer_norm_rows[(rows,)](
@@ -135,22 +135,22 @@ def layer_norm_rows(
 
 
 def glu_rows(y: Product, out: Rows) -> None:
-    """See kernels.reference.quantized.glu_rows; all are contiguous."""
+    """See kernels.reference.quantized.glu_rows; all tensors are contiguous."""
     rows, width = out.values.shape
     block = triton.next_power_of_2(width)
     _glu_rows[(rows,)](*y, *out, width, TOP=E4M3_MAX, BLOCK=block, num_warps=_warps(block))
 
 
 def gelu_rows(y: Product, bias: Tensor, out: Rows) -> None:
-    """See kernels.reference.quantized.gelu_rows; all are contiguous."""
+    """See kernels.reference.quantized.gelu_rows; all tensors are contiguous."""
     rows, width = y.values.shape
     block = triton.next_power_of_2(width)
     _gelu_rows[(rows,)](*y, bias, *out, width, TOP=E4M3_MAX, BLOCK=block, num_warps=_warps(block))
 
 
 def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None = None) -> None:
-    """See kernels.reference.quantized.multiply_rows: cuBLASLt, with N and K multiples of 16; out and bias
-    bfloat16."""
+    """See kernels.reference.quantized.multiply_rows. Uses cuBLASLt: N and K must be multiples of 16, out and
+    bias bfloat16."""
     torch._scaled_mm(
         a.values, weight.values.t(), scale_a=a.scale, scale_b=weight.scale[None], bias=bias,
         out_dtype=out.dtype, use_fast_accum=weight.columns <= SHORT, out=out,
@@ -158,7 +158,7 @@ def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None =
 
 
 def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
-    """See kernels.reference.quantized.multiply_unscaled: cuBLASLt, with N and K multiples of 16; out
+    """See kernels.reference.quantized.multiply_unscaled. Uses cuBLASLt: N and K must be multiples of 16, out
     bfloat16."""
     one = _one(out.device)
     torch._scaled_mm(
@@ -177,5 +177,5 @@ def _parts(y: Tensor | Product | None) -> tuple[Tensor | None, Tensor | None, Te
 
 
 def _warps(block: int) -> int:
-    """Some 1024 values are a warp's work: more rows are loaded at once."""
+    """Return the warps of a row: one for each 512 values, so that enough rows are loaded at once."""
     return max(1, min(16, block // 512))

@@ -1,9 +1,10 @@
-"""Attention of what a product just made, over a prefix and itself, rotated on its way.
+"""Attention of fresh queries, keys and values over a prefix and themselves, with rotary positions applied on
+the way.
 
-For many sequences of a few dozen tokens at once. Query heads that share a key head are rows of one product,
-as in triton/attention.py. Blocks take equal numbers of key tiles, be it of the prefix or of the tail, and
-rotate the few keys of the tail themselves; the one that comes last of a tile of rows combines the parts, in
-their order, by their log-sum-exp (base 2). So there is neither a launch before nor one after.
+For many sequences of a few dozen tokens. Query heads that share a key head are rows of one product, as in
+triton/attention.py. Blocks take equal numbers of key tiles, of the prefix or of the tail (split-K), and
+rotate the few tail keys themselves. The last block of a row tile combines the parts, in order, by their
+maxima (base 2). So no launch is needed before or after.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from vla_accel_ros.kernels.triton.launch import Scratch, after_previous, options
 from vla_accel_ros.kernels.tuning import Config
 
 MOST_PARTS = 3
-"""One block adds up all parts of a tile, so more of them take longer than they save."""
+"""Most parts: one block combines all parts of a tile, so more parts cost more than they save."""
 
 
 @triton.jit
 def _rotated(rows, d, at, cos, sin, inside, HALF: tl.constexpr):
-    """Whole rows, each rotated at its position, in their own type."""
+    """Load whole rows and rotate each at its position; the dtype is kept."""
     first = (d < HALF)[None, :]
     other = tl.where(d < HALF, d + HALF, d - HALF)
     angle = at[:, None] * HALF + tl.where(d < HALF, d, d - HALF)[None, :]
@@ -35,7 +36,7 @@ def _rotated(rows, d, at, cos, sin, inside, HALF: tl.constexpr):
 
 @triton.jit
 def _soften(scores, seen, value, top, total, result, PRECISION: tl.constexpr):
-    """Take more keys in: see _over of triton/attention.py."""
+    """Add one tile of keys by online softmax: see _over of triton/attention.py."""
     scores = tl.where(seen, scores, float("-inf"))
     highest = tl.maximum(top, tl.max(scores, axis=1))
     weights = tl.exp2(scores - highest[:, None])
@@ -73,13 +74,14 @@ def _attend_rotary(
     made = y + sequence.to(tl.int64) * tokens * COLUMNS
     here = ((sequence * tokens + token) * HEADS + head).to(tl.int64) * HEAD
     to_query = q + here[:, None] + d[None, :]
-    # Key tiles of the prefix, then those of the tail: every part has as many.
+    # Key tiles of the prefix, then those of the tail; every part has the same number.
     of_prefix = tl.cdiv(length, BLOCK_N)
     share = tl.cdiv(of_prefix + tl.cdiv(tokens, BLOCK_N), PARTS)
     begin, end = part * share, (part + 1) * share
     first, last = tl.maximum(begin - of_prefix, 0) * BLOCK_N, tl.minimum((end - of_prefix) * BLOCK_N, tokens)
-    # By way of memory, because the matrix units take what was loaded from where it lies, and what was
-    # computed from registers, of which there are too few. Blocks that rotate the same write the same.
+    # Store the rotated rows and load them again: tensor cores take loaded operands from shared memory, but
+    # computed ones from registers, of which there are too few. Blocks that rotate the same rows write the
+    # same values.
     turned = _rotated(made + token * COLUMNS + head * HEAD, d, length + token, cos, sin, d_ok, HALF)
     tl.store(to_query, turned, mask=d_ok)
     to_tail = k_tail + (sequence * KV_HEADS + kv_head).to(tl.int64) * tokens * HEAD

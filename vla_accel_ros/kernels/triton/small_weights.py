@@ -1,9 +1,9 @@
-"""Products with weights of few bits: widened in the tile that multiplies them, for few rows.
+"""Products with quantised weights for few rows: weights are dequantised in the tile that multiplies them.
 
-A weight is widened once: tiles of weights are the left factor, so that warps share out their rows, and the
-product is turned over at its end. Bytes of int4 are in such an order that their low halves belong to 32
-neighbouring columns of the activations and their high ones to the next 32: two products of plain tiles,
-nothing interleaved. A group's sum is of whole numbers times activations, and scaled when it is added.
+Each weight is dequantised once: weight tiles are the left operand, so that warps divide their rows, and the
+product is transposed at the end. The low halves of int4 bytes belong to 32 neighbouring columns of the
+activations and their high halves to the next 32, so both are products of plain tiles without interleaving. A
+group's sum is of whole numbers times activations; its scale is applied when the sum is added.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from vla_accel_ros.models.layers.quantized import GROUP, INT4, Quantized, Weight
 
 
 def parts(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
-    """Values, scale, and columns in a group of packed values: (weight, None, 0) of an exact one."""
+    """Return values, scale, and columns in a group of packed values; (weight, None, 0) for an exact
+    weight."""
     if isinstance(weight, Tensor):
         return weight, None, 0
     return weight.values, weight.scale, GROUP if weight.kind == INT4 else 0
 
 
 def cut(weight: Weight, config: Config, x: Tensor) -> Config:
-    """The config for rows x [..., K] as it suits the weight.
+    """Return the config adapted to the weight, for rows x [..., K].
 
-    Packed values are read a group at a time; and rows are in few tiles, because each widens weights anew.
+    Packed values are read one group at a time, and there are few row tiles, because each dequantises the
+    weights again.
     """
     if isinstance(weight, Tensor):
         return config
@@ -45,8 +47,8 @@ def cut(weight: Weight, config: Config, x: Tensor) -> Config:
 
 @triton.jit
 def _whole(halves, DTYPE: tl.constexpr):
-    """Numbers 0 to 15 less 8. In half precisions they are put into the last digits of 128 or 1024: converting
-    integers is a slow instruction, and there is one for each weight."""
+    """Convert numbers 0 to 15 to themselves minus 8. For half precisions the bits are put into the mantissa
+    of 128 or 1024: integer conversion is a slow instruction, and there would be one for each weight."""
     if tl.bfloat16 == DTYPE:
         made = (halves.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0
     elif tl.float16 == DTYPE:
@@ -61,7 +63,8 @@ def small_product(
     a, weight, scales, row, column, low, high, width, PACKED: tl.constexpr, EVEN: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Rows of a @ columns of weight.T over low..high of the inner dimension: float32 [BLOCK_M, BLOCK_N]."""
+    """Return rows of a @ columns of weight.T over low..high of the inner dimension: float32 [BLOCK_M,
+    BLOCK_N]."""
     total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if PACKED:
         groups = tl.cdiv(width, PACKED)
@@ -94,7 +97,8 @@ def two_small_products(
     a, weight, scales, row, one, other, width, PACKED: tl.constexpr, EVEN: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """As small_product of the whole inner dimension, for two sets of columns that share what is read of a."""
+    """As small_product over the whole inner dimension, for two sets of columns that share the loads
+    of `a`."""
     first = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     second = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if PACKED:
@@ -131,7 +135,8 @@ def two_small_products(
 
 @triton.jit
 def _group(to_a, packed, group, width, PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr):
-    """A group of columns of a tile of packed weights times as many of the activations, not scaled."""
+    """Return the unscaled product of one group of packed weight columns and the same columns of the
+    activations."""
     HALF: tl.constexpr = PACKED // 2
     if EVEN:
         first, second = tl.load(to_a + group * PACKED), tl.load(to_a + group * PACKED + HALF)
@@ -162,7 +167,7 @@ def _multiply(
 
 
 def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
-    """See kernels.reference.quantized.multiply; all are contiguous."""
+    """See kernels.reference.quantized.multiply; all tensors are contiguous."""
     (rows, width), columns = a.shape, weight.shape[0]
     values, scales, packed = parts(weight)
     config = safe(Shape("multiply", rows, columns, width, "float16"), _processors(a.device))

@@ -1,7 +1,7 @@
-"""Folders of weights, in and out.
+"""Read and write checkpoint folders.
 
-checkpoint: load_policy and describe, with the table of formats; formats, description: what a
-format offers and which choices it is given, what a folder says. shards and streaming: tensors out of files,
-one by one; checksum: which checkpoint it is; conversion and safetensors_writer: a folder of ours; progress: a
-bar.
+checkpoint: load_policy, with_statistics and describe. formats: what a checkpoint format is, and the options
+of a load. description: what a folder says of itself. shards, streaming: read safetensors files one tensor at
+a time. checksum: SHA-256 of a checkpoint. conversion, safetensors_writer: write our own folders. progress: a
+progress bar.
 """

@@ -1,9 +1,9 @@
-"""The door: a checkpoint folder in, a policy out; refused as a whole if anything is wrong with it.
+"""Load a checkpoint folder as a policy, or refuse the whole folder with one error.
 
-What a folder is, its contents say (formats.py); the table of formats is in extensions.py. Names, shapes and
-types of all tensors are compared with the model from the files' headers before a single weight is read, and
-every difference is in one error. Weights then go one by one to their device and dtype (streaming.py). Pickled
-files are never opened, and no code that lies in a folder is run.
+The contents of a folder decide its format (formats.py); extensions.py holds the table of formats. Before any
+weight is read, the names, shapes and dtypes in the file headers are compared with the model, and one error
+lists every difference. Weights then move one by one to their device and dtype (streaming.py). Pickled files
+are never opened, and code in a checkpoint folder is never run.
 """
 
 from __future__ import annotations
@@ -37,16 +37,19 @@ def load_policy(
 ) -> AnyPolicy:
     """Load the checkpoint folder `path`, of any known format.
 
-    dtype: float32 or bfloat16 (some parts stay float32, as whoever trained it left them).
-    delta_mask: bool [D], see Policy; by default what the folder says, or else every action is absolute.
-    statistics: whose to use where there are several: openpi's asset id, OpenVLA's name of the data set; of
-        what lerobot saved, the folder of a data set whose own (meta/stats.json) take the place of the saved.
-    normalize: False for a policy without statistics, whose numbers are in the units of its training.
-    prompt_state: see Policy; "auto" is what the folder was trained with, as far as it says.
-    progress: told after every tensor.
-    layer_loaded: told of every layer of pi0, pi0.5 and OpenVLA as soon as it is there, so that it can be had
-        in fewer bits before the next one comes (engine.stages.dropping); not of an Orbax folder.
-    Raises ValueError, one sentence, for everything that is missing, malformed or does not fit.
+    dtype: float32 or bfloat16. Some parameters stay float32, as they were in training.
+    delta_mask: bool [D], see Policy. By default the folder decides; without a word there, all actions are
+        absolute.
+    statistics: which statistics to use where a checkpoint has several: openpi's asset id, or OpenVLA's data
+        set name. For a lerobot checkpoint, a data set folder whose meta/stats.json replaces the saved
+        statistics.
+    normalize: False for a policy without statistics; its inputs and outputs are then in training units.
+    prompt_state: see Policy; "auto" follows the checkpoint as far as it says.
+    progress: called after every tensor.
+    layer_loaded: called with each layer of pi0, pi0.5 and OpenVLA once all its parameters are loaded, so that
+        it can be quantised before the next layer is read (engine.stages.dropping). Not called for an Orbax
+        folder.
+    Raises ValueError, with one sentence, if anything is missing, malformed or does not fit.
     """
     options = Options(
         find_device(device),
@@ -71,11 +74,12 @@ def with_statistics(
     normalize: bool = True,
     prompt_state: str = "auto",
 ) -> AnyPolicy:
-    """The network of a policy that is loaded, between other statistics: what another robot needs.
+    """Return a policy with the network of `policy` and other statistics, for another robot.
 
-    The weights are shared, and none are read: only the small files of the checkpoint folder `path`, the
-    policy's own or another of the same sizes. The other parameters are those of load_policy.
-    Raises ValueError as load_policy does, for sizes that differ, and for a format that shares no weights.
+    The two policies share the weights. Only the small files of the checkpoint folder `path` are read: the
+    folder of `policy`, or another with a network of the same sizes. The other parameters are those of
+    load_policy. Raises ValueError as load_policy does, if the sizes differ, and if the format cannot share
+    weights.
     """
     options = Options(
         policy.device,
@@ -98,15 +102,15 @@ def with_statistics(
 
 
 def describe(path: str | Path, statistics: str | None = None) -> Description:
-    """What the folder says of itself; no weight is read. Raises ValueError if it is no known checkpoint."""
+    """Describe a checkpoint folder without reading a weight. Raises ValueError if no format knows it."""
     contents = Contents.of(path)
     return find_format(contents).describe(contents, statistics or None)
 
 
 def formats() -> Iterator[Format]:
-    """All formats in the order in which they are tried, those of other packages last.
+    """Yield all formats in the order in which they are tried; those of other packages come last.
 
-    Raises ValueError for an entry point that is no Format or cannot be imported, when it comes to it.
+    Raises ValueError on reaching an entry point that is not a Format or cannot be imported.
     """
     for name in names(MODEL_FAMILIES):
         known = find(MODEL_FAMILIES, name)
@@ -118,7 +122,7 @@ def formats() -> Iterator[Format]:
 
 
 def find_format(contents: Contents) -> Format:
-    """Whose folder it is. Raises ValueError, saying what was found, for one that nobody knows."""
+    """Return the format of a folder. Raises ValueError, saying what was found, if no format recognises it."""
     for known in formats():
         if known.holds(contents):
             return known

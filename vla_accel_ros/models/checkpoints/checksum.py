@@ -1,8 +1,7 @@
-"""Which checkpoint it is: one SHA-256 over all files that a policy is made of, and that of one file.
+"""SHA-256 of a checkpoint: one digest over all files of a policy, or the digest of one file.
 
-Names and contents count, times and places do not, so that a copy is the same checkpoint. What says nothing
-about the policy (hidden files, notes in Markdown) is left out. Gigabytes take seconds, so it can be broken
-off.
+File names and contents count; paths and times do not, so a copy has the same digest. Hidden files and
+Markdown notes are left out. Hashing gigabytes takes seconds, so it can be interrupted.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ _BLOCK = 1 << 22
 
 
 def checksum(folder: str | Path, stop: Callable[[], bool] = lambda: False) -> str:
-    """64 hexadecimal digits of a checkpoint folder; empty when `stop` said True meanwhile.
+    """Return the 64 hexadecimal digits of a checkpoint folder, or "" if `stop` returned True while hashing.
 
-    Raises OSError when a file cannot be read, ValueError when there is none.
+    Raises OSError if a file cannot be read, ValueError if the folder has no checkpoint file.
     """
     root = Path(folder)
     files = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
@@ -34,7 +33,8 @@ def checksum(folder: str | Path, stop: Callable[[], bool] = lambda: False) -> st
 
 
 def sha256(file: Path, progress: Callable[[int], object] = lambda count: None) -> str:
-    """Of a file's bytes, 64 hexadecimal digits. progress: gets the bytes of each piece that was read."""
+    """Return a file's SHA-256 as 64 hexadecimal digits. progress: called with the byte count of each block
+    read."""
     digest = hashlib.sha256()
     with open(file, "rb", buffering=0) as opened:
         while piece := opened.read(_BLOCK):

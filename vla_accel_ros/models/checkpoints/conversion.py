@@ -1,12 +1,12 @@
-"""Any known checkpoint as a folder of ours: weights as the engine reads them, and where they come from.
+"""Convert any known checkpoint into our own folder format, which loads faster and records its source.
 
-The layout is the source's own small files, copied, and beside them:
-`model.safetensors`: numbers as they are stored, under our names; those that are read as one are one tensor
-    (fused.py), whose parts the header names. What is loaded is the same to the bit; what no path reads is
-    left out. `plain` keeps every parameter a tensor, for other tools.
-`folded.safetensors`: what folding computes of them for some steps (stored_fold.py), for a pi0 or pi0.5.
-`config.json`: the source's, our sizes ("vla_accel_ros") and the provenance: the source's name, format and
-    SHA-256 of every file, the SHA-256 of both new files, version and date.
+The source's small files are copied. Beside them are written:
+`model.safetensors`: the stored numbers, bit for bit, under our names. Projections that the engine reads as
+    one tensor are stored as one (fused.py), and the header names their parts. Tensors that no code path reads
+    are left out. `plain` keeps one tensor for each parameter, for other tools.
+`folded.safetensors`: the folded constants for a number of steps (stored_fold.py); pi0 and pi0.5 only.
+`config.json`: the source's config, our sizes ("vla_accel_ros") and the provenance: the source's name, format
+    and SHA-256 of every file, the SHA-256 of the new weight files, version and date.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ SMALL = (
     "tokenizer*",
     "tokenizer/*",
 )
-"""Beside config.json and the weights, what any format reads; and every file that the processors name."""
+"""Files that some format reads besides config.json and the weights; the processors may name further ones."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What to write. plain: nothing fused or folded. steps, dtype: what constants are folded for, where the
-    network samples a flow; dtype is "float32" or "bfloat16", that of the weights when they are loaded."""
+    """What to write. plain: do not fuse or fold. steps, dtype: the number of denoising steps and the dtype
+    for which constants are folded, for a flow network; dtype is "float32" or "bfloat16", that of the loaded
+    weights."""
 
     plain: bool = False
     steps: int = 10
@@ -67,11 +68,11 @@ class Target:
 def convert(
     source: str | Path, out: str | Path, progress: Progress | None = None, target: Target | None = None
 ) -> Path:
-    """Write the folder `out`, which must not be there. Returns it.
+    """Write the checkpoint `source` as the new folder `out`, and return `out`.
 
-    progress: told of the bytes of both files. target: None is Target().
-    Raises ValueError, one sentence, for a source that could not be loaded; FileExistsError if `out` is there.
-    `out` appears when it is whole.
+    progress: called with the bytes written of both weight files. target: None means Target().
+    Raises ValueError, with one sentence, if `source` could not be loaded; FileExistsError if `out` exists.
+    `out` appears only once it is complete.
     """
     out, target = Path(out), target or Target()
     if out.exists():
@@ -80,7 +81,7 @@ def convert(
     known = find_format(contents)
     told = known.describe(contents, None)
     statistics = told.statistics if len(told.statistics) > 1 else ()
-    for name in statistics:  # a set need not be chosen to be converted; each must be whole
+    for name in statistics:  # no statistics need be chosen for a conversion, but each must be complete
         told = known.describe(contents, name)
         _whole(told.missing)
     if not statistics:
@@ -121,7 +122,7 @@ def _write(
     progress: Progress | None,
     source: str | Path,
 ) -> dict[str, Any]:
-    """Write weights and fold; returns what the provenance says of them."""
+    """Write the weights and the folded constants; return their part of the provenance."""
     layout = {name: (stored.dtype, stored.shape) for name, stored in weights.stored.items()}
     key, size, folded_size = None, _size(layout), 0
     if isinstance(config, PiConfig) and weights.time_rule and not target.plain:
@@ -143,10 +144,10 @@ def _size(layout: Layout) -> int:
 
 
 def verify(folder: str | Path, progress: Callable[[int], object] = lambda count: None) -> dict[str, str]:
-    """Whether weights and fold are still those that were converted; returns the SHA-256 of each file.
+    """Check that the weight files are still those that were converted; return the SHA-256 of each.
 
-    progress: gets the bytes of each piece that was read. Raises ValueError if they are not, or the folder
-    does not say what they were.
+    progress: called with the byte count of each block read. Raises ValueError if a file differs, or if the
+    folder records no SHA-256.
     """
     file, said = Path(folder) / "config.json", provenance_of(folder)
     folded = said.get(FIELD)
@@ -172,7 +173,7 @@ def verify(folder: str | Path, progress: Callable[[int], object] = lambda count:
 
 
 def provenance_of(folder: str | Path) -> dict[str, Any]:
-    """What a converted folder says of where it comes from; {} for any other."""
+    """Return the provenance of a converted folder; {} for any other folder."""
     file = Path(folder) / "config.json"
     said = read_json(file).get(PROVENANCE) if file.is_file() else None
     return said if isinstance(said, dict) else {}
@@ -183,7 +184,7 @@ def _part(progress: Progress | None, before: int, total: int) -> Progress | None
 
 
 def _fusible(weights: Weights) -> dict[str, tuple[str, ...]]:
-    """Those of the parts that are stored in one type: numbers are kept as they are."""
+    """Return the fusible groups whose parts share one stored dtype; other parts must keep their own."""
     return {
         whole: parts
         for whole, parts in weights.fused.items()
@@ -204,7 +205,7 @@ def _finite(values: Iterator[tuple[str, Tensor]], source: str | Path) -> Iterato
 
 
 def _copy_small(source: Path, target: Path) -> dict[str, str]:
-    """Copies what formats read beside weights and config.json; returns the SHA-256 of each, and config's."""
+    """Copy the small files; return the SHA-256 of each, and of config.json."""
     named = {state for file in source.glob("policy_*processor.json") for state in _named(read_json(file))}
     files = {path for pattern in SMALL for path in source.glob(pattern)} | {source / name for name in named}
     hashes = {"config.json": sha256(source / "config.json")} if (source / "config.json").is_file() else {}
@@ -225,7 +226,7 @@ def _named(processors: Mapping[str, Any]) -> list[str]:
 
 
 def _weight_files(contents: Contents, stored: Mapping[str, Stored]) -> list[str]:
-    """The files that the weights were read from, relative to the folder."""
+    """Return the files that hold the weights, relative to the folder."""
     files = {entry.file for entry in (contents.tensors or stored).values()}
     whole = {path for file in files for path in ([file] if file.is_file() else file.rglob("*"))}
     return sorted(path.relative_to(contents.folder).as_posix() for path in whole if path.is_file())

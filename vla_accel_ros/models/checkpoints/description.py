@@ -1,7 +1,8 @@
 """What a checkpoint folder says of itself, from its small files and the headers of its weights.
 
-No weight is read for it. `vla inspect` prints it, and a contract is compared with it before anything is
-loaded. What is missing is a list and no error, so that a folder that cannot be loaded can still be looked at.
+No weight is read. `vla inspect` prints the description, and a contract is compared with it before anything is
+loaded. Missing parts are collected in a list instead of raised, so that an incomplete folder can be
+inspected.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ NOTHING = np.zeros((2, 0))
 
 
 class Sizes(Protocol):
-    """What the sizes of every family's network tell; a flow's also state_dim, action_dim and horizon."""
+    """What the sizes of every network have; those of a flow policy also have state_dim, action_dim and
+    horizon."""
 
     @property
     def kind(self) -> str: ...
@@ -31,14 +33,14 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class Description:
-    """format: who wrote the folder, and how. config: the network's sizes. tensors: of the weights' files.
+    """format: what wrote the folder. config: the network's sizes. tensors: of the weight files.
 
-    state, actions: where the numbers were in training, float64 [2, D] lowest and highest in the policy's
-    units, D = 0 without statistics; normalisation: how they are mapped, in words.
-    relative: bool [D], which actions are relative to the state, None if the folder does not say.
-    twist: it moves a hand, as a rule. any_camera: it takes one image of any name.
-    statistics: names to choose from where there are several. notes: what one should know before trusting it.
-    missing: a sentence for everything that keeps it from being loaded.
+    state, actions: the range in training, float64 [2, D] lowest and highest in the policy's units, D = 0
+    without statistics. normalisation: how that range is mapped, in words.
+    relative: bool [D], which actions are relative to the state; None if the folder does not say.
+    twist: actions usually move an end effector. any_camera: the policy takes one image of any name.
+    statistics: the names to choose from where there are several. notes: warnings to read before trusting it.
+    missing: one sentence for everything that prevents loading.
     """
 
     folder: Path
@@ -57,12 +59,12 @@ class Description:
 
     @property
     def state_dim(self) -> int:
-        """Most numbers of a state, 0 if the network takes none."""
+        """Largest size of a state vector; 0 if the network takes no state."""
         return int(getattr(self.config, "state_dim", 0))
 
     @property
     def action_dim(self) -> int:
-        """Most numbers of an action."""
+        """Largest size of an action."""
         return int(getattr(self.config, "action_dim", 0)) or self.actions.shape[1]
 
     @property
@@ -72,18 +74,18 @@ class Description:
 
     @property
     def bytes(self) -> int:
-        """Size of the weights as they are stored."""
+        """Size of the stored weights in bytes."""
         return sum(stored.bytes for stored in self.tensors.values())
 
 
 class Missing:
-    """Collects the sentences of what cannot be read, instead of ending at the first."""
+    """Collects the error sentences of several readers, instead of stopping at the first."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
 
     def read(self, reader: Callable[..., Any], *arguments: Any, default: Any = None) -> Any:
-        """What the reader returns; the default, and its sentence noted, if it raises ValueError."""
+        """Return the reader's result. If it raises ValueError, record its sentence and return the default."""
         try:
             return reader(*arguments)
         except ValueError as error:
@@ -92,6 +94,7 @@ class Missing:
 
 
 def trained_range(normalizer: Normalizer) -> np.ndarray:
-    """float64 [2, D]: quantiles become -1 and 1; of mean and deviation, two are about the same share."""
+    """Return float64 [2, D]: the quantiles that are mapped to -1 and 1, or the mean -+ 2 standard
+    deviations."""
     reach = 1.0 if normalizer.offset else 2.0
     return normalizer.unnormalize(np.repeat([[-reach], [reach]], normalizer.size, axis=1))

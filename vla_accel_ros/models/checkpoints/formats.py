@@ -1,8 +1,8 @@
-"""What a format of checkpoints is: how it is recognised, described and loaded, by which choices.
+"""What a checkpoint format provides: how to recognise, describe and load a folder; and the options of a load.
 
-A format is recognised by what is in a folder, never by the folder's name: fields of `config.json`, names of
-tensors, files of a JAX checkpoint. The table of all formats is in extensions.py; a new one is a line there,
-or an entry point of another package.
+A format is recognised by a folder's contents, never by its name: fields of `config.json`, names of tensors,
+files of a JAX checkpoint. The table of all formats is in extensions.py; a new format is one line there, or an
+entry point of another package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing.norm_stats import read_json
 
 OURS = "vla_accel_ros"
-"""The field of config.json with a model's sizes; `vla convert` writes it, and a trainer of ours."""
+"""Field of config.json with our sizes; `vla convert` and our trainers write it."""
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -33,8 +33,8 @@ _Sizes = TypeVar("_Sizes")
 
 @dataclass(frozen=True)
 class Contents:
-    """A folder before anybody knows what it is: its config.json ({} without one), and the tensors of its
-    safetensors ({} without any)."""
+    """An unidentified folder: its config.json ({} without one), and the tensors in its safetensors files ({}
+    without any)."""
 
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +42,8 @@ class Contents:
 
     @classmethod
     def of(cls, folder: str | Path) -> Contents:
-        """Raises ValueError if it is no folder, or a file of it is broken or leads out of it."""
+        """Read a folder's headers. Raises ValueError if it is no folder, or if a file is broken or outside of
+        it."""
         folder = Path(folder)
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
@@ -58,18 +59,18 @@ class Contents:
 
     @property
     def weights(self) -> Path:
-        """What errors about the weights name: the file, or the folder of several."""
+        """The path that errors about weights name: the single file, or the folder if there are several."""
         single = self.folder / SINGLE
         return single if single.is_file() else self.folder
 
     @property
     def kind(self) -> str:
-        """What our own sizes say that it is, empty without them."""
+        """The model kind in our own sizes; empty without them."""
         ours = self.config.get(OURS)
         return str(ours.get("kind", "")) if isinstance(ours, dict) else ""
 
     def whole(self, name: str, default: int | None = None) -> int:
-        """A field of config.json that counts something. Raises ValueError for anything else."""
+        """Return a count from config.json. Raises ValueError if it is not a whole number from 1."""
         value = self.config.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(
@@ -79,9 +80,10 @@ class Contents:
 
 
 class Weights(NamedTuple):
-    """What a model of ours takes of a folder, as it is stored. stored: by the names that `vla convert` gives
-    them; values: are read when they are asked for. fused: those that the engine reads as one, see
-    models.layers.fused. time_rule: of the flow whose constants can be folded, empty where nothing can."""
+    """What a model of ours takes from a folder, as stored. stored: by the names that `vla convert` gives
+    the tensors. values: read lazily. fused: the parameters that the engine reads as one tensor, see
+    models.layers.fused. time_rule: of the flow whose constants can be folded; empty if nothing can be
+    folded."""
 
     stored: Mapping[str, Stored]
     values: Iterator[tuple[str, Tensor]]
@@ -91,8 +93,8 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """What whoever loads may choose; see checkpoint.load_policy. model: the network that is there already, of
-    which no weight is read; see checkpoint.with_statistics."""
+    """The choices of a load; see checkpoint.load_policy. model: an already loaded network, so that no weight
+    is read; see checkpoint.with_statistics."""
 
     device: torch.device
     dtype: torch.dtype = torch.float32
@@ -109,9 +111,9 @@ class Options:
             raise ValueError(f"dtype is {self.dtype}; use torch.float32 or torch.bfloat16.")
 
     def network(self, config: object, where: str, read: Callable[[], Any]) -> Any:
-        """The network of a folder whose sizes are `config`: the one that is there, or what `read` reads.
+        """Return the network of sizes `config`: the one already loaded, or else the result of `read`.
 
-        Raises ValueError if the one that is there has other sizes.
+        Raises ValueError if the loaded network has other sizes.
         """
         if self.model is not None and self.model.config != config:
             raise ValueError(
@@ -121,9 +123,9 @@ class Options:
         return read() if self.model is None else self.model
 
     def actions(self, relative: np.ndarray | None, width: int, where: str) -> np.ndarray:
-        """bool [D], which of a policy's actions are relative to the state.
+        """Return bool [D]: which of a policy's actions are relative to the state.
 
-        relative: what the checkpoint says of it, None if nothing. width: D if nobody says.
+        relative: what the checkpoint says, None if nothing. width: D if neither it nor delta_mask says.
         Raises ValueError if the checkpoint and delta_mask differ.
         """
         if self.delta_mask is None:
@@ -141,9 +143,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Format:
-    """name: who writes such folders. holds: whether a folder is one. describe: from the small files; the text
-    names the statistics where there are several. load and weights: raise ValueError, one sentence, for what
-    does not fit."""
+    """name: the program that writes such folders. holds: whether a folder has this format. describe: from the
+    small files; its str argument chooses the statistics where there are several. load and weights: raise
+    ValueError, with one sentence, if the folder does not fit."""
 
     name: str
     holds: Callable[[Contents], bool]
@@ -153,8 +155,8 @@ class Format:
 
 
 def read_sizes(contents: Contents, own: Callable[[Any], _Sizes], infer: Callable[..., _Sizes]) -> _Sizes:
-    """Our sizes in config.json, as `own` reads them, or else what `infer` makes of the tensors' shapes and
-    config.json. Raises ValueError naming the file."""
+    """Return our sizes from config.json, read by `own`, or else inferred by `infer` from the tensor shapes
+    and config.json. Raises ValueError naming the file."""
     ours = contents.config.get(OURS)
     try:
         if ours is not None:
@@ -171,7 +173,7 @@ def renamed(
     fused: Mapping[str, tuple[str, ...]] | None = None,
     time_rule: str = "",
 ) -> Weights:
-    """The tensors that are keys of `names`, under the names that are its values; see Weights."""
+    """Return the tensors named by the keys of `names`, under the names that are its values; see Weights."""
     order = reading_order(table, names)
     stored = {names[name]: table[name] for name in order}
     values = ((names[name], value) for name, value in read(table, order))
@@ -179,10 +181,11 @@ def renamed(
 
 
 def trained_delay(contents: Contents, horizon: int) -> int:
-    """Most committed actions that its policy was trained to be given, which any format of a flow policy says
-    in the same field of config.json; 0 if it says nothing. See models.flow.committed.
+    """Return the largest number of committed actions that the policy was trained with; 0 if config.json has
+    none.
 
-    Raises ValueError, naming the file, for what is no number below the horizon.
+    Every format of a flow policy uses the same field; see models.flow.committed.
+    Raises ValueError, naming the file, if the value is not a whole number from 0 to below the horizon.
     """
     value = contents.config.get(FIELD, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < horizon:
@@ -194,6 +197,6 @@ def trained_delay(contents: Contents, horizon: int) -> int:
 
 
 def delay_notes(contents: Contents, horizon: int, missing: Missing) -> list[str]:
-    """A note for a Description if there is such a delay; a wrong one is missing."""
+    """Return the Description's note about such a delay, if any; an invalid one is added to `missing`."""
     delay = missing.read(trained_delay, contents, horizon, default=0)
     return [f"trained to be given up to {delay} committed actions (rtc_method: trained)"] if delay else []

@@ -1,4 +1,4 @@
-"""How far a load has come, as a bar on a terminal, and how long it took, for whoever has none."""
+"""Progress of a load: a bar on a terminal, and a summary of size, time and rate afterwards."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ GB = 1e9
 
 
 class Meter:
-    """A Progress (models.checkpoints.streaming) that shows a bar while it is entered, unless stderr is no
+    """A Progress (models.checkpoints.streaming) that shows a bar as a context manager, if stderr is a
     terminal.
 
-    str() afterwards: what was read, how long that took and how fast it was.
+    Afterwards str() gives the bytes read, the time and the rate.
     """
 
     def __init__(self, label: str) -> None:

@@ -1,9 +1,8 @@
-"""Writes a safetensors file piece by piece, so that a model larger than the memory can be written.
+"""Write a safetensors file piece by piece, so that a model larger than the memory can be written.
 
-The format is a header of names, types, shapes and offsets, and then the numbers one after another. The header
-comes first, so names and shapes must be known before the first number is; the library's own writer wants all
-numbers at once. Values may come in any order and as parts of a tensor, as they lie in their source: each has
-its place in the file.
+A file is a header with names, dtypes, shapes and offsets, followed by the numbers. The header comes first, so
+names and shapes must be known before the first number. The library's own writer needs all numbers at once;
+this one accepts them in any order, and as parts of a tensor, and writes each at its offset.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ DTYPES = {
 }
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
-"""name -> (safetensors' dtype, shape)"""
+"""name -> (safetensors dtype name, shape)"""
 
 
 def write_safetensors(
@@ -40,12 +39,12 @@ def write_safetensors(
     progress: Progress | None = None,
     fused: Mapping[str, Iterable[str]] | None = None,
 ) -> str:
-    """Write a file that is not there yet; returns its SHA-256.
+    """Write a new file and return its SHA-256.
 
-    layout: of the values, in the order in which they lie in the file. fused: names of values that are the
-    rows of one tensor, first rows first, under its name; see shards.FUSED.
-    Raises FileExistsError if the file is there, ValueError if the values are not those of the layout; what
-    was written until then is removed.
+    layout: of the values, in file order. fused: tensor name -> names of the values that are its rows, first
+    rows first; see shards.FUSED.
+    Raises FileExistsError if the file exists, ValueError if the values do not match the layout; a partly
+    written file is then removed.
     """
     wholes, parts = _joined(layout, fused or {})
     said = {FUSED: json.dumps(parts)} if parts else {}
@@ -68,7 +67,7 @@ def write_safetensors(
                 out.seek(len(header) + starts[name])
                 out.write(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
                 done += value.nbytes
-                del value  # it may hold a mapped file, of which the next is read meanwhile
+                del value  # it may keep a mapped file alive while the next one is read
                 if progress is not None:
                     progress(done, total)
             if waiting:
@@ -81,7 +80,7 @@ def write_safetensors(
 
 
 def nbytes(entry: tuple[str, tuple[int, ...]]) -> int:
-    """Of an entry of a layout."""
+    """Return the size of a layout entry in bytes."""
     dtype, shape = entry
     return {**BYTES, "I64": 8}[dtype] * torch.Size(shape).numel()
 
@@ -89,7 +88,8 @@ def nbytes(entry: tuple[str, tuple[int, ...]]) -> int:
 def _joined(
     layout: Layout, fused: Mapping[str, Iterable[str]]
 ) -> tuple[dict[str, tuple[str, tuple[int, ...]]], dict[str, dict[str, int]]]:
-    """The tensors of the file, a fused one where its first part is in the layout; and the rows of parts."""
+    """Return the layout of the file, with fused tensors at the place of their first part, and the rows of
+    each part."""
     parts = {whole: {name: layout[name][1][0] for name in names} for whole, names in fused.items()}
     of = {name: whole for whole, rows in parts.items() for name in rows}
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -105,7 +105,7 @@ def _joined(
 
 
 def _header(layout: Layout, metadata: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
-    """And where each tensor begins behind it."""
+    """Return the encoded header, and the offset of each tensor behind it."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     starts, end = {}, 0
     for name, (dtype, shape) in layout.items():

@@ -1,12 +1,12 @@
 """The safetensors files of a folder as one table of tensors.
 
-A checkpoint is one `model.safetensors`, or several with an index that says which tensor is in which. Names,
-shapes and types are read from the headers and compared with the model before a weight is touched, so that all
-that is wrong is said at once. Only files of the folder itself are opened, and pickled ones never: an index or
-a link that leads elsewhere is refused, but for the links by which Hugging Face's cache holds its files.
+A checkpoint is one `model.safetensors`, or several files with an index. Names, shapes and dtypes are read
+from the headers and compared with the model before any weight is read, so that one error can list everything
+that is wrong. Only files inside the folder are opened, and pickled files never: an index or link that leads
+elsewhere is refused, except for the links of Hugging Face's cache.
 
-A tensor of a file may be several of a model's, one below the other, where the file's own header says so
-(FUSED): the table then has the parts, so that nobody who reads it need know.
+A stored tensor may hold several parameters of a model as consecutive rows, if the file's header says so
+(FUSED). The table then lists the parts, so its readers need not know.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 FUSED = "vla_accel_ros.fused"
-"""The header's metadata that says, as JSON, of which parts with how many rows a tensor is:
-{tensor: {part: rows}}, first rows first."""
+"""Metadata key of the header; its JSON value gives the rows of each part of a fused tensor: {tensor: {part:
+rows}}, first rows first."""
 
 
 class Part(NamedTuple):
-    """The tensor of the file that it is a part of, and its first row there."""
+    """The stored tensor that holds this part, and the part's first row in it."""
 
     tensor: str
     start: int
@@ -40,8 +40,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a tensor is, and what its header says. dtype: safetensors' name of it. part: None for one that
-    is by itself."""
+    """Where a tensor is stored, with its header entry. dtype: safetensors' name for it. part: None for a
+    whole tensor."""
 
     file: Path
     shape: tuple[int, ...]
@@ -55,11 +55,12 @@ class Stored:
 
 
 MOST_HEADER_BYTES = 4 << 20
-"""Of a safetensors file: 40,000 tensors. The library takes up to 100 MB, and far more memory for it."""
+"""Largest header that is read: some 40,000 tensors. The library accepts 100 MB, and needs far more memory for
+it."""
 
 
 def open_weights(file: Path) -> Any:
-    """A safetensors file, mapped. Raises ValueError if it is not a whole one."""
+    """Open and map a safetensors file. Raises ValueError if it is incomplete or malformed."""
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
@@ -74,7 +75,8 @@ def open_weights(file: Path) -> Any:
 
 
 def read_table(folder: Path) -> dict[str, Stored]:
-    """Every tensor of a folder, from the headers alone. Raises ValueError if a file is missing or broken."""
+    """Return every tensor of a folder, from the headers alone. Raises ValueError if a file is missing or
+    broken."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
     if (folder / SINGLE).is_file():
@@ -98,8 +100,8 @@ def read_table(folder: Path) -> dict[str, Stored]:
 
 
 def inside(folder: Path, file: Path) -> Path:
-    """The file, if it lies in the folder, or where the folder is a snapshot of Hugging Face's cache, among
-    that one's blobs. Raises ValueError if a link leads elsewhere."""
+    """Return `file` if it resolves to a path inside `folder`, or inside the blobs of the Hugging Face cache
+    that the folder is a snapshot of. Raises ValueError if a link leads elsewhere."""
     target, homes = file.resolve(), [folder.resolve()]
     if folder.resolve().parent.name == "snapshots":
         homes.append(folder.resolve().parent.parent / "blobs")
@@ -109,7 +111,8 @@ def inside(folder: Path, file: Path) -> Path:
 
 
 def value_of(opened: Any, name: str, stored: Stored, rows: slice = slice(None)) -> Tensor:
-    """A tensor of an opened file, or some of its rows: a view, as long as the file is open."""
+    """Return a tensor of an opened file, or some of its rows. It may be a view that lives as long as the file
+    is open."""
     if stored.part is None:
         return opened.get_tensor(name) if rows == slice(None) else opened.get_slice(name)[rows]
     first, last, _ = rows.indices(stored.shape[0])
@@ -123,9 +126,9 @@ def check_table(
     unused: Callable[[str], bool],
     where: Path,
 ) -> None:
-    """Raise one ValueError with everything that keeps `table` from being the weights of a model.
+    """Raise one ValueError that lists every difference between `table` and a model's parameters.
 
-    wanted: name and shape of every parameter; unused: whether a tensor without a parameter may be there.
+    wanted: name and shape of every parameter. unused: whether a tensor without a parameter may be present.
     """
     missing = sorted(set(wanted) - set(table))
     unexpected = sorted(name for name in set(table) - set(wanted) if not unused(name))
@@ -145,9 +148,9 @@ def check_table(
 
 
 def read_headers(file: Path) -> dict[str, Stored]:
-    """Every tensor of one file, and of those that are several, the parts.
+    """Return every tensor of one file; a fused tensor is replaced by its parts.
 
-    Raises ValueError if what it says of parts is not what is there.
+    Raises ValueError if the header's parts do not match the stored tensor.
     """
     with open_weights(file) as tensors:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
@@ -186,7 +189,8 @@ def _fused(text: str | None, file: Path) -> dict[str, dict[str, int]]:
 
 
 def _index(file: Path) -> dict[str, str]:
-    """Which tensor is in which file; only files beside the index count."""
+    """Return the file name of each tensor. Raises ValueError unless all are .safetensors files beside the
+    index."""
     where = read_json(file).get("weight_map")
     if not isinstance(where, dict) or not where:
         raise ValueError(f"{file}, field weight_map: it must name the file of every tensor; copy it again.")

@@ -1,11 +1,11 @@
-"""Weights on their way from a file to a model, one tensor at a time.
+"""Stream weights from files into a model, one tensor at a time.
 
-The model is built on `meta` and its parameters are replaced as their values come, so there is never a second
-copy of it. Files are read through a mapping that is dropped after every gigabyte: pages that were read count
-as the host's memory until then. A tensor goes to the device as it is stored and becomes the model's dtype
-there; parameters that are read as one (fused.py) get their values in one place, so that nobody joins them
-afterwards. What is beyond the model itself in the host's memory is at most one window, or one tensor if that
-is larger: never more than a shard. On the device it is a block of a tensor whose dtype changes.
+The model is built on `meta` and each parameter is replaced when its value arrives, so there is never a second
+copy of the model. Files are read through a mapping that is renewed after each gigabyte, since pages that were
+read count as host memory until then. A tensor moves to the device in its stored dtype and is converted there.
+Parameters that the engine reads as one (fused.py) are written into one tensor directly. Extra host memory is
+at most one window, or one tensor if that is larger: never more than a shard. Extra device memory is one block
+of a tensor whose dtype changes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from torch.overrides import TorchFunctionMode
 from vla_accel_ros.models.checkpoints.shards import Stored, open_weights, value_of
 
 Progress = Callable[[int, int], None]
-"""(bytes read so far, bytes in all), told after every tensor."""
+"""Called after every tensor with (bytes read so far, bytes in all)."""
 LayerLoaded = Callable[[str, nn.Module], object]
-"""(path of a layer in its model, the layer), told as soon as all its parameters are there."""
+"""Called with (path of a layer in its model, the layer) once all parameters of the layer are loaded."""
 WINDOW = 1 << 30
-"""Bytes that are read through one mapping of a file, but for a tensor that is larger."""
+"""Most bytes read through one mapping of a file; a larger tensor has a mapping of its own."""
 BLOCK = 1 << 24
-"""Numbers of a tensor that are compared at once, or change their dtype on a device."""
+"""How many numbers of a tensor are compared, or converted on the device, at once."""
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Parameters keep whatever is in their memory."""
+    """Skips torch's parameter initialisation; parameters keep what is in their memory."""
 
     def __torch_function__(
         self,
@@ -48,14 +48,15 @@ class _Uninitialised(TorchFunctionMode):
 
 @contextmanager
 def on_meta() -> Iterator[None]:
-    """Models built within have shapes and dtypes but no numbers, and none are drawn for them: on `meta` that
-    alone would make torch load its compiler."""
+    """Build models with shapes and dtypes but without numbers. Initialisation is skipped too: drawing random
+    numbers on `meta` would make torch load its compiler."""
     with torch.device("meta"), _Uninitialised():
         yield
 
 
 def read(table: Mapping[str, Stored], names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of these names as they are stored, file by file; each is a view that the next one ends."""
+    """Yield the named tensors as stored, file by file. Each is a view that is valid until the next one is
+    asked for."""
     for window in _windows(table, names):
         with open_weights(table[window[0]].file) as tensors:
             for name in window:
@@ -72,11 +73,10 @@ def fill(
     fused: Mapping[str, Sequence[str]] | None = None,
     layer_loaded: LayerLoaded | None = None,
 ) -> None:
-    """Give parameters of a model their values: each in the dtype that the parameter has, on the device.
+    """Set the parameters of a model, each in the parameter's dtype, on `device`.
 
-    values: (the parameter's name, its value). total: their bytes. where: the file or folder errors name.
-    fused: names of parameters that become rows of one tensor, see fused_parts. layer_loaded: told of a layer
-    of a stack or tower when all its parameters are there.
+    values: (parameter name, value). total: bytes of all values. where: the file or folder that errors name.
+    fused: parameters that become rows of one tensor, see fused_parts. layer_loaded: see LayerLoaded.
     Raises ValueError naming every parameter that holds a number that is not finite.
     """
     broken: list[str] = []
@@ -102,8 +102,8 @@ def fill(
 
 
 def _put(place: Tensor, value: Tensor) -> Tensor:
-    """The place, with a tensor of the host's in it. It goes to a device as it is stored, some rows at a time,
-    and becomes the place's dtype there."""
+    """Copy a host tensor into `place` and return `place`. Where device and dtype differ, blocks of rows are
+    copied to the device in the stored dtype and converted there."""
     if not place.ndim or place.device == value.device or place.dtype == value.dtype:
         return place.copy_(value)
     rows = max(1, BLOCK * len(place) // max(1, place.numel()))
@@ -113,7 +113,8 @@ def _put(place: Tensor, value: Tensor) -> Tensor:
 
 
 class _Places:
-    """Where parameters go that are rows of one tensor, which is made when the first of them comes."""
+    """The rows for parameters that are fused into one tensor; the tensor is made when its first parameter
+    arrives."""
 
     def __init__(self, model: nn.Module, fused: Mapping[str, Sequence[str]], device: torch.device) -> None:
         self._model, self._device = model, device
@@ -121,7 +122,8 @@ class _Places:
         self._made: dict[str, Tensor] = {}
 
     def of(self, name: str) -> Tensor | None:
-        """Rows of a tensor in the parameter's dtype; None for a parameter that is by itself."""
+        """Return the parameter's rows of its fused tensor, in the parameter's dtype; None if it is
+        not fused."""
         if name not in self._tensor_of:
             return None
         if name not in self._made:
@@ -135,7 +137,8 @@ class _Places:
 
 
 class _Layers:
-    """Tells of the layers of stacks and towers, which are lists of modules, when they are whole."""
+    """Calls `told` with each layer of a stack or tower (an nn.ModuleList) once all its parameters are
+    loaded."""
 
     def __init__(self, model: nn.Module, told: LayerLoaded | None) -> None:
         self._model, self._told = model, told
@@ -154,7 +157,7 @@ class _Layers:
                 self._layer_of |= {f"{where}.{name}": where for name in names}
 
     def came(self, name: str) -> None:
-        """A parameter is there."""
+        """Record that a parameter is loaded."""
         where = self._layer_of.get(name)
         if where is None or self._told is None:
             return
@@ -165,12 +168,13 @@ class _Layers:
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether every number is. Nothing is allocated for it: an extreme that is not finite tells of any."""
+    """Return whether all numbers are finite, by the smallest and the largest one, so that nothing large is
+    allocated."""
     return not values.numel() or bool(torch.stack(torch.aminmax(values)).isfinite().all())
 
 
 def same(table: Mapping[str, Stored], first: str, second: str) -> bool:
-    """Whether two tensors of one shape hold the same numbers, compared row by row block."""
+    """Return whether two tensors of one shape hold equal numbers, compared in blocks of rows."""
     one, other = table[first], table[second]
     rows = one.shape[0] if one.shape else 1
     block = max(1, BLOCK * rows // max(1, torch.Size(one.shape).numel()))
@@ -184,12 +188,12 @@ def same(table: Mapping[str, Stored], first: str, second: str) -> bool:
 
 
 def reading_order(table: Mapping[str, Stored], names: Iterable[str]) -> list[str]:
-    """The order in which `read` gives them."""
+    """Sort names into the order in which `read` yields them: by file, then by name."""
     return sorted(names, key=lambda name: (table[name].file, name))
 
 
 def _windows(table: Mapping[str, Stored], names: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of tensors of one file that are WINDOW bytes together, in the order of files and names."""
+    """Yield lists of tensor names of one file, at most WINDOW bytes together, in reading order."""
     window: list[str] = []
     together = 0
     for name in reading_order(table, names):

@@ -1,6 +1,6 @@
 """Flow matching: from noise to a chunk of actions.
 
-sampling: integration; solver: from one velocity to the next x; rtc: guidance of a chunk by the part of the
-old one that will be executed anyway; committed: a chunk that begins with actions that are given; noise: what
-a chunk begins with.
+sampling: integration. solver: one step of it, Euler or Adams-Bashforth. rtc: guidance towards the previous
+chunk's actions that will still be executed. committed: chunks that begin with given actions. noise: initial
+noise.
 """

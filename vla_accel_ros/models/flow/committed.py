@@ -1,10 +1,10 @@
-"""Begin a new chunk with actions that are committed: they are input, and the rest is sampled after them.
+"""Begin a new chunk with committed actions: they are an input, and the network samples the rest after them.
 
-A network that was trained for it takes the leading actions of a chunk clean, at flow time 0, while the others
-are noise at time t, and continues them without any guidance (Black et al., 2025, "Training-time action
-conditioning for efficient real-time chunking"; lerobot's `rtc_training_max_delay`). The paper counts time
-from noise to data; here, as in openpi's and lerobot's code, data is at 0. It costs nothing beside an ordinary
-chunk. A network that was not trained so has never seen two times at once: what it makes of them is undefined.
+A network trained for this takes the leading actions of a chunk clean, at flow time 0, while the others are
+noise at time t, and continues them without guidance (Black et al., 2025, "Training-time action conditioning
+for efficient real-time chunking"; lerobot's `rtc_training_max_delay`). The paper counts time from noise to
+data; here, as in openpi and lerobot, data is at 0. It costs no more than an ordinary chunk. A network that
+was not trained this way has never seen two flow times at once, so its output would be undefined.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vla_accel_ros.models.policies import AnyPolicy
 
 FIELD = "rtc_training_max_delay"
-"""What lerobot calls it in `config.json`; for any other checkpoint it can be written there by hand."""
+"""lerobot's field in `config.json`; it can be added to any other checkpoint by hand."""
 
 TimedVelocity = Callable[[Tensor, Tensor], Tensor]
 """(x float32 [B, H, A], flow times [B] or [B, H]) -> velocity float32 [B, H, A]."""
@@ -31,7 +31,7 @@ TimedVelocity = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Committed:
-    """actions: float [d, A] or [B, d, A], the leading actions, normalised as the network sees them."""
+    """actions: float [d, A] or [B, d, A], the leading actions, normalised as the network takes them."""
 
     actions: Tensor
 
@@ -45,9 +45,9 @@ class Committed:
 
     @classmethod
     def of(cls, policy: AnyPolicy, actions: np.ndarray, state: np.ndarray) -> Committed:
-        """Absolute joint targets float [d, D]; state: what relative actions are relative to.
+        """Make it from absolute joint targets float [d, D]. state: the origin of relative actions.
 
-        Raises ValueError if they do not fit the policy, or it was not trained to be given that many.
+        Raises ValueError if the actions do not fit the policy, or if it was not trained for that many.
         """
         if actions.ndim != 2 or actions.shape[1] != policy.joints:
             raise ValueError(
@@ -63,13 +63,13 @@ class Committed:
 
     @property
     def delay(self) -> int:
-        """d, how many actions are committed."""
+        """d, the number of committed actions."""
         return self.actions.shape[-2]
 
     def begin(self, noise: Tensor) -> Tensor:
-        """Where to start sampling: noise [B, H, A] with the committed actions in their places.
+        """Return the start of sampling: noise [B, H, A] with the committed actions in their places.
 
-        Raises ValueError unless they are fewer than H, of A numbers, and of one sample or B.
+        Raises ValueError unless there are fewer than H of them, with A numbers each, for one sample or B.
         """
         batch, horizon, dims = noise.shape
         actions = self.actions.to(noise)
@@ -82,7 +82,8 @@ class Committed:
         return torch.cat((actions.expand(batch, -1, -1), noise[:, self.delay :]), dim=1)
 
     def hold(self, velocity: TimedVelocity) -> Velocity:
-        """The flow that begins there: the committed actions are at time 0 and stay, bit for bit."""
+        """Return the velocity function for that start: committed actions are at time 0 and keep their
+        bits."""
 
         def held(x: Tensor, t: float) -> Tensor:
             batch, horizon, _ = x.shape

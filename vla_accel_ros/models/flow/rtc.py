@@ -1,12 +1,11 @@
-"""Real-time chunking: steer a new chunk to agree with the part of the old one that will run anyway.
+"""Real-time chunking: guide a new chunk towards the part of the previous one that will be executed anyway.
 
-While the network thinks, the robot goes on executing `delay` actions of the previous chunk; the new chunk
-must begin with those and may leave them gradually up to the execution horizon (Black et al., 2025, "Real-
-time execution of action chunking flow policies", eq. 2-5). The correction is the error of the predicted
-clean chunk pulled back to x: through the identity (lerobot's published code, no backward pass, fuses with
-the step) or the true Jacobian (the paper's form). With the identity it is elementwise and part of the
-captured steps (Inpainting); the true Jacobian needs a backward pass through the network and
-is computed eagerly.
+While the network computes, the robot executes `delay` actions of the previous chunk. The new chunk must begin
+with those and may deviate gradually until the execution horizon (Black et al., 2025, "Real-time execution of
+action chunking flow policies", eq. 2-5). The correction is the error of the predicted clean chunk pulled back
+to x, either through the identity (lerobot's published code) or through the true Jacobian (the paper's form).
+The identity form is elementwise and part of the captured steps (Inpainting). The true Jacobian needs a
+backward pass through the network and is computed eagerly.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ MAX_WEIGHT = 10.0
 
 
 def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> Tensor:
-    """How strongly each action must follow the previous chunk: float32 [horizon].
+    """Return how strongly each action must follow the previous chunk: float32 [horizon].
 
-    1 for the first `delay` actions, then falling to 0 at `execution` (LINEAR, EXP), staying 1 until it (ONES)
-    or 0 at once (ZEROS).
+    1 for the first `delay` actions; then falling to 0 at `execution` (LINEAR, EXP), 1 until `execution`
+    (ONES), or 0 at once (ZEROS). Raises ValueError if the schedule is unknown.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule is '{schedule}'; use one of {SCHEDULES}.")
@@ -53,10 +52,10 @@ def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> T
 
 
 def guidance_weight(t: float, most: float = MAX_WEIGHT) -> float:
-    """Strength of the correction at flow time t, at most `most`; the paper's tau is 1 - t.
+    """Return the strength of the correction at flow time t, at most `most`; the paper's tau is 1 - t.
 
-    Rounded to float32 after every operation, as the published code does: the correction is large early on, so
-    that a last bit of the strength is seen in the action.
+    Every operation is rounded to float32, as in the published code: the strength is large early on, so its
+    last bit shows in the action.
     """
     if t <= 0.0 or t >= 1.0:
         return most
@@ -66,10 +65,10 @@ def guidance_weight(t: float, most: float = MAX_WEIGHT) -> float:
 
 
 def kept(weight: float, steps: int, most: float | None = None) -> float:
-    """Which part of a difference to the previous chunk guidance closes in an action of this weight.
+    """Return which share of a difference to the previous chunk guidance closes for an action of this weight.
 
-    Every step closes weight * strength / steps of what is left, exactly so for a straight flow; a network
-    that keeps neighbouring actions alike adds to it. `most` is Guidance.max_weight, by default steps.
+    Each step closes weight * strength / steps of what is left, exactly so for a straight flow; a network that
+    keeps neighbouring actions alike closes more. `most` is Guidance.max_weight, by default steps.
     """
     left = 1.0
     for t in flow_times(steps):
@@ -79,16 +78,17 @@ def kept(weight: float, steps: int, most: float | None = None) -> float:
 
 @dataclass(frozen=True)
 class Guidance:
-    """What a new chunk must agree with.
+    """The previous chunk that a new chunk must agree with.
 
-    previous: float [h, A] or [B, h, A], h <= H: the not yet executed rest of the previous chunk, so that
-        previous[..., i, :] is due when action i of the new chunk is; normalised as the network sees actions.
+    previous: float [h, A] or [B, h, A], h <= H: its unexecuted rest, so that previous[..., i, :] is due
+        together with action i of the new chunk; normalised as the network takes actions.
     delay: number of leading actions that will have been executed before the new chunk can take over.
     execution: number of actions after which the new chunk is free (at most h counts).
     schedule: one of SCHEDULES. jacobian: "identity" (lerobot) or "exact" (vector-Jacobian product, which the
         captured stages do not have).
-    max_weight: greatest strength; the number of sampling steps is the largest that does not overshoot, since
-        a step of dt corrects an action of weight 1 by dt * strength of its error (the paper has 5 of both).
+    max_weight: greatest strength. The number of sampling steps is the largest value that does not overshoot,
+        since a step of dt corrects an action of weight 1 by dt * strength of its error (the paper has 5 of
+        both).
     """
 
     previous: Tensor
@@ -116,9 +116,9 @@ class Guidance:
 
     @classmethod
     def of(cls, policy: AnyPolicy, agreement: Agreement, state: np.ndarray, horizon: int) -> Guidance:
-        """For a chunk of `horizon` actions; state: what relative actions are relative to, see Committed.of.
+        """Make it for a chunk of `horizon` actions. state: the origin of relative actions, see Committed.of.
 
-        Raises ValueError for another number of joints, and if the previous chunk has nothing left.
+        Raises ValueError if the number of joints differs, or if the previous chunk has nothing left.
         """
         rest = agreement.actions[:horizon]
         if rest.shape[1] != policy.joints:
@@ -134,9 +134,10 @@ class Guidance:
         return cls(raw, agreement.delay, agreement.end, agreement.schedule, agreement.jacobian, strength)
 
     def target(self, chunk: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """What a chunk of shape [B, H, A] is pulled to, float [1 or B, H, A], and how strongly, float32 [H].
+        """Return the target of a chunk of shape [B, H, A], float [1 or B, H, A], and its weights, float32
+        [H].
 
-        Raises ValueError if the previous chunk does not fit it.
+        Raises ValueError if the previous chunk does not fit that shape.
         """
         batch, horizon, dims = chunk
         previous = self.previous if self.previous.ndim == 3 else self.previous[None]
@@ -149,7 +150,8 @@ class Guidance:
         return target, prefix_weights(self.schedule, self.delay, min(self.execution, known), horizon)
 
     def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:
-        """The guided velocity for samples shaped like noise [B, H, A]: v - weight(t) * correction."""
+        """Return the guided velocity function for samples shaped like noise [B, H, A]: v - weight(t) *
+        correction."""
         target, weights = self.target(noise.shape)
         target, weights = target.to(noise), weights.to(noise)[:, None]
         exact = self.jacobian == "exact"
@@ -172,15 +174,14 @@ class Guidance:
 
 @dataclass(frozen=True)
 class Inpainting:
-    """What one chunk must agree with, in the form that captured denoising steps take.
+    """What one chunk must agree with, in the form that captured denoise steps take.
 
-    Guidance pulls a noisy chunk to its target in every step; committed actions are input at flow time 0 and
-    stay. A chunk has one or the other, in the same numbers, so that a stage has one set of inputs.
+    Guidance pulls a noisy chunk towards its target in every step; committed actions are inputs at flow time 0
+    and stay. A chunk has one or the other, in the same fields, so a stage has one set of inputs.
 
-    target float [H, A], normalised as the network sees actions, on the host or the device; weights float32
-    [H], on the host: of the correction, 0 = free; max_weight: its greatest strength, see Guidance; committed:
-    so many leading actions of target are the chunk's own. Raises ValueError for shapes that differ and if all
-    actions are committed.
+    target: float [H, A], normalised as the network takes actions, on the host or the device. weights: float32
+    [H] of the correction, on the host, 0 = free. max_weight: see Guidance. committed: how many leading
+    actions of target are fixed. Raises ValueError if the shapes differ or all actions are committed.
     """
 
     target: Tensor
@@ -202,9 +203,9 @@ class Inpainting:
 
     @classmethod
     def of(cls, given: Guidance | Committed, horizon: int, dims: int) -> Inpainting:
-        """For a chunk of that many actions of that many numbers.
+        """Make it for a chunk of `horizon` actions with `dims` numbers.
 
-        Raises ValueError if it does not fit, is for several chunks, or needs the exact Jacobian.
+        Raises ValueError if `given` does not fit, is for several chunks, or needs the exact Jacobian.
         """
         if isinstance(given, Committed):
             start = given.begin(given.actions.new_zeros(1, horizon, dims))[0]
@@ -217,19 +218,19 @@ class Inpainting:
         return cls(target[0], weights, given.max_weight)
 
     def strengths(self, times: Sequence[float]) -> list[float]:
-        """Of the correction at each flow time."""
+        """Return the strength of the correction at each flow time."""
         return [guidance_weight(t, self.max_weight) for t in times]
 
     def held(self, velocity: Tensor) -> Tensor:
-        """The velocity float32 [1, H, A] with 0 for committed actions."""
+        """Return the velocity float32 [1, H, A] with 0 for committed actions."""
         if not self.committed:
             return velocity
         held = velocity[:, : self.committed]
         return torch.cat((torch.zeros_like(held), velocity[:, self.committed :]), dim=1)
 
     def guided(self, velocity: Tensor, x: Tensor, t: float) -> Tensor:
-        """The velocity of x, both float32 [1, H, A], at flow time t, as it is for this chunk: what
-        Guidance or Committed makes of it. target and weights must be on its device."""
+        """Return the guided or held velocity of x, both float32 [1, H, A], at flow time t. target and weights
+        must be on the device of x."""
         if self.committed:
             return self.held(velocity)
         strength = guidance_weight(t, self.max_weight)

@@ -1,9 +1,9 @@
 """Integration of the flow, from noise at t = 1 to actions at t = 0.
 
 The state x stays float32 whatever the network's dtype, because the last updates are small against it. Two
-published rules for the time of a step differ by up to 5e-5 in the action: openpi adds dt in float32, lerobot
-takes 1 + i * dt. Both are here so that either reference can be met exactly. What computes a velocity is a
-function, so that guidance composes with it.
+published rules for the time of a step change actions by up to 5e-5: openpi adds dt in float32, lerobot takes
+1 + i * dt. Both are here, so that either reference can be met exactly. The velocity is a function argument,
+so that guidance can wrap it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ Velocity = Callable[[Tensor, float], Tensor]
 """(x float32 [B, H, A], flow time t) -> velocity float32 [B, H, A]."""
 
 Guide = Callable[[Velocity], Velocity]
-"""What makes another velocity of the network's, as models.flow.rtc.Guidance.guide does."""
+"""Wraps the network's velocity function, as models.flow.rtc.Guidance.guide does."""
 
 
 class Flow(NamedTuple):
-    """actions float32 [B, H, A], normalised; update float32 [B, H, A]: what the last step added to them."""
+    """actions float32 [B, H, A], normalised. update float32 [B, H, A]: what the last step added to them."""
 
     actions: Tensor
     update: Tensor
 
 
 def flow_times(steps: int, rule: str = "openpi") -> list[float]:
-    """The time at which each velocity is taken: 1 first, 1 / steps (or a rounding of it) last."""
+    """Return the time of each velocity evaluation: 1 first, 1 / steps (or a rounding of it) last. Raises
+    ValueError if steps is below 1 or the rule is unknown."""
     if steps < 1:
         raise ValueError(f"steps is {steps}; sampling needs at least 1.")
     if rule not in TIME_RULES:
@@ -59,9 +60,9 @@ def sample(
 ) -> Flow:
     """Integrate from noise float32 [B, H, A] in `steps` equal steps.
 
-    solver: see models.flow.solver. guide: of the velocity, which the solver does not extrapolate; with Euler
-    it makes no difference whether the velocity is guided already. told: of the update of each step.
-    Raises ValueError for unknown rules and solvers.
+    solver: see models.flow.solver. guide: wraps the velocity; the solver does not extrapolate its correction.
+    told: called with the update of each step.
+    Raises ValueError if the time rule or solver is unknown.
     """
     times = flow_times(steps, time_rule)
     x = noise.to(torch.promote_types(noise.dtype, torch.float32))

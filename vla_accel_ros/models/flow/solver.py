@@ -1,11 +1,11 @@
-"""From one velocity of the flow to the next x: by Euler, or by Adams-Bashforth of second order.
+"""One integration step of the flow: Euler, or second-order Adams-Bashforth.
 
-A step of Euler goes on with the velocity at its beginning. Adams-Bashforth extrapolates to the middle of the
-step from that velocity and the one before (Hairer, Norsett and Wanner, "Solving Ordinary Differential
-Equations I", III.1), so that its error falls with the square of the step, for one more buffer and no more
-evaluations; its first step is Euler's. What is extrapolated is the network's velocity alone. Guidance is
-added as it is at the step's beginning: it closes up to all of a difference in a step, and extrapolated it
-would swing about its target for ever. So it closes what it closes with Euler (models.flow.rtc.kept).
+Euler uses the velocity at the beginning of the step. Adams-Bashforth extrapolates to the middle of the step
+from that velocity and the one before (Hairer, Norsett and Wanner, "Solving Ordinary Differential Equations
+I", III.1), so its error falls with the square of the step, for one more buffer and no more evaluations; its
+first step is Euler's. Only the network's own velocity is extrapolated. Guidance is added as it is at the
+beginning of the step: it can close a whole difference in one step and, extrapolated, would oscillate about
+its target. So it closes as much as with Euler (models.flow.rtc.kept).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SOLVERS = (EULER, AB2)
 
 
 class Rate(NamedTuple):
-    """What a step adds to the velocity: more * the network's own - carry * the one before."""
+    """What a step adds to the velocity: more * the network's present one - carry * the one before."""
 
     more: float
     carry: float
 
 
 def rates(solver: str, steps: int) -> list[Rate]:
-    """Of each of `steps` equal steps. Raises ValueError for an unknown solver."""
+    """Return the rate of each of `steps` equal steps. Raises ValueError if the solver is unknown."""
     if solver not in SOLVERS:
         raise ValueError(f"solver is '{solver}'; use one of {SOLVERS}.")
     first, others = Rate(0.0, 0.0), Rate(0.0, 0.0) if solver == EULER else Rate(0.5, 0.5)
@@ -37,6 +37,6 @@ def rates(solver: str, steps: int) -> list[Rate]:
 def extrapolated(
     found: Tensor, own: Tensor, before: Tensor, more: float | Tensor, carry: float | Tensor
 ) -> Tensor:
-    """The velocity that a step goes on with, all [..., H, A]. found: with guidance; own: without; before: own
-    of the step before, finite, and of no account in the first."""
+    """Return the velocity of a step, all [..., H, A]. found: guided. own: unguided. before: `own` of the step
+    before; it must be finite even in the first step, which ignores it."""
     return found + (more * own - carry * before)

@@ -1,8 +1,8 @@
-"""Layers whose matrices are there in fewer bits alone.
+"""Layers that keep only quantised copies of their matrices.
 
-A layer keeps them beside its parameters, which are `meta` then: their shapes and dtypes are known, their
-numbers are gone, and plain torch refuses to compute with them. Who gives them up, and for what, is
-engine.stages.dropping.
+The copies are attributes of the layer. Its parameters move to `meta`: they keep shape and dtype but no
+numbers, so plain torch cannot compute with them. engine.stages.dropping decides which layers drop their exact
+weights.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from vla_accel_ros.models.layers.quantized import Quantized
 
 FEW_BITS, AS, NUMBERS = "in_few_bits", "given_up_as", "first_numbers"
 SAMPLED = 64
-"""Numbers of a matrix that is given up which stay, to tell models apart (models.calibration.fingerprint)."""
+"""Exact numbers kept of a dropped matrix, to tell models apart (models.calibration.fingerprint)."""
 
 
 def give(
     layer: nn.Module, matrices: Mapping[str, Quantized], linears: Iterable[nn.Linear], called: str
 ) -> None:
-    """Let a layer have these instead of the weights of its linears, whose memory is given back. called: how
-    it was done, see given_as."""
+    """Give a layer these quantised matrices and free the weights of its linears. called: a description, see
+    given_as."""
     setattr(layer, FEW_BITS, dict(matrices))
     setattr(layer, AS, called)
     for linear in linears:
@@ -33,23 +33,26 @@ def give(
 
 
 def given(layer: nn.Module) -> Mapping[str, Quantized]:
-    """By the name of the folded matrix (models.pi.folded); empty for a layer with its exact weights."""
+    """Return the quantised matrices by the name of the folded matrix (models.pi.folded); empty if the layer
+    is exact."""
     found: Mapping[str, Quantized] = getattr(layer, FEW_BITS, {})
     return found
 
 
 def given_as(model: nn.Module) -> set[str]:
-    """By which precisions, and calibrations, layers of the model have them: one, or none."""
+    """Return the descriptions, of precision and calibration, under which layers were quantised: one,
+    or none."""
     return {getattr(module, AS) for module in model.modules() if hasattr(module, AS)}
 
 
 def first_numbers(linear: nn.Linear) -> Tensor:
-    """Up to SAMPLED of its exact weights, on the host, whether they are there or were given up."""
+    """Return up to SAMPLED exact weights, on the host, even if the matrix was dropped."""
     kept: Tensor | None = getattr(linear, NUMBERS, None)
     return linear.weight.detach().flatten()[:SAMPLED].cpu().clone() if kept is None else kept
 
 
 def wide(layer: nn.Module, name: str, exact: Tensor) -> Tensor:
-    """float32 [N, K]: the matrix of that name, which is `exact` unless it is there in fewer bits alone."""
+    """Return a named matrix as float32 [N, K]: dequantised if the layer keeps only a quantised copy, else
+    `exact`."""
     small = given(layer).get(name)
     return exact.float() if small is None else small.dequantized()

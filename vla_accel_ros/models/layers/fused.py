@@ -1,8 +1,8 @@
-"""Projections of one input as one matrix: which they are, and how they become one.
+"""Projections of one input as one matrix.
 
-Whoever runs a network fast reads the query, key and value of an attention, and the gate and up of an MLP, as
-one product. A model's parameters stay what they are: parts of that matrix's rows, so memory is spent once. A
-checkpoint is loaded into such memory (streaming.py), and `vla convert` writes it as it is there.
+Fast stages compute query, key and value of an attention as one product, and gate and up of an MLP as another.
+The model's parameters remain, as views of that matrix's rows, so the memory is spent once. Checkpoints are
+loaded into such matrices (streaming.py), and `vla convert` stores them fused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FUSED: dict[type[nn.Module], Projections] = {
 
 
 def fused_parts(model: nn.Module) -> Projections:
-    """The parameters that are rows of one tensor, first rows first, under a name for that tensor."""
+    """Return the parameters that are rows of one tensor, first rows first, by a name for that tensor."""
     parts = {}
     for path, module in model.named_modules():
         root = path + "." if path else ""
@@ -37,10 +37,10 @@ def fused_parts(model: nn.Module) -> Projections:
 
 
 def fuse(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """One matrix [sum of out, in] and bias for layers that read the same input.
+    """Return one matrix [sum of out, in] and bias for linears with the same input.
 
-    The layers' parameters become parts of it. Done twice, or to a model that was loaded, it returns the
-    memory that is there.
+    The linears' parameters become views of it. If they already are, as in a loaded model, no memory is
+    allocated.
     """
     weight = _joined([linear.weight for linear in linears])
     if linears[0].bias is None:

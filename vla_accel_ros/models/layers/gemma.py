@@ -1,10 +1,9 @@
-"""A Gemma decoder stack that can read keys and values computed elsewhere.
+"""A Gemma decoder stack that can attend to keys and values computed elsewhere.
 
-The same stack is the prefix (images and language) and the action expert; the expert reads the prefix's keys
-and values layer by layer, and its norms may be modulated by a condition (adaRMS, pi0.5). Norms are float32
-whatever the stack's dtype and the rotary tables are cast to it, which is openpi's rule; nothing here is in
-place, so it trains. Attention is written out, because that rounds as the reference does: to the last bit in
-float32 on a CPU.
+The same class is the prefix (images and language) and the action expert. The expert attends to the prefix's
+keys and values layer by layer, and a condition may modulate its norms (adaRMS, pi0.5). Norms are float32
+whatever the stack's dtype, and rotary tables are cast to it, as in openpi. Nothing is in place, so it trains.
+Attention is written out because that rounds as the reference does: to the last bit in float32 on a CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class KV(NamedTuple):
 
     @classmethod
     def of(cls, keys: list[Tensor], values: list[Tensor], out: KV | None = None) -> KV:
-        """Of the layers' own [B, kv_heads, T, head_dim], written to `out` if there is one."""
+        """Stack the layers' own [B, kv_heads, T, head_dim], into `out` if it is given."""
         if out is None:
             return cls(torch.stack(keys), torch.stack(values))
         for index, (k, v) in enumerate(zip(keys, values, strict=True)):
@@ -41,10 +40,11 @@ class KV(NamedTuple):
 
 
 class PerToken(NamedTuple):
-    """A condition for each token: values, a few different ones [B, width] each; place int64 [T], whose is it.
+    """A condition for each token: values, a few distinct ones [B, width] each; place int64 [T], the index for
+    each token.
 
-    Few, because the flow time that conditions is one for the committed actions and one for the others. Each
-    is modulated by itself, in the shape of a condition for all tokens: so the bits are those of one, too.
+    Few, because committed actions share one flow time and all others another. Each value is modulated by
+    itself, in the shape of a condition for all tokens, so that the bits are the same.
     """
 
     values: tuple[Tensor, ...]
@@ -56,7 +56,8 @@ Condition = Tensor | PerToken
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """float32 for the half precisions; float64 stays, so that a model can be its own measure of rounding."""
+    """Return float32 for half precisions, and float64 unchanged, so that a float64 model can measure rounding
+    errors."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -82,7 +83,7 @@ class RMSNorm(nn.Module):
         return (normed * (1.0 + scale) + shift).to(x.dtype), gate.to(x.dtype)
 
     def _modulation(self, condition: Condition) -> Tensor:
-        """[B, 1 or T, 3 * width]"""
+        """Return scale, shift and gate, [B, 1 or T, 3 * width]."""
         if isinstance(condition, Tensor):
             return self.dense(condition).unsqueeze(1)
         return torch.stack([self.dense(value) for value in condition.values], dim=1)[:, condition.place]
@@ -103,17 +104,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""What the queries [B, heads, T, head_dim] read, of their own keys and values [B, kv_heads, T, head_dim] and
-others': the weighted values [B, heads, T, head_dim]."""
+"""Attention of queries [B, heads, T, head_dim] over their own keys and values [B, kv_heads, T, head_dim] and
+any others; returns [B, heads, T, head_dim]."""
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, past: Sequence[tuple[Tensor, Tensor]]
 ) -> Tensor:
-    """Grouped-query attention over `past`, P keys and values together, and the tokens' own.
+    """Grouped-query attention over `past`, P keys and values in all, and the tokens' own.
 
     q [B, heads, T, head_dim]; k, v and each of past [B, kv_heads, T, head_dim]; mask bool [B, 1, T, P + T],
-    True = may look, None = all may. Returns [B, heads, T, head_dim].
+    True = may attend, None = all may. Returns [B, heads, T, head_dim].
     """
     groups = q.shape[1] // k.shape[1]
     keys = torch.cat([*(old_k.to(k.dtype) for old_k, _ in past), k], dim=2) if past else k
@@ -130,7 +131,7 @@ def _per_query(x: Tensor, groups: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections, rotary positions, and whatever attention is given."""
+    """Projections and rotary positions around a given attention function."""
 
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__()
@@ -165,7 +166,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """A pre-norm layer whose residual branches are gated when the norms are modulated."""
+    """A pre-norm layer. With modulated norms its residual branches are gated."""
 
     def __init__(self, config: GemmaConfig, modulated: bool) -> None:
         super().__init__()
@@ -203,7 +204,7 @@ class Gemma(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the residual stream, the keys and the values are computed in."""
+        """Dtype of the residual stream, keys and values."""
         return next(self.layers[0].parameters()).dtype
 
     def forward(
@@ -216,10 +217,10 @@ class Gemma(nn.Module):
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Run the stack.
 
-        x [B, T, width]; positions int [B, T]; mask bool [B, T, P + T], True = may look, None = all may;
-        past: sequences that come before x, P tokens together; condition: for modulated norms.
-        Returns the hidden states after the final norm and, per layer, the keys and the values of x
-        [B, kv_heads, T, head_dim].
+        x [B, T, width]; positions int [B, T]; mask bool [B, T, P + T], True = may attend, None = all may.
+        past: sequences before x, P tokens in all. condition: for modulated norms.
+        Returns the hidden states after the final norm and, for each layer, the keys and values of x [B,
+        kv_heads, T, head_dim].
         """
         return self.run(x, positions, one_sequence(mask, past), condition)
 
@@ -230,7 +231,8 @@ class Gemma(nn.Module):
         attend: Callable[[int], Attend],
         condition: Condition | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """As forward, with `attend(i)` as layer i's attention: how several requests share one forward."""
+        """As forward, with `attend(i)` as the attention of layer i, so that several requests can share one
+        forward."""
         x = x.to(self.dtype)
         tables = rotary_tables(positions, self.head_dim, x.dtype)
         keys, values = [], []
@@ -242,6 +244,6 @@ class Gemma(nn.Module):
 
 
 def one_sequence(mask: Tensor | None, past: Sequence[KV]) -> Callable[[int], Attend]:
-    """The attention of each layer of a batch of sequences that each have the past; see Gemma.forward."""
+    """Return each layer's attention for a batch of sequences with this past; see Gemma.forward."""
     mask = None if mask is None else mask.unsqueeze(1)
     return lambda layer: partial(attention, mask=mask, past=[(kv.k[layer], kv.v[layer]) for kv in past])

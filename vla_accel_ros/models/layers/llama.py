@@ -1,9 +1,8 @@
-"""A Llama-2 decoder stack that can read keys and values computed elsewhere.
+"""A Llama-2 decoder stack that can attend to keys and values computed elsewhere.
 
-Attention and rotary positions are the Gemma stack's; the norm, the gate (SiLU) and the residual branches
-are Llama's. The norm is computed in float32 and multiplied by its weight in the stack's dtype, as Hugging
-Face does: that order is what a bfloat16 result depends on. Parameter names are Hugging Face's
-LlamaModel's.
+Attention and rotary positions are the Gemma stack's; the norm, the gate (SiLU) and the residual branches are
+Llama's. The norm is computed in float32, cast, and multiplied by its weight in the stack's dtype, as Hugging
+Face does: bfloat16 results depend on that order. Parameter names are those of Hugging Face's LlamaModel.
 """
 
 from __future__ import annotations
@@ -84,25 +83,26 @@ class Llama(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the residual stream, the keys and the values are computed in."""
+        """Dtype of the residual stream, keys and values."""
         return self.embed_tokens.weight.dtype
 
     def forward(
         self, x: Tensor, positions: Tensor, mask: Tensor | None = None, past: Sequence[KV] = ()
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Run the stack; nothing is causal but by the mask.
+        """Run the stack; only the mask makes it causal.
 
-        x [B, T, width]; positions int [B, T]; mask bool [B, T, P + T], True = may look, None = all may;
-        past: sequences that come before x, P tokens together.
-        Returns the hidden states after the final norm and, per layer, the keys and the values of x
-        [B, kv_heads, T, head_dim].
+        x [B, T, width]; positions int [B, T]; mask bool [B, T, P + T], True = may attend, None = all may.
+        past: sequences before x, P tokens in all.
+        Returns the hidden states after the final norm and, for each layer, the keys and values of x [B,
+        kv_heads, T, head_dim].
         """
         return self.run(x, positions, one_sequence(mask, past))
 
     def run(
         self, x: Tensor, positions: Tensor, attend: Callable[[int], Attend], condition: None = None
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """As forward, with `attend(i)` as layer i's attention: how several requests share one forward."""
+        """As forward, with `attend(i)` as the attention of layer i, so that several requests can share one
+        forward."""
         x = x.to(self.dtype)
         tables = rotary_tables(positions, self.head_dim, x.dtype)
         keys, values = [], []

@@ -1,12 +1,12 @@
-"""One forward for several requests: their rows are concatenated, each attends by itself.
+"""One forward pass for several requests: their rows are concatenated, and each request attends separately.
 
-Weights are read once for all rows: that is the whole gain, and all five ways to share a forward are this one
-function with other segments (answers of several frames decoded together, decodes riding in a prefill, drafts
-verified in one, chunks denoised at different times). Nothing is padded, and no keys or values are gathered:
-a segment reads its own past where it lies. A matrix product's rows may round differently with their number,
-so `together=False` computes every segment alone, to the bit what it is outside of a pack; the tests compare
-the two. How it is computed is a parameter of whoever makes forwards (`Forward`): this module is plain torch,
-engine/stages/packed_forward.py is fused kernels in captured graphs over the same segments.
+Weights are read once for all rows; that is the whole gain. All ways to share a forward are this one function
+with different segments: answers of several frames decoded together, decodes that ride in a prefill, drafts
+verified in one, chunks denoised at different times. Nothing is padded and no keys or values are gathered: a
+segment reads its past where it lies. The rounding of a matrix product may depend on its number of rows, so
+`together=False` computes each segment alone, bit for bit as outside of a pack; the tests compare the two.
+This module is plain torch; engine/stages/packed_forward.py runs fused kernels in captured graphs over the
+same segments, and either one can be passed as a `Forward`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vla_accel_ros.models.pi.model import Pi
 
 
 class Span(NamedTuple):
-    """Tokens `start` to `end` of sequence `place` of a pool: a KV that is cut out only when it is looked at.
+    """Tokens `start` to `end` of sequence `place` of a pool: a KV that is sliced lazily.
 
     keys, values: of the pool, [sequences, layers, kv_heads, tokens, head_dim].
     """
@@ -46,21 +46,21 @@ class Span(NamedTuple):
 
 
 Part = KV | Span
-"""Keys and values where they lie, each [layers, 1, kv_heads, tokens, head_dim]."""
+"""A view of keys and values, each [layers, 1, kv_heads, tokens, head_dim]."""
 
 
 def tokens_of(part: Part) -> int:
-    """How many there are."""
+    """Return its number of tokens."""
     return part.end - part.start if isinstance(part, Span) else part.k.shape[3]
 
 
 class Segment(NamedTuple):
-    """One request's rows, each of which sees all of its past and, of the rows, those it may.
+    """One request's rows. Each row attends to all of the request's past, and to the rows that it may.
 
-    x [1, T, width]; past: sequences that come before them, P tokens; causal: a row sees no row after it;
-    alone: so many leading rows see only each other (the state token of pi0); start: position of the first
-    row, None = P; out: where the keys and values go, T tokens, None = nowhere; condition [1, width]: for
-    modulated norms.
+    x [1, T, width]. past: sequences before the rows, P tokens in all. causal: a row sees no row after it.
+    alone: this many leading rows see only each other (the state token of pi0). start: position of the first
+    row, None = P. out: where the keys and values of T tokens are written, None = nowhere. condition [1,
+    width]: for modulated norms.
     """
 
     x: Tensor
@@ -83,7 +83,7 @@ class Segment(NamedTuple):
 
     @property
     def mask(self) -> Tensor | None:
-        """bool [1, T, P + T], True = may look; None: every row sees all."""
+        """bool [1, T, P + T], True = may attend; None: every row sees all."""
         new, old = self.x.shape[1], sum(map(tokens_of, self.past))
         if not self.alone and (new == 1 or not self.causal):
             return None
@@ -92,13 +92,13 @@ class Segment(NamedTuple):
 
 
 def sees(rows: int, causal: bool, alone: int) -> list[int]:
-    """How many of a segment's own rows each row sees, from the first on."""
+    """Return for each row of a segment how many of its own rows, from the first on, it attends to."""
     seen = [row + 1 if causal else rows for row in range(rows)]
     return [min(alone, count) for count in seen[:alone]] + seen[alone:]
 
 
 class Stack(Protocol):
-    """A decoder stack: Gemma and Llama are one."""
+    """A decoder stack, such as Gemma or Llama."""
 
     def run(
         self,
@@ -110,14 +110,14 @@ class Stack(Protocol):
 
 
 Forward = Callable[[Sequence[Segment]], list[Tensor]]
-"""Segments to the hidden states [1, T, width] of each after the final norm, valid until the next call."""
+"""Maps segments to the hidden states [1, T, W] of each after the final norm, valid until the next call."""
 
 
 def forward(stack: Stack, segments: Sequence[Segment], together: bool = True) -> list[Tensor]:
-    """The hidden states [1, T, width] of each segment after the final norm.
+    """Return the hidden states [1, T, width] of each segment after the final norm.
 
-    Every segment must have a condition, or none. Keys and values are written to `out` when all layers have
-    run, so a segment cannot read what another one of the same forward writes.
+    Either all segments have a condition, or none; else it raises ValueError. Keys and values are written to
+    `out` after all layers have run, so a segment cannot read what another one of the same forward writes.
     """
     if not segments:
         return []
@@ -136,7 +136,7 @@ def forward(stack: Stack, segments: Sequence[Segment], together: bool = True) ->
 
 
 class _Apart:
-    """Attention in which every segment sees its own past and its own rows; called for each layer."""
+    """Attention in which every segment sees its own past and rows; called with a layer's index."""
 
     def __init__(self, segments: Sequence[Segment], sizes: list[int]) -> None:
         self._segments, self._sizes = segments, sizes
@@ -187,8 +187,8 @@ def _conditions(segments: Sequence[Segment], sizes: list[int]) -> Condition | No
 
 
 class FlowStep(NamedTuple):
-    """One flow step of one chunk: x float32 [1, H, A]; t float32 [1]; state float [1, S], None for pi0.5;
-    kv: the prefix it looks at; step: which of the flow's steps it is, 0 first."""
+    """One flow step of one chunk: x float32 [1, H, A]; t float32 [1]; state float [1, S], None for pi0.5; kv:
+    its prefix; step: index of the flow step, 0 first."""
 
     x: Tensor
     t: Tensor
@@ -198,7 +198,8 @@ class FlowStep(NamedTuple):
 
 
 def velocities(model: Pi, steps: Sequence[FlowStep], together: bool = True) -> list[Tensor]:
-    """Pi.velocity of several chunks, each at its own time and on its own prefix: float32 [1, H, A] each."""
+    """Return Pi.velocity of several chunks, each at its own time and on its own prefix: float32 [1, H, A]
+    each."""
     if not together:
         return [model.velocity(step.x, step.t, step.state, KV(step.kv.k, step.kv.v)) for step in steps]
     segments = []

@@ -1,14 +1,14 @@
-"""Weights in eight or four bits: a lossy copy of a matrix that somebody asked for, beside the exact one.
+"""Weights in eight or four bits: lossy copies of matrices, made on request beside the exact ones.
 
-A copy is made once, from the folded weights, when stages are built; the plain model is never touched, because
-what is rare (guidance, committed actions) is still computed with it. So a copy costs memory instead of saving
-it: half of a bfloat16 matrix in fp8 and int8, 28 % in int4. What it saves is traffic and arithmetic.
+A copy is made once, from the folded weights, when stages are built. The plain model is unchanged, because
+rare requests (guidance, committed actions) still use it. So a copy saves traffic and arithmetic but costs
+memory: half of a bfloat16 matrix in fp8 and int8, 28 % in int4.
 
-fp8, int8 and w8a8 have a scale for each row (output channel), int4 one for each 64 columns of a row, chosen
-among a few to leave the smallest error. All are symmetric: value times scale, no zero point. w8a8 is int8 for
-products with int8 activations. Their columns may be smoothed, and those of products with fp8 activations
-(SmoothQuant, arXiv 2211.10438): a column of activations is multiplied by `by` before it is rounded, and the
-same column of the weight divided.
+fp8, int8 and w8a8 have one scale for each row (output channel); int4 has one for each 64 columns of a row,
+chosen among a few for the smallest error. All are symmetric: value times scale, no zero point. w8a8 is int8
+for products with int8 activations. Products with int8 or fp8 activations may be smoothed (SmoothQuant, arXiv
+2211.10438): a column of the activations is multiplied by `by` before rounding, and the weight's column
+divided.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from torch import Tensor
 FP8, INT8, INT4, W8A8 = "fp8", "int8", "int4", "w8a8"
 
 GROUP = 64
-"""Columns of a row that share a scale in int4. Byte j of a group's 32 has column j low and j + 32 high."""
+"""Columns of a row that share one int4 scale. Byte j of a group's 32 holds column j (low half) and j + 32
+(high)."""
 
 E4M3_MAX, INT8_MAX = 448.0, 127.0
 
 SHORT = 4096
-"""Up to so many columns a product of fp8 is summed within the matrix units, which keep 14 bits; longer sums
-are no slower if they are added up outside of them now and then."""
+"""Up to so many columns, fp8 products accumulate in the tensor cores, which keep 14 bits. Longer sums are
+added up outside of them at intervals, which costs no time."""
 
 BLOCK = 1 << 20
-"""Numbers of a matrix that are quantised at once; what is computed of them in float32 is for a moment."""
+"""Numbers of a matrix that are quantised at once; bounds the float32 temporaries."""
 
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
-"""Parts of the range that an int4 group may keep: cutting off its largest values makes all others finer."""
+"""Shares of its range that an int4 group may keep: clipping its largest values makes all others finer."""
 
 
 @dataclass(frozen=True)
 class Quantized:
     """A matrix [N, K] = values times scale.
 
-    kind fp8, int8, w8a8: values float8_e4m3fn or int8 [N, K], scale float32 [N]; int4: values uint8
-    [N, groups * 32], each half plus 8, zero weights beyond column K, scale float32 [N, groups].
-    by float32 [K], of w8a8 and fp8: what columns of activations are multiplied by before they are rounded;
-    None = 1.
+    Kinds fp8, int8, w8a8: values float8_e4m3fn or int8 [N, K], scale float32 [N]. Kind int4: values uint8 [N,
+    groups * 32], each half holds a value plus 8, zero weights beyond column K, scale float32 [N, groups]. by:
+    float32 [K], for w8a8 and fp8: factor of the activation columns before rounding; None = 1.
     """
 
     kind: str
@@ -61,16 +61,16 @@ class Quantized:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the values."""
+        """Dtype of the values."""
         return self.values.dtype
 
     @property
     def nbytes(self) -> int:
-        """Of values and scales."""
+        """Bytes of values and scales."""
         return self.values.nbytes + self.scale.nbytes + (0 if self.by is None else self.by.nbytes)
 
     def dequantized(self) -> Tensor:
-        """float32 [N, K], for activations that are multiplied by nothing."""
+        """Return float32 [N, K], for activations that are not multiplied by `by`."""
         if self.kind != INT4:
             made = self.values.float() * self.scale[:, None]
             return made if self.by is None else made * self.by
@@ -79,7 +79,7 @@ class Quantized:
         return (halves * self.scale[:, :, None]).flatten(1)[:, : self.columns]
 
     def rows(self, start: int) -> Quantized:
-        """Those from `start` on, of the same memory."""
+        """Return the rows from `start` on, as views."""
         return Quantized(self.kind, self.values[start:], self.scale[start:], self.columns, self.by)
 
 
@@ -88,8 +88,8 @@ Weight = Tensor | Quantized
 
 
 def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
-    """A copy of a matrix [N, K] of finite numbers in a kind, made of a block of rows at a time. by: see
-    Quantized, for w8a8 and fp8. Raises ValueError for a kind there is not."""
+    """Return a copy of a matrix [N, K] of finite numbers, made in blocks of rows. by: see Quantized, for w8a8
+    and fp8. Raises ValueError if the kind is unknown."""
     at_once = max(1, BLOCK // max(1, weight.shape[1]))
     rows, first = len(weight), _rows(weight[:at_once].detach().float(), kind, by)
     if rows <= at_once:
@@ -118,29 +118,31 @@ def _rows(wide: Tensor, kind: str, by: Tensor | None) -> Quantized:
 
 
 def rows_in_fp8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Values float8_e4m3fn and scale float32 [M] of rows float32 [M, K]; the largest of a row is 448."""
+    """Quantise rows float32 [M, K] to float8_e4m3fn and scale float32 [M]; the largest magnitude of a row
+    becomes 448."""
     scale = rows.abs().amax(1).clamp_min(1e-30) / E4M3_MAX
     return (rows / scale[:, None]).to(torch.float8_e4m3fn), scale
 
 
 def rows_in_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Values int8 and scale float32 [M] of rows float32 [M, K], rounded to the nearest, ties to even; the
-    largest of a row is 127."""
+    """Quantise rows float32 [M, K] to int8 and scale float32 [M], to nearest with ties to even; the largest
+    magnitude of a row becomes 127."""
     scale = rows.abs().amax(1).clamp_min(1e-30) / INT8_MAX
     return (rows * (1.0 / scale)[:, None]).round().to(torch.int8), scale
 
 
 def top_of(dtype: torch.dtype) -> float:
-    """What the largest of a row becomes, in int8 or fp8."""
+    """Return the value of a row's largest magnitude in int8 or fp8."""
     return INT8_MAX if dtype == torch.int8 else E4M3_MAX
 
 
 def smoothing(activations: Tensor, weight: Tensor, alpha: float) -> Tensor:
-    """float32 [K]: 1 / s of SmoothQuant's equation 4, s = activations^alpha / weights^(1 - alpha) by columns.
+    """Return float32 [K]: 1 / s of SmoothQuant's equation 4, s = activations^alpha / weights^(1 - alpha) by
+    columns.
 
-    activations float [K]: the largest magnitude of each column; weight [N, K]. A column that was never other
-    than zero, or has no weights, is left as it is. The factors' geometric mean is 1, so that float16 and
-    bfloat16 hold what they make.
+    activations float [K]: largest magnitude of each column; weight [N, K]. A column of only zeros in either
+    is left unscaled. The factors have a geometric mean of 1, so that float16 and bfloat16 can hold the
+    products.
     """
     largest = torch.maximum(weight.detach().amax(0), -weight.detach().amin(0)).float()
     used = (activations > 0) & (largest > 0)
@@ -166,12 +168,12 @@ def _in_groups(weight: Tensor) -> Quantized:
 
 
 def product(a: Tensor, weight: Weight) -> Tensor:
-    """a @ weight.T, in the dtype of a for an exact weight, else in float32."""
+    """Return a @ weight.T, in the dtype of `a` for an exact weight, else in float32."""
     if isinstance(weight, Quantized):
         return F.linear(a.float(), weight.dequantized())
     return F.linear(a, weight)
 
 
 def total_bytes(weights: Sequence[Weight]) -> int:
-    """Memory of matrices."""
+    """Return the bytes of all matrices."""
     return sum(weight.nbytes for weight in weights)

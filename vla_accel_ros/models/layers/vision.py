@@ -1,8 +1,8 @@
 """The SigLIP image encoder, as openpi runs it: no pooling head, no class token, post-norm at the end.
 
-On a GPU the patch convolution is written as a matrix product over the patches: the same sum, but exact
-float32, where a convolution may silently use TF32. On a CPU it is the convolution, whose rounding the
-reference shares. Parameter names are those of the openpi checkpoints.
+On a GPU the patch convolution is a matrix product over the patches: the same sum, but in true float32, where
+a convolution may silently use TF32. On a CPU it is a convolution, which rounds as the reference does.
+Parameter names are those of the openpi checkpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PatchEmbedding(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Patches plus learned positions, both float32 whatever the encoder's dtype."""
+    """Patches plus learned positions, both in float32 whatever the encoder's dtype."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()

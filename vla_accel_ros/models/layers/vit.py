@@ -1,8 +1,8 @@
 """The two image towers of OpenVLA, as timm runs them: patch features after the second-last block.
 
-DINOv2 has a class token, registers and layer scale; SigLIP has none of them. Both use the exact GELU
-(openpi's SigLIP approximates it), and neither the last block nor the final norm takes part, so they are
-not here. Parameter names are those of OpenVLA's folders, which are timm's but for `scale_factor`.
+DINOv2 has a class token, registers and layer scale; SigLIP has none of them. Both use the exact GELU, where
+openpi's SigLIP approximates it. The last block and the final norm are never used, so they are not here.
+Parameter names are those of OpenVLA's folders: timm's, except for `scale_factor`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vla_accel_ros.models.layers.vision import PatchEmbedding
 NORM_EPS = 1e-6
 
 Blocks = Iterable[Callable[[Tensor], Tensor]]
-"""Features [N, tokens, width] to features, one after another."""
+"""Functions from features [N, tokens, width] to features, applied in order."""
 
 
 class Attention(nn.Module):
@@ -60,7 +60,7 @@ class LayerScale(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block, its branches scaled or not."""
+    """A pre-norm transformer block, with or without layer scale."""
 
     def __init__(self, config: VisionConfig, scaled: bool) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def _table(tokens: int, width: int) -> nn.Parameter:
 class Tower(nn.Module):
     """images float [N, 3, S, S], normalised -> features [N, tokens, width], patches in row-major order.
 
-    registers: None for SigLIP; for DINOv2, how many there are beside the class token.
+    registers: number of register tokens beside the class token (DINOv2); None for SigLIP.
     """
 
     def __init__(self, config: VisionConfig, registers: int | None) -> None:
@@ -110,7 +110,7 @@ class Tower(nn.Module):
         self.blocks = nn.ModuleList(Block(config, registers is not None) for _ in range(config.depth - 1))
 
     def forward(self, images: Tensor, blocks: Blocks | None = None) -> Tensor:
-        """blocks: what computes them; None = the modules."""
+        """blocks: functions that compute the blocks; None = the modules."""
         x = self.patch_embed(images.to(self.pos_embed.dtype)) + self.pos_embed
         if self.extra:
             first = torch.cat((self.cls_token, self.reg_token), dim=1)

@@ -1,9 +1,9 @@
-"""A published folder of an OpenVLA, and the weights of one.
+"""Read OpenVLA's published folders.
 
-Layout: `config.json` (sizes, and under norm_stats the statistics of every data set trained on),
-`model.safetensors` or shards with their index, `tokenizer.json` or `tokenizer.model`; and, if they are there,
-`preprocessor_config.json` and `dataset_statistics.json`. The code that publishers put beside the weights is
-never run.
+Layout: `config.json` (sizes, and under norm_stats the statistics of every training data set),
+`model.safetensors` or shards with their index, `tokenizer.json` or `tokenizer.model`, and optionally
+`preprocessor_config.json` and `dataset_statistics.json`. Code that publishers put beside the weights is never
+run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 
 def holds(contents: Contents) -> bool:
-    """Whether config.json says that it is an OpenVLA, or the tensors have its names."""
+    """Return whether config.json names an OpenVLA, or the tensors have its names."""
     said = contents.config.get("model_type") == "openvla" or contents.kind == "openvla"
     return said or "vision_backbone.featurizer.pos_embed" in contents.tensors
 
 
 def load(contents: Contents, options: Options) -> OpenVLAPolicy:
-    """See checkpoint.load_policy. dtype is that of every parameter, as in the reference."""
+    """See checkpoint.load_policy. All parameters have the same dtype, as in the reference."""
     folder, config = contents.folder, read_openvla_config(contents)
     tokenizer = load_tokenizer(folder, config.vocab)
     stats, pixels = read_action_stats(folder, options.statistics), read_pixel_norm(folder)
@@ -56,13 +56,13 @@ def load(contents: Contents, options: Options) -> OpenVLAPolicy:
 
 
 def empty_openvla(config: OpenVLAConfig, dtype: torch.dtype = torch.float32) -> OpenVLA:
-    """A model of these sizes on `meta`."""
+    """Return a model of these sizes on `meta`."""
     with on_meta():
         return OpenVLA(config).to(dtype)
 
 
 def check_openvla(table: Mapping[str, Stored], config: OpenVLAConfig, where: Path) -> None:
-    """Raise one ValueError with everything that does not fit."""
+    """Raise one ValueError that lists every difference between the tensors and the model."""
     shapes = {name: tuple(parameter.shape) for name, parameter in empty_openvla(config).named_parameters()}
     check_table(table, shapes, lambda name: is_unused(name, config), where)
 
@@ -76,9 +76,9 @@ def load_openvla_model(
     progress: Progress | None = None,
     layer_loaded: LayerLoaded | None = None,
 ) -> OpenVLA:
-    """A model of these sizes with the weights of `table`, in eval mode and without gradients.
+    """Return a model of these sizes with the weights of `table`, in eval mode and without gradients.
 
-    where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
+    where: the folder or file that errors name. Raises ValueError listing every tensor that does not fit.
     """
     check_openvla(table, config, where)
     model = empty_openvla(config, dtype)
@@ -89,7 +89,8 @@ def load_openvla_model(
 
 
 def read_openvla_config(contents: Contents) -> OpenVLAConfig:
-    """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
+    """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
+    the shapes."""
     return read_sizes(contents, OpenVLAConfig.from_json, infer_openvla)
 
 
@@ -123,7 +124,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 
 
 def weights(contents: Contents) -> Weights:
-    """See formats.Weights; in the published names."""
+    """See formats.Weights; with the published names."""
     config = read_openvla_config(contents)
     check_openvla(contents.table, config, contents.weights)
     model = empty_openvla(config)

@@ -1,9 +1,9 @@
-"""Sizes of an OpenVLA model, and nothing else: two image towers, a projector, a Llama stack.
+"""Sizes of an OpenVLA model: two image towers, a projector, a Llama stack.
 
-As for pi0, every module takes its shapes from here, so that the recorded test model of 600 k parameters
-and the published one of 7.5 G are the same code. The field names that the engine reads (`prefix`,
-`image_names`, `max_tokens`) are PiConfig's. The JSON form travels in `config.json` under the key
-`vla_accel_ros`; published folders do not have it, openvla_sizes infers it for them.
+All modules take their shapes from here, so the recorded test model of 600 k parameters and the published one
+of 7.5 G share one code. Field names that the engine reads (`prefix`, `image_names`, `max_tokens`) are those
+of PiConfig. The JSON form is stored in `config.json` under the key `vla_accel_ros`; published folders lack
+it, and sizes.py infers it for them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_most, read_fields
 
 SPACE_TOKEN = 29871
-"""Llama's id of a lone space, which ends every prompt that OpenVLA was trained on."""
+"""Llama's id of a single space, which ended every prompt in OpenVLA's training."""
 
 
 @dataclass(frozen=True)
 class OpenVLAConfig:
     """A whole OpenVLA network.
 
-    dino, siglip: the towers as they were trained; the last block is never run, so depth - 1 are kept.
+    dino, siglip: the towers as trained; the last block is never run, so depth - 1 blocks are kept.
     registers: register tokens of the DINOv2 tower, beside its class token.
     prefix: the language stack. vocab: rows of its embedding and head.
-    action_vocab: ids before padding (32000 of 32064); the last bins of them are the actions.
-    bins: edges of the action bins, so that there are bins - 1 values.
+    action_vocab: ids before padding (32000 of 32064); the last `bins` of them are the actions.
+    bins: edges of the action bins, so there are bins - 1 values.
     space_token: the id that must end a prompt, None for a vocabulary without it.
     max_prompt: most tokens in a prompt. image_names: the one camera, as a robot's contract names it.
     """
@@ -74,21 +74,21 @@ class OpenVLAConfig:
 
     @property
     def features(self) -> int:
-        """Width of a patch's features, both towers joined."""
+        """Width of a patch's features, both towers concatenated."""
         return self.dino.width + self.siglip.width
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens a prefix can have: the image and the longest prompt."""
+        """Largest number of tokens in a prefix: the image and the longest prompt."""
         return self.dino.tokens + self.max_prompt
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of numbers, strings and lists."""
+        """Return a dictionary of numbers, strings and lists."""
         return {**asdict(self), "image_names": list(self.image_names)}
 
     @classmethod
     def from_json(cls, data: Any) -> OpenVLAConfig:
-        """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
         given = read_fields(cls, data, "config")
         towers = {
             name: VisionConfig(**read_fields(VisionConfig, given[name], f"config.{name}"))

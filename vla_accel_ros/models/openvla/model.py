@@ -1,10 +1,10 @@
-"""OpenVLA in plain torch: the reference every faster path is compared with.
+"""OpenVLA in plain torch: the reference that every faster path is compared with.
 
-Batched and differentiable pieces, the micro-requests of the design: encode (one image to tokens), prefix
-(one causal pass over the image and the prompt) and extend/logits (one or more tokens on top of it, actions
-and text alike). They have the signatures of Pi's, but the prefix is causal, so that a prompt's tail may
-also come by extend. `language_model.model` takes any number of pasts and any mask, for forwards that pack
-several requests. Parameter names are those of the published folders, without what no path reads.
+Its batched, differentiable methods are the design's micro-requests: encode (one image to tokens), prefix (one
+causal pass over image and prompt), and extend and logits (one or more further tokens, actions and text
+alike). They have Pi's signatures, but the prefix is causal, so `extend` may also compute a prompt's tail.
+`language_model.model` takes any number of pasts and any mask, for forwards that pack several requests.
+Parameter names are those of the published folders, without tensors that no path reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOWERS = {"featurizer": "dino", "fused_featurizer": "siglip"}
 
 
 class VisionBackbone(nn.Module):
-    """pixels [N, 6, S, S] -> features [N, patches, dino + siglip]: DINOv2 has the first three channels."""
+    """pixels [N, 6, S, S] -> features [N, patches, dino + siglip]. DINOv2 takes the first three channels."""
 
     def __init__(self, config: OpenVLAConfig) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ class VisionBackbone(nn.Module):
         self.fused_featurizer = Tower(config.siglip, None)
 
     def forward(self, pixels: Tensor, dino: Blocks | None = None, siglip: Blocks | None = None) -> Tensor:
-        """dino, siglip: what computes the towers' blocks; None = the modules."""
+        """dino, siglip: functions that compute the towers' blocks; None = the modules."""
         first, second = self.featurizer(pixels[:, :3], dino), self.fused_featurizer(pixels[:, 3:], siglip)
         return torch.cat((first, second), dim=2)
 
 
 class Projector(nn.Module):
-    """Features to language tokens, through four times their width."""
+    """Maps features to language tokens, through four times their width."""
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
@@ -74,13 +74,13 @@ class OpenVLA(nn.Module):
 
     @property
     def stack(self) -> Llama:
-        """What continues a prefix, for packed forwards."""
+        """The stack that continues a prefix, for packed forwards."""
         return self.language_model.model
 
     def encode(self, pixels: Tensor, dino: Blocks | None = None, siglip: Blocks | None = None) -> Tensor:
-        """pixels float [N, 6, S, S], normalised for either tower -> image tokens [N, patches, W].
+        """pixels float [N, 6, S, S], normalised for each tower -> image tokens [N, patches, W].
 
-        dino, siglip: what computes the towers' blocks; None = the modules.
+        dino, siglip: functions that compute the towers' blocks; None = the modules.
         """
         return self.projector(self.vision_backbone(pixels, dino, siglip))
 
@@ -89,7 +89,8 @@ class OpenVLA(nn.Module):
         return self.language_model.model.embed_tokens(tokens)
 
     def embed(self, images: Tensor, tokens: Tensor) -> Tensor:
-        """image tokens [B, P, W], prompt [B, T] -> [B, P + T, W]: the image follows the prompt's first id."""
+        """image tokens [B, P, W], prompt [B, T] -> [B, P + T, W]: the image comes after the prompt's first
+        id."""
         words = self.embed_tokens(tokens)
         return torch.cat((words[:, :1], images.to(words.dtype), words[:, 1:]), dim=1)
 
@@ -102,9 +103,10 @@ class OpenVLA(nn.Module):
     ) -> tuple[Tensor, KV]:
         """Compute the prefix.
 
-        embs [B, T, W]; attend bool [B, T, T], True = row may look at column, None = causal; positions int
-        [B, T], None = 0..T-1. Prompts of a batch padded at their ends need neither: no token looks ahead.
-        out: where to write the keys and values instead of allocating them, each [layers, B, kv, T, head_dim].
+        embs [B, T, W]; attend bool [B, T, T], True = row may attend to column, None = causal; positions int
+        [B, T], None = 0..T-1. Prompts of a batch padded at their ends need neither, since no token looks
+        ahead.
+        out: memory for the keys and values, each [layers, B, kv, T, head_dim], instead of allocating it.
         Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
         """
         return self._run(embs, (), attend, positions, out)
@@ -120,9 +122,9 @@ class OpenVLA(nn.Module):
     ) -> tuple[Tensor, KV]:
         """Continue a prefix.
 
-        embs [B, t, W]; past: the prefix, P tokens; tail: what already continues it, R tokens;
-        attend bool [B, t, P + R + t], None = all of past and tail, and causal within embs;
-        positions int [B, t], None = P + R onwards; out: as in prefix.
+        embs [B, t, W]. past: the prefix, P tokens. tail: tokens that already continue it, R tokens. attend
+        bool [B, t, P + R + t], None = all of past and tail, and causal within embs. positions int [B, t],
+        None = P + R onwards. out: as in prefix.
         Returns hidden [B, t, W] and the KV of the t new tokens alone.
         """
         return self._run(embs, (past,) if tail is None else (past, tail), attend, positions, out)
@@ -150,7 +152,7 @@ class OpenVLA(nn.Module):
 
 
 def is_unused(name: str, config: OpenVLAConfig) -> bool:
-    """Whether no path reads a tensor of the published folders: a tower's last block, norm or pooling."""
+    """Return whether no path reads a published tensor: a tower's last block, norm or pooling."""
     parts = name.split(".")
     if parts[0] != "vision_backbone" or len(parts) < 3 or parts[1] not in TOWERS:
         return False

@@ -1,14 +1,14 @@
-"""An OpenVLA policy: the network with everything that stands between it and a robot's own units.
+"""An OpenVLA policy: the network, and the conversion between it and a robot's units.
 
-It has Policy's methods, so that what schedules one can schedule the other, but what a request makes is
-tokens: `actions` turns a prompt's first D generated ids into one action. Actions are what the data set of
-the statistics recorded (for most: displacements of the hand, and the gripper); the network takes no state.
-When and how often it runs is the engine's business.
+It has Policy's methods, so the same scheduler can run both, but a request produces tokens: `actions` turns
+the first D generated ids into one action. Actions are what the statistics' data set recorded (mostly
+displacements of the end effector, and the gripper). The network takes no state. The engine decides when it
+runs.
 
-An image is squeezed to the network's square (no padding) by Pillow's bicubic resize and normalised once
-for each tower. An action is a token: the last ids of the vocabulary are bins of [-1, 1], counted from the
-end, and the quantiles of the training data stretch them to the robot's units where its mask says so.
-Numbers are float64, as in the reference.
+An image is squeezed to the network's square (no padding) by Pillow's bicubic resize and normalised once for
+each tower. An action is a token: the last ids of the vocabulary are bins of [-1, 1], counted from the end,
+and the training quantiles scale them to the robot's units where the mask says so. Numbers are float64, as in
+the reference.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its
 
 @dataclass(frozen=True)
 class PixelNorm:
-    """(x / 255 - mean) / std for the six channels: three for DINOv2 (ImageNet's), three for SigLIP."""
+    """(x / 255 - mean) / std for six channels: three for DINOv2 (ImageNet's), three for SigLIP."""
 
     mean: tuple[float, ...] = (0.485, 0.456, 0.406, 0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.229, 0.224, 0.225, 0.5, 0.5, 0.5)
 
     def pixels(self, image: Tensor, size: int) -> Tensor:
-        """uint8 [H, W, 3] -> float32 [6, size, size], on the image's device; Pillow's pixels to the bit."""
+        """uint8 [H, W, 3] -> float32 [6, size, size], on the image's device; equal to Pillow's pixels bit for
+        bit."""
         return self._normalised(resize_bicubic(image, size))
 
     @property
     def rule(self) -> PixelRule:
-        """The same as data."""
+        """The same as data for the kernel."""
         levels = torch.arange(256, dtype=torch.uint8)[None, :, None].expand(1, 256, 3)
         return PixelRule("bicubic", SQUEEZED, self._normalised(levels)[:, 0])
 
@@ -56,7 +57,7 @@ class PixelNorm:
 
 
 def openvla_prompt(instruction: str) -> str:
-    """The whole prompt, word for word as in training; the instruction is written in lower case."""
+    """Return the whole prompt, word for word as in training, with the instruction in lower case."""
     return f"In: What action should the robot take to {instruction.lower()}?\nOut:"
 
 
@@ -64,7 +65,7 @@ def openvla_prompt(instruction: str) -> str:
 class ActionTokens:
     """The last ids of a vocabulary as numbers in [-1, 1].
 
-    vocab: ids without padding (32000); bins: edges over [-1, 1], so that a number is one of bins - 1 centres.
+    vocab: ids without padding (32000). bins: edges over [-1, 1]; a number is one of bins - 1 centres.
     """
 
     vocab: int
@@ -81,11 +82,12 @@ class ActionTokens:
         return (self.edges[:-1] + self.edges[1:]) / 2.0
 
     def to_values(self, tokens: np.ndarray) -> np.ndarray:
-        """ids [...] -> float64 [...]; an id that is no action is taken as the nearest that is."""
+        """ids [...] -> float64 [...]; an id that is no action becomes the nearest one."""
         return self.centers[np.clip(self.vocab - np.asarray(tokens) - 1, 0, self.bins - 2)]
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
-        """float [...] -> ids int64 [...], as the training data was written; 1 gets an id of its own."""
+        """float [...] -> ids int64 [...], as the training data was written; the value 1 has an id of
+        its own."""
         return self.vocab - np.digitize(np.clip(values, -1.0, 1.0), self.edges)
 
 
@@ -93,7 +95,7 @@ class ActionTokens:
 class ActionStats:
     """Quantiles of the training actions, float64 [D]; mask bool [D], False where an action is not normalised.
 
-    The gripper is such a one: its token is its command.
+    The gripper is usually not: its token is its command.
     """
 
     low: np.ndarray
@@ -106,7 +108,7 @@ class ActionStats:
         return len(self.low)
 
     def range(self) -> np.ndarray:
-        """float64 [2, D]: what the lowest and the highest token stand for."""
+        """Return float64 [2, D]: the values of the lowest and the highest token."""
         return np.stack([self.unnormalize(np.full(self.size, edge)) for edge in (-1.0, 1.0)])
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
@@ -114,7 +116,7 @@ class ActionStats:
         return np.where(self.mask, 0.5 * (x + 1) * (self.high - self.low) + self.low, x)
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
-        """The inverse; an action that never moved in training becomes 0."""
+        """Inverse of unnormalize; an action that never moved in training becomes 0."""
         span = self.high - self.low
         unit = (x - self.low) / np.where(span > 0, span, 1.0) * 2 - 1
         return np.where(self.mask, np.where(span > 0, unit, 0.0), x)
@@ -122,11 +124,12 @@ class ActionStats:
 
 @dataclass(frozen=True)
 class OpenVLAPolicy:
-    """model, and what it was trained with. stats: of the data set whose robot is driven.
+    """The network and its pre- and post-processing. stats: of the data set whose robot is driven.
 
-    delta_mask: bool [D], True where an action is relative to the observation's state, as Policy's: for a
-        network that was fine-tuned on joints. A hand's displacements are no such actions.
-    acts, decodes, answers, causal, trained_delay: see Policy. Its words are its actions: nothing to ask.
+    delta_mask: bool [D], True where an action is relative to the observation's state, as in Policy: for a
+        network fine-tuned on joints. Displacements of an end effector are not such actions.
+    acts, decodes, answers, causal, trained_delay: see Policy. It answers no questions: its tokens are
+        actions.
     """
 
     model: OpenVLA
@@ -140,7 +143,7 @@ class OpenVLAPolicy:
     answers: ClassVar[bool] = False
     takes_state: ClassVar[bool] = False
     causal: ClassVar[bool] = True
-    time_rule: ClassVar[str] = "openpi"  # no flow, no times
+    time_rule: ClassVar[str] = "openpi"  # unused: it has no flow
     trained_delay: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
@@ -163,33 +166,33 @@ class OpenVLAPolicy:
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """Of the keys and values."""
+        """Dtype of keys and values."""
         return self.model.language_model.model.dtype
 
     @property
     def image_size(self) -> int:
-        """S, the side of the square that the network sees."""
+        """S, side of the network's square input."""
         return self.config.dino.image_size
 
     @property
     def pixel_rule(self) -> PixelRule:
-        """How the network's pixels are made of a camera's."""
+        """How a camera image becomes the network's pixels."""
         return self.pixels.rule
 
     @property
     def joints(self) -> int:
-        """D, the numbers of an action, and the tokens to generate for one."""
+        """D, the size of an action, and the number of tokens to generate for it."""
         return self.stats.size
 
     @property
     def action_tokens(self) -> ActionTokens:
-        """Ids as numbers in [-1, 1]."""
+        """The mapping from ids to numbers in [-1, 1]."""
         return ActionTokens(self.config.action_vocab, self.config.bins)
 
     def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
-        """Everything the network needs of an observation: images float32 [1, 6, S, S]; state is empty.
+        """Return the network's inputs for an observation: images float32 [1, 6, S, S]; state is empty.
 
-        upload: brings the image, uint8 [H, W, 3], to the device, where it is resized; None copies it.
+        upload: copies the image, uint8 [H, W, 3], to the device, where it is resized; None uses a plain copy.
         Raises ValueError naming the field if the camera is unknown, absent or misshapen, or the prompt is
         longer than max_prompt.
         """
@@ -204,13 +207,13 @@ class OpenVLAPolicy:
         )
 
     def host_inputs(self, observation: Observation) -> HostInputs:
-        """What the network needs of an observation, checked. Raises ValueError as inputs does."""
+        """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
         image = self._image(observation)
         return HostInputs((image,), tuple(observation.images), self.prompt(observation.instruction))
 
     def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
-        """Token ids of the prompt, which ends with the lone space the network was trained to see there; the
-        network takes no state."""
+        """Return the prompt's token ids, ending with the single space of training. The network takes no
+        state. Raises ValueError if the prompt is longer than max_prompt."""
         text, space = openvla_prompt(instruction), self.config.space_token
         tokens = self.tokenizer.encode(text, bos=True)
         if space is not None and tokens[-1] != space:
@@ -224,31 +227,31 @@ class OpenVLAPolicy:
         return tokens
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
-        """The prefix of one observation, [1, T, W]: the image after the prompt's first token."""
+        """Return the prefix of one observation, [1, T, W]: the image after the prompt's first token."""
         return self.join(self.see(inputs), inputs.tokens)
 
     def see(self, inputs: PolicyInputs) -> Tensor:
-        """Image tokens [n, W]."""
+        """Return the image tokens [n, W]."""
         return self.model.encode(inputs.images)[0]
 
     def words(self, instruction: str, state: np.ndarray) -> Tensor:
-        """As prompt, int64 [t] on the device; the network takes no state."""
+        """Return `prompt` as int64 [t] on the device."""
         return torch.tensor(self.prompt(instruction), device=self.device)
 
     def join(self, images: Tensor, words: Tensor) -> Tensor:
-        """The prefix [1, T, W] of image tokens [n, W] and ids int64 [t]."""
+        """Return the prefix [1, T, W] from image tokens [n, W] and ids int64 [t]."""
         return self.model.embed(images[None], words[None])
 
     def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
         """Generated ids int64 [..., D] -> actions float32 [..., D] in the robot's units.
 
-        state: [D'], the observation's own, added to delta dimensions.
+        state: [D'], of the observation; added to relative dimensions.
         """
         values = self.action_tokens.to_values(raw.cpu().numpy())
         return (self.stats.unnormalize(values) + self._origin(state)).astype(np.float32)
 
     def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
-        """The inverse of actions: float [..., D] -> the nearest ids int64 [..., D], on the device."""
+        """Inverse of actions: float [..., D] -> the nearest ids int64 [..., D], on the device."""
         own = np.asarray(actions, np.float64) - self._origin(state)
         return torch.from_numpy(self.action_tokens.from_values(self.stats.normalize(own))).to(self.device)
 

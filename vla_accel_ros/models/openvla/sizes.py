@@ -1,9 +1,9 @@
-"""The sizes of a published OpenVLA folder, from its config.json and, where that is silent, its tensors.
+"""Infer the sizes of a published OpenVLA folder from its config.json and its tensors.
 
-Hugging Face writes only what differs from its defaults: the folder of openvla-7b says nothing about Llama's
-layers or heads, nor about the towers beyond their names. What a config says counts, so that tensors that
-differ are reported as such; else the shapes count. Heads, and the depth of a file that lost its end, are in
-no shape: they are known for the published widths and asked for otherwise.
+Hugging Face writes only what differs from its defaults, so openvla-7b's folder does not list Llama's layers
+or heads, nor the towers' sizes. A field in the config takes precedence, so that tensors that differ are
+reported; otherwise the shapes decide. Shapes do not show the number of heads, nor the depth of a truncated
+file: those are known for the published widths and required in the config otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DINO = "vision_backbone.featurizer."
 SIGLIP = "vision_backbone.fused_featurizer."
 PUBLISHED = {config.width: config for config in (OPENVLA_7B.dino, OPENVLA_7B.siglip)}
 
-# What the code here does, under the names of the fields that could ask for something else.
+# Settings that this code implements; any other value is refused.
 FIXED = {
     "image_resize_strategy": "resize-naive",
     "use_fused_vision_backbone": True,
@@ -40,10 +40,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
-    """Sizes of the folder with these tensors. data: its config.json.
+    """Return the sizes of the folder with these tensors. data: its config.json.
 
-    Raises ValueError naming the field if something else than this network is asked for, or a size is not to
-    be had.
+    Raises ValueError naming the field if the config asks for another network, or a size cannot be inferred.
     """
     text = data.get("text_config", {})
     if not isinstance(text, dict):
@@ -119,7 +118,7 @@ def _depth(shapes: Shapes) -> int:
 
 
 def _whole(data: Mapping[str, Any], field: str, default: int | None, least: int = 1) -> int:
-    """The whole number under the last part of `field`."""
+    """Return the whole number under the last part of `field`."""
     value = data.get(field.rpartition(".")[2])
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -1,7 +1,7 @@
-"""Reads what an OpenVLA folder says of its data: the quantiles of the actions, the mean of the pixels.
+"""Read an OpenVLA folder's statistics: the quantiles of the actions, and mean and deviation of the pixels.
 
-A published model was trained on dozens of data sets with different robots; the statistics of the wrong one
-move a robot to the wrong place without any error, so the set must be named unless there is one.
+A published model was trained on dozens of data sets with different robots. Statistics of the wrong one move a
+robot to the wrong place without any error, so the data set must be named unless there is only one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from vla_accel_ros.models.processing.norm_stats import finite_numbers, read_json
 
 
 def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
-    """The statistics of one data set, from `dataset_statistics.json` (fine-tuning writes it) or config.json.
+    """Return the statistics of one data set, from `dataset_statistics.json` (written by fine-tuning) or
+    config.json.
 
-    Raises ValueError if there are none, several and no name, or a number that cannot be.
+    Raises ValueError if there are none, if there are several and `dataset` is None, or if a number is
+    invalid.
     """
     file, where, data = _statistics(folder)
     known = sorted(data)
@@ -45,12 +47,12 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
 
 
 def statistics_names(folder: Path) -> tuple[str, ...]:
-    """Every `dataset` that read_action_stats could be given."""
+    """Return every `dataset` that read_action_stats accepts."""
     return tuple(sorted(_statistics(folder)[2]))
 
 
 def _statistics(folder: Path) -> tuple[Path, str, dict[str, Any]]:
-    """The file that has them, what stands before a data set's name in it, and the data sets."""
+    """Return the file with the statistics, the prefix of a data set's name in it, and the data sets."""
     file, where = folder / "dataset_statistics.json", ""
     data: Any = read_json(file) if file.is_file() else None
     if data is None:
@@ -60,9 +62,10 @@ def _statistics(folder: Path) -> tuple[Path, str, dict[str, Any]]:
 
 
 def read_pixel_norm(folder: Path) -> PixelNorm:
-    """Mean and deviation of either tower's pixels, from `preprocessor_config.json`.
+    """Return mean and deviation of each tower's pixels, from `preprocessor_config.json`.
 
-    The published one has ImageNet's rounded to bfloat16; without the file they are ImageNet's.
+    The published file has ImageNet's values rounded to bfloat16; without a file they are ImageNet's. Raises
+    ValueError if the file is malformed or asks for another resize.
     """
     file = folder / "preprocessor_config.json"
     if not file.is_file():

@@ -1,7 +1,7 @@
-"""A folder of pi0 or pi0.5 in openpi's PyTorch layout, which is ours too.
+"""Read pi0 and pi0.5 folders in openpi's PyTorch layout, which is also ours.
 
-Layout: `model.safetensors` or shards with their index, in openpi's names; `config.json` (our sizes under
-"vla_accel_ros"; without them the sizes are read off the tensors), `assets/<id>/norm_stats.json`,
+Layout: `model.safetensors` or shards with their index, with openpi's names; `config.json` (our sizes under
+"vla_accel_ros"; without them the sizes are inferred from the tensors), `assets/<id>/norm_stats.json`,
 `tokenizer.json` or `tokenizer.model`.
 """
 
@@ -35,12 +35,13 @@ from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 
 def holds(contents: Contents) -> bool:
-    """Whether the sizes or the tensors' names are those of a pi."""
+    """Return whether the sizes or tensor names are those of pi0 or pi0.5."""
     return contents.kind in ("pi0", "pi05") or any(name.startswith(ROOT) for name in contents.tensors)
 
 
 def read_config(contents: Contents) -> PiConfig:
-    """The sizes: `config.json`'s "vla_accel_ros" if it is there, else inferred from the tensors' shapes."""
+    """Return the sizes: `config.json`'s "vla_accel_ros" if present, else inferred from the tensors'
+    shapes."""
     if OURS in contents.config:
         return own_sizes(contents)
     horizon = contents.whole("action_horizon", PI0.horizon)
@@ -48,7 +49,7 @@ def read_config(contents: Contents) -> PiConfig:
 
 
 def own_sizes(contents: Contents) -> PiConfig:
-    """What config.json says under "vla_accel_ros"."""
+    """Return the sizes in config.json under "vla_accel_ros". Raises ValueError if they are malformed."""
     try:
         return PiConfig.from_json(contents.config[OURS])
     except (TypeError, ValueError) as error:
@@ -58,7 +59,7 @@ def own_sizes(contents: Contents) -> PiConfig:
 def make_policy(
     contents: Contents, config: PiConfig, options: Options, read_weights: Callable[[], Pi]
 ) -> Policy:
-    """The policy of openpi's small files. read_weights: called last, when nothing else is wrong."""
+    """Build a policy from openpi's small files. read_weights: called last, once everything else is valid."""
     folder = contents.folder
     tokenizer = load_tokenizer(folder, config.vocab)
     state, actions = Normalizer.identity(), Normalizer.identity()
@@ -79,7 +80,7 @@ def load(contents: Contents, options: Options) -> Policy:
 
 
 def read_pi(contents: Contents, config: PiConfig, options: Options) -> Pi:
-    """The network of a safetensors folder, and the fold that lies beside it, if there is one."""
+    """Return the network of a safetensors folder, with its stored fold if there is one."""
     fold = StoredFold.find(contents.folder, config)
     where, table = contents.weights, contents.table
     given = options.device, options.dtype, options.progress, options.layer_loaded
@@ -100,7 +101,7 @@ def openpi_description(
     form: str,
     check: Callable[[Mapping[str, Stored], PiConfig, Path], object] | None = None,
 ) -> Description:
-    """What the small files say, and whether the tensors fit."""
+    """Describe a folder from its small files. check: raises ValueError if the tensors do not fit."""
     folder, missing = contents.folder, Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
     state, actions = missing.read(read_normalizers, folder, config.kind, statistics, default=nothing)
@@ -133,12 +134,12 @@ def openpi_description(
 
 
 def weights(contents: Contents) -> Weights:
-    """See formats.Weights; in openpi's names."""
+    """See formats.Weights; with openpi's names."""
     return pi_weights(contents, read_config(contents), OPENPI)
 
 
 def pi_weights(contents: Contents, config: PiConfig, conventions: Conventions) -> Weights:
-    """Of a safetensors folder, in openpi's names."""
+    """Return the weights of a safetensors folder under openpi's names."""
     sources = pi_sources(contents.table, config, contents.weights)
     names = {source: name for name, source in sources.items()}
     return renamed(contents.table, names, fused_parts(empty_pi(config)), conventions.time_rule)

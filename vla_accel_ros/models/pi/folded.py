@@ -1,7 +1,7 @@
-"""The same network with fewer, larger products: what it is made of, as models/pi/folding.py makes it.
+"""The folded network: the same network with fewer, larger products. models/pi/folding.py makes it.
 
-The prefix stack is fused; the action expert for S steps of the flow has constant factors in its matrices, and
-what depends on the flow time alone in tables with a row for each step.
+The prefix stack is fused. The action expert, for S steps of the flow, has constant factors folded into its
+matrices, and everything that depends only on the flow time in tables with one row for each step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 class FoldedLayer:
     """The matrices of a Gemma layer, each [out, in], in the stack's dtype.
 
-    qkv [(heads + 2 kv_heads) * head_dim, W]; o [W, heads * head_dim]; gate_up [2 * mlp, W], the gate's rows
-    first; down [W, mlp].
+    qkv [(heads + 2 kv_heads) * head_dim, W]; o [W, heads * head_dim]; gate_up [2 * mlp, W], gate rows first;
+    down [W, mlp].
     """
 
     qkv: Tensor
@@ -27,7 +27,7 @@ class FoldedLayer:
 
 
 class LayerTables(NamedTuple):
-    """A layer's rows of Modulation for one step, or for one step of each chunk: [1 or B, width] each.
+    """A layer's rows of Modulation for one step, or for each chunk's step: [1 or B, width] each.
 
     None where the norms are not modulated.
     """
@@ -42,11 +42,11 @@ class LayerTables(NamedTuple):
 
 @dataclass(frozen=True)
 class Modulation:
-    """What the flow time does to the norms of pi0.5, float32, a row for each step.
+    """The effect of the flow time on the norms of pi0.5, float32, one row for each step.
 
-    scale, shift, gate: [S, layers, W], of the norm before attention and of the one before the MLP;
-    bias: the shift, through the matrix that follows: [S, layers, rows of qkv] and [S, layers, 2 * mlp];
-    final: the last norm's scale [S, W], whose shift is in Expert.out_bias.
+    scale, shift, gate: [S, layers, W], of the norms before attention and before the MLP.
+    bias: the shift multiplied by the following matrix: [S, layers, rows of qkv] and [S, layers, 2 * mlp].
+    final: the last norm's scale [S, W]; its shift is in Expert.out_bias.
     """
 
     attention_scale: Tensor
@@ -60,14 +60,15 @@ class Modulation:
     final: Tensor
 
     def at(self, steps: slice | Tensor) -> list[LayerTables]:
-        """The rows of a step, as a slice of one, or of chunks' steps int64 [B]; one for each layer."""
+        """Return the rows of one step (a slice of length one) or of each chunk's step (int64 [B]), one for
+        each layer."""
         rows = [getattr(self, name).transpose(0, 1)[:, steps].unbind(0) for name in LayerTables._fields]
         return [LayerTables(*row) for row in zip(*rows, strict=True)]
 
 
 class Key(NamedTuple):
-    """What constants are computed for. time_rule: see models.flow.sampling; dtype: torch's name of the
-    stack's."""
+    """What constants were computed for. time_rule: see models.flow.sampling. dtype: torch's name of the
+    stack's dtype."""
 
     steps: int
     time_rule: str
@@ -76,7 +77,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Constants:
-    """What of an Expert is computed for its steps; None and shapes as there."""
+    """The fields of an Expert that are computed for its steps; None and shapes as there."""
 
     modulation: Modulation | None
     in_weight: Tensor
@@ -89,11 +90,11 @@ class Constants:
 class Expert:
     """The action expert for S steps of the flow.
 
-    in_weight float32 [W, A], in_bias float32 [S, W]: an action's token, or for pi0 what goes through SiLU and
-    mlp_weight [W, W] (the stack's dtype), mlp_bias float32 [W] to be one; state_weight float32 [W, state],
-    state_bias float32 [W]: the state token of pi0;
-    out_weight float32 [A, W], out_bias float32 [S, A]: -dt of the velocity and the final norm are in them, so
-    that x += rms(h) * (h * (1 + final)) @ out_weight.T + out_bias.
+    in_weight float32 [W, A], in_bias float32 [S, W]: the projection of an action to its token; for pi0 its
+    result then goes through SiLU, mlp_weight [W, W] (the stack's dtype) and mlp_bias float32 [W].
+    state_weight float32 [W, state], state_bias float32 [W]: the state token of pi0. out_weight float32 [A,
+    W], out_bias float32 [S, A]: include -dt and the final norm, so that x += rms(h) * (h * (1 + final)) @
+    out_weight.T + out_bias.
     """
 
     layers: tuple[FoldedLayer, ...]
@@ -115,9 +116,10 @@ class Expert:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The prefix stack: its layers, not scaled by the norms, and the norms' own weights, float32 [layers, W].
+    """The prefix stack: its layers, without the norms' factors, and the norms' own weights, float32 [layers,
+    W].
 
-    Its products are large, so the norms are kernels of their own there and their weights cost nothing.
+    Its products are large, so its norms are separate kernels and their weights cost nothing.
     """
 
     layers: tuple[FoldedLayer, ...]

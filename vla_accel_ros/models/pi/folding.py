@@ -1,11 +1,11 @@
-"""The same network with fewer, larger products: what can be computed before the first observation is.
+"""Fold the network: precompute everything that does not depend on an observation.
 
-Three kinds of fold, all exact in real arithmetic, each compared with the unfolded network in float32:
-projections of one input become one matrix (fused.py); constant factors move into the matrix after them (norm
-weights, -dt); and everything that depends on the flow time alone is computed once for all steps, as tables. A
-modulated norm before a matrix, `(normed * (1 + scale) + shift) @ W`, is `rms * (x * (1 + scale)) @ W + shift
-@ W`: the second term is a table too, and the row factor `rms` may be applied after the product, so a norm
-costs no pass over its input.
+There are three kinds of fold, all exact in real arithmetic and each compared with the unfolded network in
+float32. Projections of one input become one matrix (fused.py). Constant factors (norm weights, -dt) move into
+the matrix after them. Everything that depends only on the flow time is computed once for all steps, as
+tables. A modulated norm before a matrix, `(normed * (1 + scale) + shift) @ W`, is `rms * (x * (1 + scale)) @
+W + shift @ W`: the second term is a table too, and the row factor `rms` can be applied after the product, so
+a norm needs no pass over its input.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ def fold_prefix(stack: Gemma) -> Prefix:
 
 @torch.no_grad()
 def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert | None = None) -> Expert:
-    """Everything of `steps` Euler steps that depends on no observation.
+    """Return the expert with everything of `steps` Euler steps that depends on no observation.
 
     pi0's matrices are copies, because its norms are folded into them; pi0.5 shares the model's memory.
-    What lies beside the weights (model.fold) is read instead of computed, as far as it is of these numbers,
-    steps and rule. like: the same model's for another number of steps, whose matrices are used again.
-    Raises ValueError for what flow_times refuses, and for a damaged file of folds.
+    Constants stored beside the weights (model.fold) are read instead of computed, if they are of the same
+    numbers, steps and rule. like: the expert of the same model for another number of steps, whose matrices
+    are reused.
+    Raises ValueError if steps or time_rule is invalid, or if the stored fold is damaged.
     """
     folding = Folding(model, steps, time_rule)
-    whole = model.fold is not None and not given_as(model)  # what a fold is of, its sums are of
+    whole = model.fold is not None and not given_as(model)  # a stored fold is of exact weights
     kept = model.fold if model.fold is not None and whole and model.fold.fits(model) else None
     constants = kept.constants(model) if kept is not None and kept.key == folding.key else None
     layers = _layers(model.expert)
@@ -65,16 +66,16 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
 
 
 def fold_layer(layer: Layer, scaled: bool) -> FoldedLayer:
-    """A layer's matrices, fused in place. scaled: with the norms' factors in them, as pi0's expert has."""
+    """Return a layer's matrices, fused in place. scaled: fold the norms' factors into them, as in pi0's
+    expert."""
     return _scaled(_fused(layer), layer) if scaled else _fused(layer)
 
 
 @torch.no_grad()
 def with_clean_step(model: Pi, expert: Expert, time_rule: str = "openpi") -> Expert:
-    """The expert with one more row in its tables, the last: at flow time 0, where committed actions are.
+    """Return the expert with one more row at the end of its tables: flow time 0, for committed actions.
 
-    expert: of the model, by fold_expert. Its matrices are shared; models.flow.committed says who needs the
-    row.
+    expert: of the same model, from fold_expert. The matrices are shared. See models.flow.committed.
     """
     folding = Folding(model, expert.steps, time_rule, times=(0.0,))
     if model.config.kind == "pi05":
@@ -98,10 +99,11 @@ def with_clean_step(model: Pi, expert: Expert, time_rule: str = "openpi") -> Exp
 
 
 class Folding:
-    """The expert of S steps, layer by layer, so that whoever has no room for all of them can write them away.
+    """Folds an expert for S steps layer by layer, so that a caller with little memory can write each layer
+    away.
 
-    model: its expert's layers need not be there. times: other flow times than those of the steps' rule.
-    Raises ValueError for what flow_times refuses.
+    model: its expert's layers need not be loaded. times: flow times other than those of the rule.
+    Raises ValueError if steps or time_rule is invalid.
     """
 
     def __init__(self, model: Pi, steps: int, time_rule: str, times: Sequence[float] | None = None) -> None:
@@ -117,12 +119,12 @@ class Folding:
 
     @cached_property
     def condition(self) -> Tensor:
-        """What modulates the norms of pi0.5, [S, W]."""
+        """The condition that modulates the norms of pi0.5, [S, W]."""
         return self._model._modulator(self.times)
 
     @torch.no_grad()
     def layer(self, layer: Layer) -> FoldedLayer:
-        """Fold the next layer, from the first on; it is fused in place."""
+        """Fold the next layer, in order; it is fused in place."""
         folded = _fused(layer)
         if self._model.config.kind == "pi0":
             return _scaled(folded, layer)
@@ -131,7 +133,7 @@ class Folding:
 
     @torch.no_grad()
     def constants(self) -> Constants:
-        """When all layers of a pi0.5 are folded."""
+        """Return the constants. For pi0.5, fold all layers first."""
         model, rows = self._model, len(self._times)
         dt, norm = -1.0 / self.key.steps, model.expert.norm
         out_weight = model.action_out_proj.weight.float() * dt
@@ -191,7 +193,7 @@ def _of(stack: Gemma) -> list[Layer]:
 
 
 def _scaled(folded: FoldedLayer, layer: Layer) -> FoldedLayer:
-    """A layer whose norms' factors (1 + weight) are in the matrices after them."""
+    """Return the layer with its norms' factors (1 + weight) folded into the matrices after them."""
     return FoldedLayer(
         qkv=_columns_scaled(folded.qkv, layer.input_layernorm),
         o=folded.o,
@@ -201,15 +203,15 @@ def _scaled(folded: FoldedLayer, layer: Layer) -> FoldedLayer:
 
 
 def _columns_scaled(weight: Tensor, norm: RMSNorm) -> Tensor:
-    """Computed in float32 and rounded once, without a float32 copy; of what is there in fewer bits alone the
-    norm is in those."""
+    """Return the scaled matrix, computed in float32 and rounded once, without a float32 copy. A matrix that
+    exists only quantised (on `meta`) is returned as it is: its quantised copy includes the norm."""
     if weight.is_meta:
         return weight
     return torch.mul(weight, 1.0 + norm.weight.float(), out=torch.empty_like(weight))
 
 
 def _action_time_in(model: Pi, times: Tensor) -> tuple[Tensor, Tensor]:
-    """action_in_proj, the time embedding and action_time_mlp_in as one: weight [W, A], bias [S, W]."""
+    """Fold action_in_proj, the time embedding and action_time_mlp_in into weight [W, A] and bias [S, W]."""
     width = model.config.expert.width
     of_action, of_time = model.action_time_mlp_in.weight.double().split(width, dim=1)
     weight = of_action @ model.action_in_proj.weight.double()
@@ -219,7 +221,7 @@ def _action_time_in(model: Pi, times: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _modulated(folded: FoldedLayer, layer: Layer, condition: Tensor) -> tuple[Tensor, ...]:
-    """A layer's rows of the tables of Modulation, but for the last."""
+    """Return a layer's rows of Modulation's tables, all but `final`."""
     scale, shift, gate = _modulation(layer.input_layernorm, condition)
     mlp_scale, mlp_shift, mlp_gate = _modulation(layer.post_attention_layernorm, condition)
     bias = shift @ wide(layer, "qkv", folded.qkv).T
@@ -228,6 +230,6 @@ def _modulated(folded: FoldedLayer, layer: Layer, condition: Tensor) -> tuple[Te
 
 
 def _modulation(norm: RMSNorm, condition: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """scale, shift and gate of a norm for the conditions [S, W] of the steps."""
+    """Return scale, shift and gate of a norm for the conditions [S, W] of the steps."""
     scale, shift, gate = norm.dense(condition).float().chunk(3, dim=-1)
     return scale, shift, gate

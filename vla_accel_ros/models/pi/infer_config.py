@@ -1,8 +1,8 @@
-"""A model's sizes, read off the shapes of its tensors, for checkpoints that come without ours.
+"""Infer a model's sizes from the shapes of its tensors, for checkpoints without ours.
 
-openpi's and lerobot's checkpoints do not say how large they are, nor do openpi's say whether they are pi0 or
-pi0.5; their tensors do, but for key/value heads (1 in every published model) and vision heads (72 channels
-each in So400m). What no tensor tells (horizon, longest prompt, cameras) is given.
+openpi's and lerobot's checkpoints do not say how large they are, and openpi's not whether they are pi0 or
+pi0.5. Their tensors do, except for key/value heads (1 in every published model) and vision heads (72 channels
+each in So400m). What no tensor shows (horizon, longest prompt, cameras) is given by the caller.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ def infer_config(
     max_prompt: int | None = None,
     image_names: tuple[str, ...] = IMAGE_NAMES,
 ) -> PiConfig:
-    """Sizes of the checkpoint with these tensors. source: its name; max_prompt: openpi's if None.
+    """Return the sizes of the checkpoint with these tensors. source: its name in errors. max_prompt: None
+    means openpi's.
 
-    Raises ValueError if the tensors do not say.
+    Raises ValueError if a tensor is missing or its shape is ambiguous.
     """
     pi05 = "time_mlp_in.weight" in shapes
     try:

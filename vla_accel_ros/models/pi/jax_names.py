@@ -1,9 +1,9 @@
-"""How openpi's JAX parameters become those of the PyTorch layout.
+"""Map openpi's JAX parameters to those of the PyTorch layout.
 
 In JAX a stack of layers is one array whose first axis is the layer, a projection has its heads as an axis, a
-dense kernel is input by output, and what belongs to the action expert has `_1` in its name. Nothing is
-computed: every parameter is a slice of an array with its axes in another order. The same rules are applied to
-shapes without data, to compare a checkpoint with a model before any array is read.
+dense kernel is input by output, and names of the action expert contain `_1`. Nothing is computed: every
+parameter is a slice of an array with permuted axes. The same rules apply to shapes without data, to compare a
+checkpoint with a model before any array is read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Slice(NamedTuple):
-    """A parameter as a part of an array. at: where, on its leading axes; turn: the axes that are left."""
+    """A parameter as part of an array. at: index on its leading axes. turn: permutes the remaining axes."""
 
     parameter: str
     at: tuple[int, ...]
     turn: Turn
 
     def of(self, array: Tensor) -> Tensor:
-        """The parameter."""
+        """Return the parameter."""
         return self.turn(array[self.at] if self.at else array)
 
 
@@ -150,7 +150,8 @@ for _one, _root in (("", PREFIX), ("_1", EXPERT)):
 
 
 def slices(name: str, shape: tuple[int, ...]) -> Iterator[Slice]:
-    """Every parameter that the array of this name and shape holds; itself, under its own name, if unknown."""
+    """Yield every parameter in the array of this name and shape; an unknown array is one parameter of the
+    same name."""
     if name in _WHOLE:
         parameter, turn = _WHOLE[name]
         yield Slice(parameter, (), turn)
@@ -164,7 +165,7 @@ def slices(name: str, shape: tuple[int, ...]) -> Iterator[Slice]:
 
 
 def parameter_shapes(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the parameters in an array. Raises ValueError if its axes are others."""
+    """Return names and shapes of the parameters in an array. Raises ValueError if it has other axes."""
     array = torch.empty(shape, device="meta")
     try:
         return {part.parameter: tuple(part.of(array).shape) for part in slices(name, shape)}
@@ -173,9 +174,9 @@ def parameter_shapes(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, 
 
 
 def jax_config(shapes: Shapes, horizon: int = PI0.horizon) -> PiConfig:
-    """A model's sizes from the shapes of its arrays; the horizon is in none of them.
+    """Return a model's sizes from the shapes of its arrays; the horizon is in none of them.
 
-    Raises KeyError for an array that is not there, ValueError for one with other axes.
+    Raises KeyError if an array is missing, ValueError if one has other axes.
     """
     pi05 = "time_mlp_in/kernel" in shapes
     patch, _, _, width = shapes[IMG + "embedding/kernel"]

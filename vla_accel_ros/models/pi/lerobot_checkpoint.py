@@ -1,9 +1,8 @@
-"""A folder that lerobot saved a pi0 or pi0.5 in.
+"""Read folders in which lerobot saved a pi0 or pi0.5.
 
 Layout: `config.json` (type pi0 or pi05), `model.safetensors` with openpi's names behind `model.`, the two
-processor files with the statistics they name, and the tokeniser of PaliGemma, which lerobot takes from the
-hub and which must be copied into the folder. Everything around the network is lerobot's: how images are
-resized, how numbers are normalised, and when a flow step is.
+processor files with the statistics that they name, and PaliGemma's tokenizer, which lerobot downloads from
+the hub and which must be copied into the folder. Image resizing, normalisation and flow times follow lerobot.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ STEPS = (
     RELATIVE,
     ABSOLUTE,
 )
-"""Steps beside the statistics' that Policy takes care of; the new line has had two names."""
+"""Processor steps, besides the statistics', that Policy implements; the new-line step has had two names."""
 IMAGES = "observation.images."
 EMPTY = IMAGES + "empty_camera_"
 FIXED: dict[str, Any] = {
@@ -57,16 +56,17 @@ FIXED: dict[str, Any] = {
     "use_proprioceptive_memory": False,
     "use_peft": False,
 }
-"""What the code here does, under the names of the fields that could ask for something else."""
+"""Settings that this code implements; any other value is refused."""
 
 
 def holds(contents: Contents) -> bool:
-    """Whether lerobot's config.json says that it is a pi, or the tensors' names are lerobot's."""
+    """Return whether lerobot's config.json names a pi0 or pi0.5, or the tensors have lerobot's names."""
     return contents.config.get("type") in ("pi0", "pi05") or before_names(contents.tensors) == LEROBOT_NAMES
 
 
 def read_config(contents: Contents) -> PiConfig:
-    """The sizes: "vla_accel_ros" of config.json if it is there, else what the rest and the shapes tell."""
+    """Return the sizes: "vla_accel_ros" of config.json if present, else inferred from its other fields and
+    the shapes. Raises ValueError if a setting is unknown or contradicts the weights."""
     file, said = contents.folder / "config.json", contents.config.get("type")
     if said not in ("pi0", "pi05"):
         raise ValueError(f"{file}: type is {said!r} but the weights are lerobot's; copy its config.json.")
@@ -98,7 +98,8 @@ def read_config(contents: Contents) -> PiConfig:
 
 
 def cameras(contents: Contents) -> tuple[str, ...]:
-    """Names of the cameras in prefix order; those that lerobot calls empty are never filled."""
+    """Return the camera names in prefix order, without those that lerobot calls empty and never fills. Raises
+    ValueError if there are none."""
     names = [name for name in _features(contents, "input_features", "VISUAL") if not name.startswith(EMPTY)]
     if not names:
         raise ValueError(
@@ -126,7 +127,7 @@ def load(contents: Contents, options: Options) -> Policy:
 
 
 def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> int:
-    """D, the numbers of an action: of the statistics, or else of config.json, or else all."""
+    """Return D, the size of an action: from the statistics, else from config.json, else the network's."""
     if actions.size:
         return min(actions.size, config.action_dim)
     features = _features(contents, "output_features", "ACTION")
@@ -137,16 +138,17 @@ def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> i
 
 
 def trained_prompt_state(relative: np.ndarray | None) -> str:
-    """How lerobot wrote the state into the prompt of pi0.5: padded to all dimensions first up to 0.4.4.
+    """Return how lerobot wrote the state into the prompt of pi0.5: up to 0.4.4 it was padded to all
+    dimensions first.
 
-    No version is in a folder, but from 0.5.1 on there is a step for relative actions, used or not (0.5.0,
-    between the two, saved none and did not pad).
+    A folder has no version, but since 0.5.1 it has a step for relative actions, used or not. (0.5.0, in
+    between, saved none and did not pad.)
     """
     return "padded" if relative is None else "own"
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
-    """See models.checkpoints.description; there is one set of statistics in such a folder."""
+    """See models.checkpoints.description; such a folder has one set of statistics."""
     folder, config, missing = contents.folder, read_config(contents), Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
     state, actions = missing.read(read_lerobot_normalizers, folder, STEPS, statistics, default=nothing)
@@ -173,7 +175,7 @@ def lerobot_description(
     notes: list[str],
     relative: np.ndarray | None = None,
 ) -> Description:
-    """Of any folder that lerobot saved, with what was read of it so far."""
+    """Describe any folder that lerobot saved, from what was read so far."""
     return Description(
         contents.folder,
         "lerobot, safetensors",
@@ -199,7 +201,7 @@ def _features(contents: Contents, field: str, kind: str) -> dict[str, dict[str, 
 
 
 def weights(contents: Contents) -> Weights:
-    """See formats.Weights; in openpi's names, without lerobot's `model.`."""
+    """See formats.Weights; with openpi's names, without lerobot's `model.`."""
     return pi_weights(contents, read_config(contents), LEROBOT)
 
 

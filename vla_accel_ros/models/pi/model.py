@@ -1,9 +1,9 @@
-"""pi0 and pi0.5 in plain torch: the reference every faster path is compared with.
+"""pi0 and pi0.5 in plain torch: the reference that every faster path is compared with.
 
-Four batched, differentiable pieces, the micro-requests of the design: encode (images), prefix (one
-bidirectional pass whose keys and values everything else reads), velocity (one flow step of the action expert)
-and extend/logits (text). Nothing is computed for absent cameras or padding when the caller leaves them out;
-masks are for training batches. Parameter names are those of the openpi PyTorch checkpoints, except
+Its batched, differentiable methods are the design's micro-requests: encode (images), prefix (one
+bidirectional pass whose keys and values everything else reads), velocity (one flow step of the action
+expert), and extend and logits (text). Callers leave out absent cameras and padding, so nothing is computed
+for them; masks are for training batches. Parameter names are those of the openpi PyTorch checkpoints, except
 `gemma_expert.lm_head`, which no path reads.
 """
 
@@ -35,25 +35,26 @@ def time_embedding(t: Tensor, width: int) -> Tensor:
 
 
 class Fold(Protocol):
-    """What folding computes for a network, computed before; see stored_fold.StoredFold."""
+    """A network's folded constants, computed earlier; see stored_fold.StoredFold."""
 
     @property
     def key(self) -> Key:
         """What it was computed for."""
 
     def fits(self, model: Pi) -> bool:
-        """Whether it was computed from the numbers that this model has."""
+        """Return whether it was computed from this model's numbers."""
 
     def constants(self, model: Pi) -> Constants:
-        """On the model's device. Raises ValueError if what is stored is damaged."""
+        """Return the constants on the model's device. Raises ValueError if they are damaged."""
 
     def layer(self, index: int, model: Pi, fused: FoldedLayer) -> FoldedLayer:
-        """Of a pi0: a layer with the norms in its matrices. fused: without them. Raises as constants."""
+        """Return a layer of pi0 with the norms folded in. fused: the layer without them. Raises as
+        constants."""
 
 
 class VisionTower(nn.Module):
-    """`vision_tower.vision_model`. Modules that only hold others give parameters their published names, which
-    come from wrapping Hugging Face's PaliGemma and Gemma in one."""
+    """`vision_tower.vision_model`. Modules that only hold others reproduce the published parameter names,
+    which come from wrapping Hugging Face's PaliGemma and Gemma."""
 
     def __init__(self, config: PiConfig) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class PaliGemmaModel(nn.Module):
 
 
 class PaliGemma(nn.Module):
-    """`paligemma`, whose `lm_head` is the token embedding under a second name."""
+    """`paligemma`, whose `lm_head` is another name of the token embedding."""
 
     def __init__(self, config: PiConfig) -> None:
         super().__init__()
@@ -111,7 +112,7 @@ class PaliGemmaWithExpert(nn.Module):
 class Pi(nn.Module):
     """A pi0 or pi0.5 network of the given sizes, randomly initialised.
 
-    fold: constants that lay beside the weights, for models.pi.folding; None where there are none.
+    fold: constants stored beside the weights, for models.pi.folding; None without them.
     """
 
     fold: Fold | None = None
@@ -143,7 +144,7 @@ class Pi(nn.Module):
 
     @property
     def stack(self) -> Gemma:
-        """What continues a prefix, for packed forwards."""
+        """The stack that continues a prefix, for packed forwards."""
         return self.language_model
 
     @property
@@ -157,8 +158,8 @@ class Pi(nn.Module):
         return self.language_model.embed_tokens.weight
 
     def set_precision(self, dtype: torch.dtype) -> Pi:
-        """Cast to dtype, leaving in float32 what openpi leaves: patch and position embeddings, Gemma norms,
-        and the action, state and time projections."""
+        """Cast to dtype, except what openpi keeps in float32: patch and position embeddings, Gemma norms, and
+        the action, state and time projections."""
         self.to(dtype)
         for module in self.modules():
             if isinstance(module, Embeddings | RMSNorm):
@@ -186,10 +187,10 @@ class Pi(nn.Module):
     ) -> tuple[Tensor, KV]:
         """Compute the prefix.
 
-        embs [B, T, W]; attend bool [B, T, T], True = row may look at column, None = all see all;
-        positions int [B, T], None = 0..T-1. A row that may look at nothing (padding) gives finite numbers
-        without meaning.
-        out: where to write the keys and values instead of allocating them, each [layers, B, kv, T, head_dim].
+        embs [B, T, W]; attend bool [B, T, T], True = row may attend to column, None = all see all; positions
+        int [B, T], None = 0..T-1. A row that may attend to nothing (padding) gives finite but meaningless
+        numbers.
+        out: memory for the keys and values, each [layers, B, kv, T, head_dim], instead of allocating it.
         Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
         """
         positions = _count(embs, 0) if positions is None else positions
@@ -207,9 +208,9 @@ class Pi(nn.Module):
     ) -> tuple[Tensor, KV]:
         """Continue a prefix causally (text).
 
-        embs [B, t, W]; past: the prefix, P tokens; tail: what already continues it, R tokens;
-        attend bool [B, t, P + R + t], None = all of past and tail, and causal within embs;
-        positions int [B, t], None = P + R onwards; out: as in prefix.
+        embs [B, t, W]. past: the prefix, P tokens. tail: tokens that already continue it, R tokens. attend
+        bool [B, t, P + R + t], None = all of past and tail, and causal within embs. positions int [B, t],
+        None = P + R onwards. out: as in prefix.
         Returns hidden [B, t, W] and the KV of the t new tokens alone.
         """
         before = (past,) if tail is None else (past, tail)
@@ -228,12 +229,11 @@ class Pi(nn.Module):
     def velocity(
         self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV, kv_mask: Tensor | None = None
     ) -> Tensor:
-        """One evaluation of the flow field: data at t = 0, noise at t = 1.
+        """Evaluate the flow field once: data at t = 0, noise at t = 1.
 
-        x float32 or float64 [B, H, A], noisy normalised actions;
-        t float32 [B], or [B, H] with a time for each action (on the CPU, a GPU need not be waited for);
-        state float [B, S], pi05 ignores it;
-        kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix (padding, absent
+        x float32 or float64 [B, H, A], noisy normalised actions. t float32 [B], or [B, H] with a time for
+        each action (on the CPU, so that no GPU is waited for). state float [B, S]; pi05 ignores it.
+        kv: the prefix, T tokens. kv_mask bool [B, T], False = not part of the prefix (padding, absent
         cameras, answer text), None = all valid. Returns [B, H, A] in the dtype of x.
         """
         tokens, condition = self.suffix(x, t, state)
@@ -246,7 +246,8 @@ class Pi(nn.Module):
         return self.read_out(hidden, x)
 
     def suffix(self, x: Tensor, t: Tensor, state: Tensor | None) -> tuple[Tensor, Condition | None]:
-        """What the expert gets of a flow step: its tokens [B, H or 1 + H, W] and what modulates its norms."""
+        """Return the expert's inputs for a flow step: tokens [B, H or 1 + H, W] and the condition of its
+        norms."""
         tokens = self.action_in_proj(x)
         if self.config.kind == "pi05":
             return tokens, self._condition(t, x.device)
@@ -258,12 +259,12 @@ class Pi(nn.Module):
         return torch.cat((self.state_proj(state.to(x.dtype))[:, None], tokens), dim=1), None
 
     def read_out(self, hidden: Tensor, x: Tensor) -> Tensor:
-        """The velocity [B, H, A], in the dtype of x, that the expert's hidden states [B, .., W] stand for."""
+        """Return the velocity [B, H, A], in the dtype of x, from the expert's hidden states [B, .., W]."""
         actions = hidden[:, -x.shape[1] :].to(self.action_out_proj.weight.dtype)
         return self.action_out_proj(actions).to(x.dtype)
 
     def _condition(self, t: Tensor, device: torch.device) -> Condition:
-        """What modulates the norms of pi0.5 at the times t [B] or [B, H], of which few may differ."""
+        """Return the condition of pi0.5's norms at times t [B] or [B, H], with few distinct values."""
         if t.ndim == 2:
             columns, place = t.unique(dim=1, return_inverse=True)
             values = tuple(self._modulator(column.to(device, copy=True)) for column in columns.unbind(dim=1))
@@ -277,8 +278,8 @@ class Pi(nn.Module):
     def suffix_mask(
         self, suffix: int, old: int, device: torch.device, kv_mask: Tensor | None = None
     ) -> Tensor | None:
-        """bool [B, suffix, old + suffix]: a suffix token sees the valid prefix and the suffix, but the state
-        token of pi0 sees no action. None: all see everything."""
+        """Return bool [B, suffix, old + suffix]: a suffix token sees the valid prefix and the suffix, but the
+        state token of pi0 sees no action. None: all see everything."""
         if kv_mask is None and self.config.kind == "pi05":
             return None
         among = torch.ones(suffix, suffix, dtype=torch.bool, device=device)

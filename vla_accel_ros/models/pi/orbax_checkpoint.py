@@ -1,9 +1,9 @@
-"""A checkpoint that openpi's JAX training wrote: Orbax's folder `params` beside `assets`.
+"""Read checkpoints of openpi's JAX training: Orbax's folder `params` beside `assets`.
 
-Read with tensorstore alone (the extra `orbax`), without JAX: `_METADATA` names the arrays, and each is a zarr
-array in a key-value store. A stack of layers is one array, so the host holds the largest of them while it is
-dealt out to the parameters (4.8 GB in the published models). The folder says nothing about the horizon: put
-`{"action_horizon": N}` into a `config.json` beside `params` unless it is 50.
+tensorstore alone reads them (the extra `orbax`), without JAX: `_METADATA` names the arrays, and each is a
+zarr array in a key-value store. A stack of layers is one array, so the host holds the largest of them while
+its slices are copied to the parameters (4.8 GB in the published models). The folder does not say the horizon:
+unless it is 50, put `{"action_horizon": N}` into a `config.json` beside `params`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DTYPES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F1
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a checkpoint. name: openpi's, with slashes; store: tensorstore's handle of it."""
+    """An array of a checkpoint. name: openpi's, with slashes. store: tensorstore's handle."""
 
     name: str
     shape: tuple[int, ...]
@@ -47,11 +47,11 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Its size once it is read."""
+        """Its size in memory."""
         return math.prod(self.shape) * int(np.dtype(self.store.dtype.numpy_dtype).itemsize)
 
     def read(self) -> Tensor:
-        """The whole array, in host memory. Raises ValueError if it is damaged."""
+        """Return the whole array, in host memory. Raises ValueError if it is damaged."""
         try:
             values = np.asarray(self.store.read().result())
         except ValueError as error:
@@ -62,12 +62,12 @@ class Array:
 
 
 def holds(contents: Contents) -> bool:
-    """Whether there is a folder of Orbax's that holds parameters, and nothing converted beside it."""
+    """Return whether the folder has Orbax parameters and no safetensors beside them."""
     return not contents.tensors and (contents.folder / PARAMS / METADATA).is_file()
 
 
 def read_arrays(folder: Path) -> list[Array]:
-    """Every array below `folder`/params, opened. Raises ValueError if the library or an array is missing."""
+    """Open every array in `folder`/params. Raises ValueError if tensorstore or an array is missing."""
     try:
         import tensorstore
     except ImportError as error:
@@ -95,7 +95,7 @@ def read_arrays(folder: Path) -> list[Array]:
 
 
 def stored_parameters(arrays: list[Array], folder: Path) -> dict[str, Stored]:
-    """The parameters that are in the arrays, as a table like a safetensors file's."""
+    """Return the parameters in the arrays, as a table like that of a safetensors file."""
     return {
         parameter: Stored(folder / PARAMS, shape, array.dtype)
         for array in arrays
@@ -104,7 +104,8 @@ def stored_parameters(arrays: list[Array], folder: Path) -> dict[str, Stored]:
 
 
 def read_config(contents: Contents, arrays: list[Array]) -> PiConfig:
-    """The sizes: "vla_accel_ros" of a config.json if there is one, else of the arrays and action_horizon."""
+    """Return the sizes: "vla_accel_ros" of a config.json if present, else from the arrays and
+    action_horizon."""
     if OURS in contents.config:
         return own_sizes(contents)
     horizon = contents.whole("action_horizon", PI0.horizon)
@@ -137,7 +138,7 @@ def load_orbax_model(
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
 ) -> Pi:
-    """As pi_weights.load_pi_model."""
+    """As weights.load_pi_model."""
     pi_sources(stored_parameters(arrays, folder), config, folder / PARAMS)
     model = empty_pi(config, dtype)
     total, where = sum(array.bytes for array in arrays), str(folder / PARAMS)
@@ -154,7 +155,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 
 
 def weights(contents: Contents) -> Weights:
-    """See formats.Weights; in openpi's names."""
+    """See formats.Weights; with openpi's names."""
     arrays = read_arrays(contents.folder)
     stored = stored_parameters(arrays, contents.folder)
     config = read_config(contents, arrays)
@@ -187,7 +188,7 @@ def _keys(data: dict[str, Any], file: Path) -> list[list[str]]:
 
 
 def _openpi_name(keys: list[str]) -> str:
-    """Without what training wraps around: `params` before and `value` after."""
+    """Return openpi's name, without the `params` before and the `value` after it that training adds."""
     inner = keys[1:] if keys[0] == PARAMS else keys
     return "/".join(inner[:-1] if len(inner) > 1 and inner[-1] == "value" else inner)
 

@@ -1,12 +1,11 @@
-"""What folding computes (folding.py), kept in a file beside the weights, and when that file may be used.
+"""Folded constants (folding.py) in a file beside the weights, and the checks before they are used.
 
-`folded.safetensors` says in its header for which steps, time rule and dtype it was computed, and by sums of
-what and whether it is whole: `of` is of every parameter that went in, `sums` of every tensor that came out.
-They are over the numbers as they are in a device's memory, so looking costs it one pass. What was computed
-for other settings or from other numbers (a file of weights that was replaced, a model that was trained
-further) is not used but computed; a damaged file is refused. It is written a layer at a time.
+The header of `folded.safetensors` names the steps, time rule and dtype. Two checksums guard it: `of` covers
+every parameter that went in, `sums` every tensor that came out. They are computed on the device in one pass.
+A file for other settings or other numbers (replaced weights, a model trained further) is ignored and the fold
+is computed; a damaged file is refused. The file is written one layer at a time.
 
-Where the file is used the fold is the same to the bit on every device: a device's own would round
+With the file, the fold is bit for bit the same on every device; computed on the device, it would round
 differently.
 """
 
@@ -38,7 +37,7 @@ from vla_accel_ros.models.pi.weights import ROOT, empty_pi
 
 FOLDED = "folded.safetensors"
 SAID = "vla_accel_ros.folded"
-"""The header's metadata with the key, as JSON."""
+"""Metadata key of the header; its value is the Key as JSON."""
 TABLES = tuple(Modulation.__dataclass_fields__)
 ENDS = ("in_weight", "in_bias", "out_weight", "out_bias")
 SUMS, OF = "sums", "of"
@@ -47,13 +46,13 @@ MOST_STEPS = 1000
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MEND = "remove it, and it is computed while loading, or convert the checkpoint again"
 
-_BLOCK, _ODD = 1 << 19, 0x1E3779B97F4A7C15  # part of the format: with others, sums are others
+_BLOCK, _ODD = 1 << 19, 0x1E3779B97F4A7C15  # part of the format: other values give other sums
 _WIDTH = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
 class StoredFold:
-    """A file of constants. layout: its tensors; see fold_layout."""
+    """A file of folded constants. layout: its tensors; see fold_layout."""
 
     file: Path
     key: Key
@@ -61,8 +60,8 @@ class StoredFold:
 
     @classmethod
     def find(cls, folder: Path, config: PiConfig) -> StoredFold | None:
-        """That of a folder, None without one. Raises ValueError unless it is a whole one for a model of these
-        sizes; numbers are looked at when they are read."""
+        """Return the fold of a folder, None without one. Raises ValueError unless it is complete and fits
+        these sizes; its numbers are checked when they are read."""
         file = folder / FOLDED
         if not file.is_file():
             return None
@@ -76,11 +75,11 @@ class StoredFold:
 
     @property
     def bytes(self) -> int:
-        """Of its tensors."""
+        """Size of its tensors."""
         return sum(nbytes(entry) for entry in self.layout.values())
 
     def fits(self, model: Pi) -> bool:
-        """Whether it was computed from the numbers that this model has; says so once if they are others."""
+        """Return whether it was computed from this model's numbers; warns if not."""
         if str(model.expert.dtype).removeprefix("torch.") != self.key.dtype:
             return False
         parameters = ((name, value) for name, value in model.named_parameters() if is_folded(name))
@@ -94,20 +93,21 @@ class StoredFold:
         return False
 
     def constants(self, model: Pi) -> Constants:
-        """On the model's device. Raises ValueError if the file is damaged."""
+        """Return the constants on the model's device. Raises ValueError if the file is damaged."""
         tables = [f"modulation.{name}" for name in TABLES] if model.config.kind == "pi05" else []
         found = self._read([*tables, *ENDS], model)
         modulation = Modulation(*(found[name] for name in tables)) if tables else None
         return Constants(modulation, *(found[name] for name in ENDS))
 
     def layer(self, index: int, model: Pi, fused: FoldedLayer) -> FoldedLayer:
-        """Of a pi0: a layer with the norms in its matrices. fused: without them. Raises as constants."""
+        """Return a layer of pi0 with the norms folded in. fused: the layer without them. Raises as
+        constants."""
         qkv, gate_up = f"layers.{index}.qkv", f"layers.{index}.gate_up"
         found = self._read([qkv, gate_up], model)
         return replace(fused, qkv=found[qkv], gate_up=found[gate_up])
 
     def _read(self, names: Sequence[str], model: Pi) -> dict[str, Tensor]:
-        """Tensors on the model's device, compared with their sums."""
+        """Return tensors on the model's device, after checking their sums."""
         stored = self._stored([SUMS, *names])
         said = dict(zip(self.layout, stored.pop(SUMS).tolist(), strict=True))
         values = {name: value.to(model.action_in_proj.weight.device) for name, value in stored.items()}
@@ -132,10 +132,10 @@ class StoredFold:
 
 
 def write_fold(folder: Path, config: PiConfig, key: Key, progress: Progress | None = None) -> str:
-    """Write the file of a folder of ours, of the weights in it; returns its SHA-256.
+    """Compute and write the fold of the weights in a converted folder; returns its SHA-256.
 
-    No more than a layer of the model is in memory. Raises ValueError for a key that cannot be, and for
-    weights that are not finite in its dtype.
+    At most one layer of the model is in memory. Raises ValueError if the key is invalid, or if a weight is
+    not finite in the key's dtype.
     """
     table, model = read_table(folder), empty_pi(config, TORCH[key.dtype])
     folding, fused, layers = Folding(model, key.steps, key.time_rule), fused_parts(model), model.expert.layers
@@ -170,7 +170,7 @@ def write_fold(folder: Path, config: PiConfig, key: Key, progress: Progress | No
 
 
 def fold_layout(config: PiConfig, key: Key) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Names, types and shapes of the tensors in such a file, in their order; see folded.Expert."""
+    """Return names, dtypes and shapes of the tensors in such a file, in order; see folded.Expert."""
     sizes, steps = config.expert, key.steps
     width, actions = sizes.width, config.action_dim
     qkv, gate_up = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim, 2 * sizes.mlp
@@ -191,7 +191,7 @@ def fold_layout(config: PiConfig, key: Key) -> dict[str, tuple[str, tuple[int, .
 
 
 def named_constants(constants: Constants) -> dict[str, Tensor]:
-    """Under their names in the file."""
+    """Return the constants by their names in the file."""
     tensors = {name: value for name, value in vars(constants).items() if isinstance(value, Tensor)}
     if constants.modulation is None:
         return tensors
@@ -199,13 +199,13 @@ def named_constants(constants: Constants) -> dict[str, Tensor]:
 
 
 def is_folded(name: str) -> bool:
-    """Whether folding reads the parameter, or a neighbour of it: all but the prefix's."""
+    """Return whether the checksum covers a parameter: all but the prefix's."""
     return not name.startswith(ROOT + "paligemma.")
 
 
 def sums_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
-    """64 bits of each that any one changed number changes for certain, whatever the device: the bits of the
-    numbers, each times an odd number of its place. The device is waited for once."""
+    """Return a 64-bit checksum of each tensor: its bits, each times an odd number for its place, so that any
+    single changed number changes it on every device. Synchronises with the device once."""
     names, sums = [], []
     places: dict[torch.device, Tensor] = {}
     for name, value in tensors:
@@ -217,7 +217,7 @@ def sums_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
 
 
 def _together(sums: Mapping[str, int]) -> Tensor:
-    """int64 [4] for many sums."""
+    """Return int64 [4]: the SHA-256 of many sums."""
     lines = "".join(f"{name} {value}\n" for name, value in sorted(sums.items()))
     digest = hashlib.sha256(lines.encode()).digest()
     return torch.frombuffer(bytearray(digest), dtype=torch.int64).clone()
@@ -233,7 +233,7 @@ def _sum(value: Tensor, places: Tensor) -> Tensor:
 
 
 def _key(text: str, file: Path) -> Key:
-    """What the header says. Raises ValueError for anything else."""
+    """Return the key in the header. Raises ValueError if it is malformed."""
     try:
         key = Key(**json.loads(text))
         whole = (

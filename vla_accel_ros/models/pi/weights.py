@@ -1,7 +1,7 @@
-"""The weights of a pi0 or pi0.5 from a table of tensors: openpi's names, or lerobot's, which begin `model.`.
+"""Load pi0 and pi0.5 weights under openpi's names, or lerobot's, which begin with `model.`.
 
-The language head and the token embedding are one tensor; a file may have it under either name or both. The
-action expert's own head is let in and left out, since nothing reads it.
+The language head and the token embedding are one tensor, which a file may hold under either name or both. The
+action expert's own head may be present but is not loaded, since nothing reads it.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ UNUSED = ROOT + "gemma_expert.lm_head.weight"
 
 
 def before_names(table: Mapping[str, Stored]) -> str:
-    """What stands before openpi's names in a table: nothing, or lerobot's `model.`."""
+    """Return the prefix of openpi's names in a table: "", or lerobot's `model.`."""
     return LEROBOT if any(name.startswith(LEROBOT + ROOT) for name in table) else ""
 
 
 def pi_shapes(table: Mapping[str, Stored]) -> dict[str, tuple[int, ...]]:
-    """Shapes under openpi's names."""
+    """Return the shapes by openpi's names."""
     before = before_names(table)
     return {name.removeprefix(before): stored.shape for name, stored in table.items()}
 
 
 def empty_pi(config: PiConfig, dtype: torch.dtype = torch.float32) -> Pi:
-    """A model of these sizes on `meta`, its parameters in the dtypes that openpi gives them."""
+    """Return a model of these sizes on `meta`, its parameters in openpi's dtypes."""
     with on_meta():
         return Pi(config).set_precision(dtype)
 
 
 @lru_cache(maxsize=8)
 def parameter_shapes(config: PiConfig) -> Mapping[str, tuple[int, ...]]:
-    """Of every parameter, of one that is there under two names under both."""
+    """Return the shape of every parameter; one with two names is listed under both."""
     parameters = empty_pi(config).named_parameters(remove_duplicate=False)
     return MappingProxyType({name: tuple(parameter.shape) for name, parameter in parameters})
 
 
 def pi_sources(table: Mapping[str, Stored], config: PiConfig, where: Path) -> dict[str, str]:
-    """Which tensor each parameter comes from. Raises ValueError listing everything that does not fit."""
+    """Return the tensor that each parameter comes from. Raises ValueError listing every tensor that does not
+    fit."""
     before, shapes = before_names(table), parameter_shapes(config)
     names = {name: before + name for name in shapes if name != LM_HEAD}
     head = before + LM_HEAD
@@ -77,9 +78,9 @@ def load_pi_model(
     progress: Progress | None = None,
     layer_loaded: LayerLoaded | None = None,
 ) -> Pi:
-    """A model of these sizes with the weights of `table`, in eval mode and without gradients.
+    """Return a model of these sizes with the weights of `table`, in eval mode and without gradients.
 
-    where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
+    where: the folder or file that errors name. Raises ValueError listing every tensor that does not fit.
     """
     sources = pi_sources(table, config, where)
     names = {source: name for name, source in sources.items()}
@@ -91,6 +92,6 @@ def load_pi_model(
 
 
 def finished(model: Pi) -> Pi:
-    """Head and embedding made one again, for inference."""
+    """Tie the language head to the embedding, and prepare for inference."""
     model.tie_weights()
     return model.requires_grad_(False).eval()

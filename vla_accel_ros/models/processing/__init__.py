@@ -1,6 +1,6 @@
-"""What families do to observations and actions.
+"""Pre- and post-processing of the families.
 
-conventions: pixels, words and numbers of pi0 and pi0.5, as openpi and lerobot have them;
-lerobot_processors and norm_stats: statistics as either saves them. resize: Pillow's resizes; pixels: all of
-it as data for one kernel.
+conventions: pixels, prompts and normalisation of pi0 and pi0.5, as openpi and lerobot do it.
+lerobot_processors, norm_stats: statistics as either saves them. resize: Pillow's resizes. pixels: all resizes
+as data for one kernel.
 """

@@ -1,12 +1,11 @@
-"""What stands between a robot's observation and the network of pi0 or pi0.5, and what openpi and lerobot do
-differently there.
+"""Pre- and post-processing of pi0 and pi0.5, where openpi and lerobot differ.
 
-Both train these networks; a policy must be given what its own trainer gave it. openpi resizes with
-antialiasing, as Pillow does, rounds to 8 bits, and reads the time of a flow step off a float32 sum; lerobot
-resizes without antialiasing in floating point and multiplies. Words: one cleaned line, and for pi0.5 the
-state written as bins; lerobot's pi0 keeps the instruction as it is written. Numbers: normalisation by the
-statistics of the training data (norm_stats, lerobot_processors), computed in float64 because a state on the
-edge of a bin would otherwise fall on either side.
+Both train these networks, and a policy needs the processing of its own trainer. openpi resizes with
+antialiasing, as Pillow does, rounds to 8 bits, and takes the time of a flow step from a float32 sum; lerobot
+resizes without antialiasing in floating point and multiplies. The prompt is one cleaned line, for pi0.5 with
+the state as bins; lerobot's pi0 keeps the instruction unchanged. Numbers are normalised by the training
+statistics (norm_stats, lerobot_processors) in float64, so that rounding does not move a state on the edge of
+a bin.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ Resize = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Conventions:
-    """time_rule: see models.flow.sampling. resize: of images of one size; pixels: the same as data. words:
-    the prompt of a pi0 after its beginning, as the texts that are encoded one by one."""
+    """time_rule: see models.flow.sampling. resize: of images of one size. pixels: the same as data. words:
+    the parts of pi0's prompt, which are tokenised one by one."""
 
     name: str
     time_rule: str
@@ -42,28 +41,29 @@ class Conventions:
 
 
 def openpi_resize(images: Tensor, size: int) -> Tensor:
-    """Antialiased bilinear resize, centred on black: Pillow's to the bit on a GPU, and within one level of it
-    on a CPU, where torch's own is ten times as fast."""
+    """Antialiased bilinear resize, centred on black: equal to Pillow's bit for bit on a GPU, and within one
+    level of it on a CPU, where torch's own kernel is ten times as fast."""
     return padded(images, size, resize_bilinear if images.is_cuda else resize_antialiased)
 
 
 def resize_antialiased(images: Tensor, height: int, width: int) -> Tensor:
-    """uint8 [V, H, W, 3] -> uint8 [V, height, width, 3], bilinear with antialiasing, by torch's own kernels.
+    """uint8 [V, H, W, 3] -> uint8 [V, height, width, 3], bilinear with antialiasing, by torch's kernels.
 
-    The layout is stated: without AVX2 and AVX-512 the kernel of PyTorch for planes of colour is wrong for
-    pictures that become one pixel wide.
+    The memory format is explicit: without AVX2 and AVX-512, PyTorch's kernel for planar colour is wrong for
+    images that become one pixel wide.
     """
     pixels = images.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
     return F.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True).permute(0, 2, 3, 1)
 
 
 def padded(images: Tensor, size: int, resize: Callable[[Tensor, int, int], Tensor]) -> Tensor:
-    """As openpi_resize. resize: uint8 [V, H, W, 3] to a height and a width."""
+    """As openpi_resize. resize: resizes uint8 [V, H, W, 3] to a height and a width."""
     return to_unit(_on_black(images, size, resize))
 
 
 def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
-    """uint8 [H, W, 3] -> uint8 [size, size, 3], aspect kept, the rest black. The image itself if it fits."""
+    """uint8 [H, W, 3] -> uint8 [size, size, 3], aspect kept, the rest black. Returns the image itself if it
+    fits."""
     if image.shape[:2] == (size, size):
         return image
     images = torch.from_numpy(np.array(image, order="C"))[None]
@@ -99,7 +99,7 @@ def lerobot_resize(images: Tensor, size: int) -> Tensor:
 
 
 def clean(instruction: str) -> str:
-    """The instruction on one line, words separated by spaces."""
+    """Return the instruction on one line, words separated by spaces."""
     return instruction.strip().replace("_", " ").replace("\n", " ")
 
 
@@ -109,7 +109,7 @@ def state_bins(state: np.ndarray) -> np.ndarray:
 
 
 def pi05_prompt(instruction: str, state: np.ndarray) -> str:
-    """The whole prompt of pi0.5. state: normalised, [D]."""
+    """Return the whole prompt of pi0.5. state: normalised, [D]."""
     bins = " ".join(str(bin_) for bin_ in state_bins(state))
     return f"Task: {clean(instruction)}, State: {bins};\nAction: "
 
@@ -131,11 +131,12 @@ LEROBOT = Conventions("lerobot", "lerobot", lerobot_resize, _LEROBOT_PIXELS, _le
 
 @dataclass(frozen=True)
 class Normalizer:
-    """An affine map per dimension: normalize(x) = (x - shift) / scale * gain + offset, and its exact inverse.
+    """An affine map for each dimension: normalize(x) = (x - shift) / scale * gain + offset, and its exact
+    inverse.
 
-    shift, scale: float64 [D]. Dimensions beyond D pass through unchanged, as in openpi; both ways include its
-    epsilon, so that the inverse is one. The order of operations is openpi's too: a joint that rests on its
-    lowest value must be exactly -1, not a rounding below it, to be in bin 0.
+    shift, scale: float64 [D]. Dimensions beyond D pass unchanged, as in openpi. Both directions include its
+    epsilon, so they are inverse. The order of operations is openpi's too: a joint at its lowest value must
+    become exactly -1, not a rounding below it, to be in bin 0.
     """
 
     shift: np.ndarray
@@ -156,12 +157,12 @@ class Normalizer:
 
     @classmethod
     def identity(cls) -> Normalizer:
-        """Nothing is normalised."""
+        """A map that changes nothing."""
         return cls(np.zeros(0), np.ones(0))
 
     @property
     def size(self) -> int:
-        """Dimensions that have statistics."""
+        """Number of dimensions with statistics."""
         return len(self.shift)
 
     def normalize(self, x: np.ndarray) -> np.ndarray:

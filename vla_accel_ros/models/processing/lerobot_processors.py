@@ -1,8 +1,8 @@
-"""What lerobot saved beside a policy: which steps come before and after it, and their statistics.
+"""Read lerobot's processors, saved beside a policy: the steps before and after it, and their statistics.
 
 `policy_preprocessor.json` and `policy_postprocessor.json` list steps by name, and each step with tensors
-names its own file: nothing is found by counting steps. Only what a policy was trained with is right, so a
-step that is not known here is refused; it would otherwise be left out in silence.
+names its own file, so nothing depends on the position of a step. An unknown step is refused: leaving it out
+silently would change the policy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 TRANSPORT = frozenset(
     {"rename_observations_processor", "to_batch_processor", "device_processor", "tokenizer_processor"}
 )
-"""Steps that leave every number as it is; the tokeniser's file lies in the folder."""
+"""Steps that change no number; the tokenizer's file is in the folder."""
 DATASET_STATISTICS = Path("meta", "stats.json")
-"""In the folder of a data set."""
+"""Path in a data set's folder."""
 EPS = 1e-8
 STATISTICS = {
     "MEAN_STD": ("mean", "std"),
@@ -37,7 +37,7 @@ STATISTICS = {
 
 @dataclass(frozen=True)
 class Step:
-    """A step's registered name, its settings, and the file of its tensors if it has any."""
+    """A step's registered name, its settings, and the file of its tensors if any."""
 
     name: str
     config: dict[str, Any]
@@ -47,10 +47,10 @@ class Step:
 def read_lerobot_normalizers(
     folder: Path, known: Collection[str] = (), dataset: str | None = None
 ) -> tuple[Normalizer, Normalizer]:
-    """(state, actions) of a folder that lerobot saved.
+    """Return (state, actions) of a folder that lerobot saved.
 
-    known: names of further steps, of which the caller takes care. dataset: the folder of a data set in
-    lerobot's layout whose statistics take the place of those that were saved, in the same modes.
+    known: names of further steps that the caller implements. dataset: a data set folder in lerobot's layout
+    whose statistics replace the saved ones, in the same modes.
     Raises ValueError if a file, a step or a number is missing, malformed or unknown.
     """
     before, after = _steps(folder / BEFORE), _steps(folder / AFTER)
@@ -74,9 +74,9 @@ RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
 
 
 def read_relative(folder: Path, width: int) -> np.ndarray | None:
-    """bool [D], which actions of a policy are relative to the state; None if the folder does not say.
+    """Return bool [D], which actions are relative to the state; None if the folder does not say.
 
-    width: D. lerobot has said so since 0.5.1. A joint is excluded by a part of its name.
+    width: D. lerobot saves this since 0.5.1. A joint is excluded by part of its name.
     Raises ValueError if the two files disagree or a field is malformed.
     """
     before = [step for step in _steps(folder / BEFORE) if step.name == RELATIVE]
@@ -106,7 +106,7 @@ def read_relative(folder: Path, width: int) -> np.ndarray | None:
 
 
 def normalisation_modes(folder: Path) -> str:
-    """How state and actions are mapped, in words."""
+    """Return how state and actions are normalised, in words."""
     modes = []
     for file, name, kind in ((BEFORE, NORMALIZER, "STATE"), (AFTER, UNNORMALIZER, "ACTION")):
         found = [step for step in _steps(folder / file) if step.name == name]
@@ -146,7 +146,7 @@ def _step(file: Path, index: int, data: Any) -> Step:
 
 @dataclass(frozen=True)
 class _Dataset:
-    """The statistics of a data set: key -> name -> numbers."""
+    """Statistics of a data set: key -> name -> numbers."""
 
     file: Path
     data: dict[str, Any]
@@ -195,9 +195,10 @@ def _normalizer(
 
 
 def make_normalizer(mode: str, first: np.ndarray, second: np.ndarray, eps: float = EPS) -> Normalizer:
-    """lerobot's map by the two statistics float [D] of a mode.
+    """Return lerobot's map from the two statistics float [D] of a mode.
 
-    Its mean and std include eps on the way in alone: the way out differs from it by eps times the number.
+    lerobot adds eps to std only when it normalises: its inverse differs from this one by eps times the
+    number.
     """
     if mode == "MEAN_STD":
         return Normalizer(first, second + eps)

@@ -1,7 +1,7 @@
-"""Reads openpi's `assets/<id>/norm_stats.json`, the statistics of the data a policy was trained on.
+"""Read openpi's `assets/<id>/norm_stats.json`, the statistics of a policy's training data.
 
-Wrong statistics move a robot to the wrong place without any error, so everything about them is checked and
-nothing is guessed: several sets need a name, and a policy without any must be asked for.
+Wrong statistics move a robot to the wrong place without any error, so everything is checked and nothing
+guessed: with several sets one must be named, and a policy without statistics must be asked for explicitly.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from vla_accel_ros.models.processing.conventions import Normalizer
 
 
 def read_normalizers(folder: Path, kind: str, asset: str | None = None) -> tuple[Normalizer, Normalizer]:
-    """(state, actions) of the checkpoint folder: by mean and std for pi0, by quantiles for pi05.
+    """Return (state, actions) of a checkpoint folder: by mean and std for pi0, by quantiles for pi05.
 
-    Raises ValueError if there are no statistics, several and no name, or a number that cannot be.
+    Raises ValueError if there are no statistics, if there are several and `asset` is None, or if a number is
+    invalid.
     """
     assets, found = folder / "assets", _files(folder)
     if asset is None and len(found) == 1:
@@ -35,7 +36,7 @@ def read_normalizers(folder: Path, kind: str, asset: str | None = None) -> tuple
 
 
 def statistics_names(folder: Path) -> tuple[str, ...]:
-    """Every `asset` that read_normalizers could be given."""
+    """Return every `asset` that read_normalizers accepts."""
     return tuple(_files(folder))
 
 
@@ -45,11 +46,12 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 MOST_JSON_BYTES = 4 << 20
-"""Of a file beside a checkpoint: the index of 40,000 tensors. Python takes up to 22 bytes for one of it."""
+"""Largest JSON file beside a checkpoint: an index of 40,000 tensors. Python needs up to 22 bytes for each
+byte."""
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ValueError if it is not readable, too large or no object."""
+    """Return the object in a JSON file. Raises ValueError if it is unreadable, too large or no object."""
     try:
         check_bytes(file, MOST_JSON_BYTES)
         data = json.loads(file.read_text())
@@ -63,7 +65,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def check_bytes(file: Path, most: int) -> None:
-    """Raise ValueError if a file is larger than is believed of its kind."""
+    """Raise ValueError if a file is larger than `most` bytes."""
     size = file.stat().st_size
     if size > most:
         raise ValueError(f"{file} has {size} bytes, no such file has more than {most}; copy it again.")
@@ -83,7 +85,8 @@ def _normalizer(stats: Any, group: str, kind: str, file: Path) -> Normalizer:
 
 
 def finite_numbers(value: Any, where: str) -> np.ndarray:
-    """float64 [D] of a list of D >= 1 finite numbers. Raises ValueError naming `where` for anything else."""
+    """Return a list of D >= 1 finite numbers as float64 [D]. Raises ValueError naming `where` for anything
+    else."""
     try:
         values = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):

@@ -1,12 +1,11 @@
-"""How each family makes the network's pixels of a camera's, as data: taps, a rule of rounding, levels.
+"""Each family's resize and normalisation as data: taps, rounding rule, and levels.
 
-Every one of these resizes is two passes, along the rows and along the columns, in which an output pixel is a
-weighted sum of neighbouring input pixels. They differ in the weights, in where a picture that keeps its
-aspect lies on the square, in whether sums are integers that are rounded to bytes after each pass (Pillow's,
-which openpi and OpenVLA use) or floating point (torch's without antialiasing, which lerobot uses), and in
-what becomes of the 256 levels. So there is one kernel (kernels.reference.image) and this is what it is given.
-What a rule stands for, written as the families write it, is beside it in conventions and the families'
-processing.
+Every resize here is two passes, along rows and along columns, in which an output pixel is a weighted sum of
+neighbouring input pixels. They differ in the weights, in where an image that keeps its aspect lies on the
+square, in the arithmetic (integer sums rounded to bytes after each pass, as in Pillow, which openpi and
+OpenVLA use, or floating point, as in torch without antialiasing, which lerobot uses), and in the mapping of
+the 256 levels. So one kernel (kernels.reference.image) takes this data. The families' own code for the same
+resize is in conventions and their policies.
 """
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ from torch import Tensor
 from vla_accel_ros.models.processing import resize
 
 TORCH = "torch's bilinear"
-"""The filter of two taps, with weights as F.interpolate has them without antialias."""
+"""A two-tap filter with the weights of F.interpolate without antialiasing."""
 
 CENTRE, CORNER, SQUEEZED = "centre", "corner", "squeezed"
-"""On black, the aspect kept: in the middle, or at the lower right; or the whole square, the aspect lost."""
+"""Placement: aspect kept, on black, in the centre or at the lower right corner; or squeezed to the whole
+square."""
 
 
 @dataclass(frozen=True)
 class PixelRule:
-    """filter: one of resize.KERNELS, or TORCH. fit: of a picture that is no square; one of FITS.
+    """filter: one of resize.KERNELS, or TORCH. fit: placement of an image that is not square, one of FITS.
 
-    levels: float32 [C, 256], what becomes of a level in each of the network's channels, of which channel c is
-        of the image's c % 3; with TORCH what a level is before the resize, whose result r is 2 r - 1.
+    levels: float32 [C, 256], the value of each level in each of the network's channels; channel c reads the
+        image's c % 3. With TORCH, levels are mapped before the resize, and its result r becomes 2 r - 1.
     """
 
     filter: str
@@ -40,16 +40,16 @@ class PixelRule:
 
     @property
     def channels(self) -> int:
-        """C, those of the network."""
+        """C, channels of the network's input."""
         return len(self.levels)
 
     @property
     def rounds(self) -> bool:
-        """Whether sums are of integers, rounded to bytes after each pass."""
+        """Whether sums are integers, rounded to bytes after each pass."""
         return self.filter != TORCH
 
     def axes(self, height: int, width: int, size: int) -> tuple[Axis, Axis]:
-        """The taps of rows and of columns for an image of that size."""
+        """Return the taps of rows and of columns for an image of that size."""
         inner, start = (size, size), (0, 0)
         if self.fit != SQUEEZED:
             inner, start = fitted(height, width, size)
@@ -73,16 +73,17 @@ class PixelRule:
 
 @dataclass(frozen=True)
 class Axis:
-    """first int32 [S]: the first input pixel of each output pixel; weight int32 (of resize.FRACTION_BITS) or
-    float32 [n, S]: of it and of those after it, the last one repeated; all 0 where there is no picture."""
+    """first int32 [S]: first input pixel of each output pixel. weight int32 (resize.FRACTION_BITS) or float32
+    [n, S]: weights of it and the following ones, the last repeated; all 0 outside of the image."""
 
     first: Tensor
     weight: Tensor
 
 
 def _two(before: int, after: int) -> tuple[np.ndarray, np.ndarray]:
-    """As torch computes them: in float32, but multiplied and shifted by half a pixel with one rounding, which
-    compilers make of it on CPU and GPU. Rounded twice, weights are off by an ulp of the place, 1e-4."""
+    """Return the two taps as torch computes them: in float32, but scale and half-pixel shift are rounded
+    once, as compilers for CPU and GPU fuse them. Rounded twice, weights would be off by an ulp of the
+    position, 1e-4."""
     scale = np.float32(before) / np.float32(after)
     place = (np.float64(scale) * (np.arange(after) + 0.5) - 0.5).astype(np.float32)
     place = np.maximum(place, np.float32(0))
@@ -92,7 +93,7 @@ def _two(before: int, after: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fitted(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Height and width of a picture fitted into the square, and where its first row and column are."""
+    """Return height and width of an image fitted into the square, and its first row and column there."""
     ratio = max(width / size, height / size)
     inner = max(1, int(height / ratio)), max(1, int(width / ratio))
     return inner, ((size - inner[0]) // 2, (size - inner[1]) // 2)

@@ -1,11 +1,11 @@
-"""Pillow's resizes, to the bit, on any device.
+"""Pillow's resizes, bit for bit, on any device.
 
-OpenVLA was measured on what Pillow's bicubic makes of an image and openpi on its bilinear, and torch's
-antialiased interpolation differs from both by a level here and there. Pillow's way is integers: weights of 22
+OpenVLA was evaluated with Pillow's bicubic and openpi with its bilinear resize, and torch's antialiased
+interpolation differs from both by a level here and there. Pillow computes in integers: weights of 22
 fractional bits, one pass along the rows and then one along the columns, each rounded to 8 bits
-(ImagingResample; antialiased, because the kernel widens with the scale). Integers add up alike in any order,
-so a GPU gives the same pixels. From version 13 on Pillow takes the columns of a tall image first; here it is
-always the rows, as when these models were made.
+(ImagingResample; antialiased, because the kernel widens with the scale). Integer sums do not depend on order,
+so a GPU gives the same pixels. From version 13 on Pillow resizes the columns of a tall image first; here it
+is always the rows, as when these models were made.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def _along_first(image: Tensor, size: int, kernel: str) -> Tensor:
 
 @lru_cache(maxsize=32)
 def taps(before: int, after: int, kernel: str) -> tuple[np.ndarray, np.ndarray]:
-    """Which input rows make an output row, and their weights: int64 and int32 [taps, after], zero-padded.
+    """Return the input rows of each output row and their weights: int64 and int32 [taps, after], zero-padded.
 
-    Rows follow one another from the first one to the image's last, which is then repeated.
+    Rows are consecutive from the first one up to the image's last row, which is then repeated.
     """
     weigh, support = KERNELS[kernel]
     scale = before / after

@@ -1,8 +1,8 @@
-"""A folder that lerobot saved a SmolVLA in, and the weights of one.
+"""Read folders in which lerobot saved a SmolVLA.
 
 Layout: `config.json` (type smolvla), `model.safetensors` with every name behind `model.`, the two processor
-files with the statistics they name, and `tokenizer.json`, which lerobot takes from the hub and which must be
-copied from the language model named in `config.json`.
+files with the statistics that they name, and `tokenizer.json`, which lerobot downloads from the hub and which
+must be copied from the language model named in `config.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NEW_LINE = "smolvla_new_line_processor"
 
 
 def holds(contents: Contents) -> bool:
-    """Whether config.json says that it is a SmolVLA, or the tensors have its names."""
+    """Return whether config.json names a SmolVLA, or the tensors have its names."""
     said = contents.config.get("type") == "smolvla" or contents.kind == "smolvla"
     return said or any(name.startswith(ROOT + "vlm_with_expert.") for name in contents.tensors)
 
@@ -74,7 +74,7 @@ def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
 
 
 def read_smolvla_normalizers(folder: Path, dataset: str | None = None) -> tuple[Normalizer, Normalizer]:
-    """(state, actions) of the folder, see read_lerobot_normalizers."""
+    """Return (state, actions) of the folder, see read_lerobot_normalizers."""
     return read_lerobot_normalizers(folder, (NEW_LINE,), dataset)
 
 
@@ -86,9 +86,9 @@ def load_smolvla_model(
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
 ) -> SmolVLA:
-    """A model of these sizes with the weights of `table`, in eval mode and without gradients.
+    """Return a model of these sizes with the weights of `table`, in eval mode and without gradients.
 
-    where: the folder or file that errors name. Raises ValueError listing everything that does not fit.
+    where: the folder or file that errors name. Raises ValueError listing every tensor that does not fit.
     """
     check_smolvla(table, config, where)
     with on_meta():
@@ -100,7 +100,7 @@ def load_smolvla_model(
 
 
 def check_smolvla(table: Mapping[str, Stored], config: SmolVLAConfig, where: Path) -> None:
-    """Raise one ValueError with everything that does not fit."""
+    """Raise one ValueError that lists every difference between the tensors and the model."""
     with on_meta():
         model = SmolVLA(config)
     shapes = {ROOT + name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -108,12 +108,13 @@ def check_smolvla(table: Mapping[str, Stored], config: SmolVLAConfig, where: Pat
 
 
 def read_smolvla_config(contents: Contents) -> SmolVLAConfig:
-    """The sizes: "vla_accel_ros" of `config.json` if it is there, else what the rest and the shapes tell."""
+    """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
+    the shapes."""
     return read_sizes(contents, SmolVLAConfig.from_json, infer_smolvla)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
-    """See models.checkpoints.description; there is one set of statistics in such a folder."""
+    """See models.checkpoints.description; such a folder has one set of statistics."""
     folder, config, missing = contents.folder, read_smolvla_config(contents), Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
     state, actions = missing.read(read_smolvla_normalizers, folder, statistics, default=nothing)
@@ -125,7 +126,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 
 
 def weights(contents: Contents) -> Weights:
-    """See formats.Weights; in lerobot's names."""
+    """See formats.Weights; with lerobot's names."""
     config = read_smolvla_config(contents)
     check_smolvla(contents.table, config, contents.weights)
     return renamed(contents.table, {name: name for name in contents.table if name != ROOT + UNUSED})

@@ -1,9 +1,8 @@
-"""Sizes of a SmolVLA model, and nothing else: a SigLIP tower, a connector, a Llama stack, an action expert.
+"""Sizes of a SmolVLA model: a SigLIP tower, a connector, a Llama stack, an action expert.
 
-As for pi0, every module takes its shapes from here, so that a recorded test model of 300 k parameters and the
-published one of 450 M are the same code. The field names that the engine reads are PiConfig's. The JSON form
-travels in `config.json` under the key `vla_accel_ros`; lerobot's folders do not have it, smolvla_sizes infers
-it for them.
+All modules take their shapes from here, so a recorded test model of 300 k parameters and the published one of
+450 M share one code. Field names that the engine reads are those of PiConfig. The JSON form is stored in
+`config.json` under the key `vla_accel_ros`; lerobot's folders lack it, and sizes.py infers it for them.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class SmolVLAConfig:
     """A whole SmolVLA network.
 
     shuffle: the connector joins shuffle x shuffle patches into one image token.
-    prefix, expert: the kept layers of the language stack, and the action expert; they share depth and head
-        shapes, because every layer of the expert reads the keys and values of the same layer of the prefix.
-    self_every: in the layers 0, self_every, 2 * self_every, ... the actions also attend to one another; in
-        the others they only look at the prefix, through projections of its keys and values.
-    action_dim, state_dim: padded sizes the network sees. horizon: actions in a chunk.
+    prefix, expert: the kept layers of the language stack, and the action expert. They share depth and head
+        shapes, because each layer of the expert reads the keys and values of the same layer of the prefix.
+    self_every: in layers 0, self_every, 2 * self_every, ... the actions also attend to one another; in the
+        others they attend only to the prefix, through projections of its keys and values.
+    action_dim, state_dim: padded sizes of the network. horizon: actions in a chunk.
     max_prompt: most language tokens in a prompt. image_names: the cameras in prefix order.
     """
 
@@ -68,20 +67,20 @@ class SmolVLAConfig:
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens a prefix can have: every camera, the longest prompt and the state."""
+        """Largest number of tokens in a prefix: every camera, the longest prompt and the state."""
         return len(self.image_names) * self.image_tokens + self.max_prompt + 1
 
     def attends_itself(self, layer: int) -> bool:
-        """Whether the actions see one another in this layer of the expert."""
+        """Return whether the actions attend to one another in this layer of the expert."""
         return layer % self.self_every == 0
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of numbers, strings and lists."""
+        """Return a dictionary of numbers, strings and lists."""
         return {**asdict(self), "image_names": list(self.image_names)}
 
     @classmethod
     def from_json(cls, data: Any) -> SmolVLAConfig:
-        """The inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
         given = read_fields(cls, data, "config")
         parts = {
             "vision": VisionConfig(**read_fields(VisionConfig, given["vision"], "config.vision")),

@@ -1,11 +1,11 @@
-"""SmolVLA in plain torch: the reference every faster path is compared with.
+"""SmolVLA in plain torch: the reference that every faster path is compared with.
 
-The pieces of Pi, with its signatures: encode (images to tokens), prefix (one pass whose keys and values the
-actions read) and velocity (one flow step of the action expert). What differs: the state is the prefix's last
-token, which sees everything and is seen by the actions alone; actions are causal; and in the odd layers the
+It has Pi's methods and signatures: encode (images to tokens), prefix (one pass whose keys and values the
+actions read) and velocity (one flow step of the action expert). Differences: the state is the prefix's last
+token, which sees everything and is seen only by the actions; actions are causal; and in the cross layers the
 expert attends to projections of the prefix's keys and values, at positions that start at zero. There is no
 language head, because the layers before it were cut off. Parameter names are those of lerobot's checkpoints
-without their leading `model.`.
+without the leading `model.`.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class SmolVLA(nn.Module):
         return self.language_model.embed_tokens(tokens) * math.sqrt(self.config.prefix.width)
 
     def embed(self, images: Tensor, tokens: Tensor, state: Tensor) -> Tensor:
-        """Everything before the actions: image tokens [B, P, W], prompt [B, T], state [B, S], normalised ->
-        [B, P + T + 1, W]."""
+        """image tokens [B, P, W], prompt [B, T], state [B, S], normalised -> the whole prefix [B, P + T + 1,
+        W]."""
         words = self.embed_tokens(tokens)
         last = self.state_proj(state.to(self.state_proj.weight.dtype))[:, None]
         return torch.cat((images.to(words.dtype), words, last), dim=1)
@@ -136,10 +136,10 @@ class SmolVLA(nn.Module):
     ) -> tuple[Tensor, KV]:
         """Compute the prefix.
 
-        embs [B, T, W], see `embed`; attend bool [B, T, T], True = row may look at column, None = all see all
-        but the last token, the state, which only itself sees; positions int [B, T], None = 0..T-1. A row that
-        may look at nothing (padding) gives finite numbers without meaning.
-        out: where to write the keys and values instead of allocating them, each [layers, B, kv, T, head_dim].
+        embs [B, T, W], see `embed`; attend bool [B, T, T], True = row may attend to column, None = all see
+        all, except that only the last token, the state, sees itself; positions int [B, T], None = 0..T-1. A
+        row that may attend to nothing (padding) gives finite but meaningless numbers.
+        out: memory for the keys and values, each [layers, B, kv, T, head_dim], instead of allocating it.
         Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
         """
         tokens = embs.shape[1]
@@ -159,11 +159,11 @@ class SmolVLA(nn.Module):
     def velocity(
         self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV, kv_mask: Tensor | None = None
     ) -> Tensor:
-        """One evaluation of the flow field: data at t = 0, noise at t = 1.
+        """Evaluate the flow field once: data at t = 0, noise at t = 1.
 
-        x float32 or float64 [B, H, A], noisy normalised actions; t float32 [B], or [B, H] with a time for
-        each action, on any device; state is ignored: it is in the prefix.
-        kv: the prefix, T tokens; kv_mask bool [B, T], False = not part of the prefix, None = all valid.
+        x float32 or float64 [B, H, A], noisy normalised actions. t float32 [B], or [B, H] with a time for
+        each action, on any device. state is ignored, because it is in the prefix.
+        kv: the prefix, T tokens. kv_mask bool [B, T], False = not part of the prefix, None = all valid.
         Returns [B, H, A] in the dtype of x.
         """
         tokens, old = self.action_in_proj(x), kv.k.shape[3]

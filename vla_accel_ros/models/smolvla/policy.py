@@ -1,11 +1,11 @@
-"""A SmolVLA policy: the network with everything that stands between it and a robot's own units.
+"""A SmolVLA policy: the network, and the conversion between it and a robot's units.
 
-It has Policy's methods and its treatment of numbers. What differs is lerobot's: how images are resized, the
-prompt, and that the state is part of the prefix. It writes no text: the layers that did were cut off.
+It has Policy's methods and normalisation. Image resizing and the prompt are lerobot's, and the state is part
+of the prefix. It writes no text: the layers that did were cut off.
 
-An image is resized without antialiasing, in floating point, and padded with black on its left and its top
-(openpi centres it and rounds to 8 bits); a smaller one is enlarged. The prompt is the instruction as it is,
-ended by a line break.
+An image is resized without antialiasing, in floating point, and padded with black on its left and top (openpi
+centres it and rounds to 8 bits); a smaller one is enlarged. The prompt is the unchanged instruction, ended by
+a line break.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ PIXELS = PixelRule(TORCH, CORNER, _LEVELS.repeat(3, 1))
 
 
 def smolvla_prompt(instruction: str) -> str:
-    """The whole prompt."""
+    """Return the whole prompt."""
     return instruction if instruction.endswith("\n") else f"{instruction}\n"
 
 
 @dataclass(frozen=True)
 class SmolVLAPolicy(Policy):
-    """model, and what it was trained with; see Policy. prompt_state is not used."""
+    """The network and its pre- and post-processing; see Policy. prompt_state is not used."""
 
     model: SmolVLA  # type: ignore[assignment]
 
@@ -70,21 +70,22 @@ class SmolVLAPolicy(Policy):
 
     @property
     def pixel_rule(self) -> PixelRule:
-        """How the network's pixels are made of a camera's."""
+        """How a camera image becomes the network's pixels."""
         return PIXELS
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
-        """The network's pixels float32 [V, 3, S, S] in [-1, 1] of images uint8 [H, W, 3] of any sizes on its
-        device."""
+        """Return the network's pixels float32 [V, 3, S, S] in [-1, 1] from images uint8 [H, W, 3] of any
+        sizes on its device."""
         return torch.stack([resize_to_corner(image, self.image_size) for image in images])
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
-        """The prefix of one observation, [1, T, W]: images, prompt, state."""
+        """Return the prefix of one observation, [1, T, W]: images, prompt, state."""
         images = self.model.encode(inputs.images).flatten(0, 1)
         return self.model.embed(images[None], inputs.tokens[None], inputs.state[None])
 
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
-        """Token ids of the prompt; the state is no part of it."""
+        """Return the prompt's token ids, without the state. Raises ValueError if the prompt is longer than
+        max_prompt."""
         text = smolvla_prompt(instruction)
         tokens = self.tokenizer.encode(text)
         if len(tokens) > self.config.max_prompt:

@@ -1,8 +1,8 @@
-"""A SmolVLA's sizes, from the shapes of its tensors and lerobot's `config.json`.
+"""Infer a SmolVLA's sizes from the shapes of its tensors and lerobot's `config.json`.
 
-lerobot saves the policy's own settings and names the language model it was cut from, but not that model's
-sizes. The tensors tell them, but for the widths of heads, which are 64 in every published SmolVLM2 of 512
-pixels. Settings that change what is computed and that no published policy uses are refused, not ignored.
+lerobot saves the policy's settings and the name of the language model it was cut from, but not that model's
+sizes. The tensors show them, except for the widths of heads, which are 64 in every published SmolVLM2 of 512
+pixels. A setting that changes the computation and that no published policy uses is refused, not ignored.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 def infer_smolvla(
     shapes: Shapes, data: Mapping[str, Any], head_dim: int = HEAD_DIM, vision_head_dim: int = HEAD_DIM
 ) -> SmolVLAConfig:
-    """Sizes of the checkpoint with these tensors. data: lerobot's config.json.
+    """Return the sizes of the checkpoint with these tensors. data: lerobot's config.json.
 
-    Raises ValueError if the tensors do not say, or a setting is one that is not known here.
+    Raises ValueError if a tensor is missing or a setting is unknown.
     """
     for field, value in FIXED.items():
         if data.get(field, value) != value:
@@ -127,7 +127,7 @@ def _check_resize(data: Mapping[str, Any], vision: VisionConfig) -> None:
 
 
 def _cameras(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the cameras in prefix order; those that lerobot calls empty are never filled."""
+    """Return the camera names in prefix order, without those that lerobot calls empty and never fills."""
     features = data.get("input_features")
     features = features if isinstance(features, dict) else {}
     keys = [

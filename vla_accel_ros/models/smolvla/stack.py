@@ -1,9 +1,9 @@
 """The two decoder stacks of SmolVLA: the language model's first layers, and the action expert beside them.
 
-A layer attends to its own tokens and to what came before them (`self`), or only to keys and values that were
-computed elsewhere and that it projects once more (`cross`). Both are Llama's in form; as in lerobot, rotary
-positions of base 10,000 are computed in float32 whatever the stack's dtype, and so are the scores. Parameter
-names are Hugging Face's LlamaModel's.
+A layer attends to its own tokens and their past (`self`), or only to keys and values that were computed
+elsewhere and that it projects again (`cross`). Both are Llama layers in form; as in lerobot, rotary positions
+of base 10,000 and the scores are computed in float32 whatever the stack's dtype. Parameter names are those of
+Hugging Face's LlamaModel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rotate(x: Tensor, tables: Tables) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention. kv_width: width of what keys and values are projected from."""
+    """Grouped-query attention. kv_width: input width of the key and value projections."""
 
     def __init__(self, config: LlamaConfig, kv_width: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, tables: Tables, mask: Tensor | None, past: Pair | None
     ) -> tuple[Tensor, Pair]:
-        """Attend to x and to past; returns what came of it, and the keys and values of x alone."""
+        """Attend to x and past. Returns the result, and the keys and values of x alone."""
         q, k = rotate(self._heads(self.q_proj(x)), tables), rotate(self._heads(self.k_proj(x)), tables)
         v = self._heads(self.v_proj(x))
         keys, values = k, v
@@ -63,7 +63,7 @@ class Attention(nn.Module):
         return self._attend(q, keys, values, mask), (k, v)
 
     def cross(self, x: Tensor, tables: Tables, mask: Tensor | None, past: Pair) -> Tensor:
-        """Attend to the projections of past alone; x is at the positions of `tables`."""
+        """Attend only to projections of past; x is at the positions of `tables`."""
         q = rotate(self._heads(self.q_proj(x)), tables)
         keys, values = (
             self._heads(proj(old.to(x.dtype).transpose(1, 2).flatten(2)))
@@ -87,7 +87,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A pre-norm layer. cross: it attends to the other stack's keys and values alone."""
+    """A pre-norm layer. cross: it attends only to the other stack's keys and values."""
 
     def __init__(self, config: LlamaConfig, cross: bool = False) -> None:
         super().__init__()
@@ -100,9 +100,10 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, tables: Tables, mask: Tensor | None, past: Pair | None = None
     ) -> tuple[Tensor, Pair]:
-        """Returns what becomes of x, and its keys and values (of a cross layer, those it was given).
+        """Return the new x, and its keys and values (for a cross layer, those it was given).
 
-        x may be wider than the layer's dtype, as embeddings with a float32 part are; what comes out is not.
+        x may be wider than the layer's dtype, as embeddings with a float32 part are; the result has the
+        layer's dtype.
         """
         dtype = self.mlp.down_proj.weight.dtype
         normed = self.input_layernorm(x).to(dtype)
@@ -129,5 +130,5 @@ class Stack(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the residual stream, the keys and the values are computed in."""
+        """Dtype of the residual stream, keys and values."""
         return self.norm.weight.dtype

@@ -1,4 +1,4 @@
-"""Words and tokens.
+"""Text and tokens.
 
-tokenizer: words to tokens and back; decoding: tokens, one after another, from a model.
+tokenizer: text to tokens and back. decoding: generates tokens with a model.
 """

@@ -1,8 +1,8 @@
-"""Tokens, one after another, from a model that continues a prefix: action tokens and text alike.
+"""Generate tokens, one after another, with a model that continues a prefix: action tokens and text alike.
 
-Greedy or sampled, for a batch whose prefixes may differ in length. Each step is one `extend`, and is taken
-when the caller asks for it, so that it can be streamed, stopped, or compared with what a scheduler does.
-Sampling adds Gumbel noise drawn by NumPy, in float64 on the CPU: the same seed gives the same tokens on
+Decoding is greedy or sampled, for a batch whose prefixes may differ in length. Each step is one `extend` and
+runs only when the caller asks for it, so that tokens can be streamed, stopped, or compared with a
+scheduler's. Sampling adds Gumbel noise from NumPy, in float64 on the CPU: one seed gives the same tokens on
 every device.
 """
 
@@ -20,7 +20,7 @@ from vla_accel_ros.models.layers.gemma import KV
 
 
 class Continues(Protocol):
-    """What decoding needs of a model; Pi and OpenVLA have it."""
+    """The model methods that decoding needs; Pi and OpenVLA have them."""
 
     def embed_tokens(self, tokens: Tensor) -> Tensor: ...
 
@@ -38,7 +38,7 @@ class Continues(Protocol):
 
 
 class Step(NamedTuple):
-    """tokens int64 [B] that were chosen; logits [B, vocab] they were chosen from."""
+    """tokens int64 [B]: the chosen ids. logits [B, vocab]: what they were chosen from."""
 
     tokens: Tensor
     logits: Tensor
@@ -46,11 +46,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen. temperature 0: the likeliest; else a draw from softmax(logits / temperature),
-    among the top_k likeliest (0 = all), and among the fewest of those that have the share top_p of their
-    probability (1 = all).
+    """How a token is chosen. temperature 0: the likeliest. Otherwise a draw from softmax(logits /
+    temperature), limited to the top_k likeliest (0 = all), and of those to the fewest that hold the share
+    top_p of their probability (1 = all).
 
-    Raises ValueError for what cannot be.
+    Raises ValueError if a value is out of range.
     """
 
     temperature: float = 0.0
@@ -66,7 +66,7 @@ class Sampling:
             raise ValueError(f"top_p is {self.top_p}; use 1 for all tokens or a share above 0.")
 
     def choose(self, logits: Tensor, rng: np.random.Generator | None = None) -> Tensor:
-        """logits [B, vocab] -> ids int64 [B]. Raises ValueError if there must be a draw but no rng."""
+        """logits [B, vocab] -> ids int64 [B]. Raises ValueError if it must draw but has no rng."""
         if not self.temperature:
             return logits.argmax(dim=-1)
         if rng is None:
@@ -76,7 +76,7 @@ class Sampling:
         return torch.from_numpy(drawn).to(logits.device)
 
     def _likely(self, scores: np.ndarray) -> np.ndarray:
-        """Scores [B, vocab] with -inf where nothing may be drawn."""
+        """Return the scores [B, vocab] with -inf for tokens that may not be drawn."""
         if self.top_p == 1 and not 0 < self.top_k < scores.shape[-1]:
             return scores
         order = np.argsort(-scores, axis=-1, kind="stable")
@@ -109,10 +109,10 @@ def decode(
 ) -> Iterator[Step]:
     """Continue prefixes by up to `count` tokens.
 
-    past: P tokens of a batch B; hidden [B, W]: of each one's last valid token; valid bool [B, P], which
-    tokens belong to a prefix, None = all. stop: an id after which a row is finished; it is repeated until all
-    rows are. room: where the keys and values of the new tokens go, at least count - 1, instead of allocating
-    them. sampling: instead of temperature alone.
+    past: P tokens of a batch B. hidden [B, W]: of each prefix's last valid token. valid bool [B, P]: which
+    tokens belong to a prefix, None = all. stop: id that finishes a row; it is repeated until all rows are
+    finished. room: memory for the keys and values of at least count - 1 new tokens, instead of allocating it.
+    sampling: replaces temperature.
     """
     layers, batch, heads, _, head_dim = past.k.shape
     how = Sampling(temperature) if sampling is None else sampling

@@ -1,9 +1,9 @@
-"""Words to token ids and back, at once or as they come, from the file that lies in the checkpoint folder.
+"""Convert text to token ids and back, whole or streamed, with the tokenizer file in the checkpoint folder.
 
-Two file formats are in the field: `tokenizer.json` (Hugging Face tokenizers; preferred, one small dependency)
-and sentencepiece's `tokenizer.model` (PaliGemma's original; needs the package sentencepiece). Special tokens
-are never taken from the text, and the beginning-of-sequence token is added only where the prompt format says
-so.
+Two file formats are in use: `tokenizer.json` (Hugging Face tokenizers; preferred, one small dependency) and
+sentencepiece's `tokenizer.model` (PaliGemma's original; needs the package sentencepiece). Special tokens in a
+text are encoded as plain text, and the beginning-of-sequence token is added only where the prompt format has
+it.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ PLACES = (
     "tokenizer/tokenizer.model",
     "paligemma_tokenizer.model",
 )
-"""Where a folder has it, in order of preference: beside the weights, in a folder of its own, or as the file
-that openpi fetches."""
+"""File names in order of preference: beside the weights, in a folder of its own, or as openpi fetches it."""
 MOST_BYTES = 64 << 20
-"""Of a tokeniser's file; Gemma's of 262,144 tokens has 33 MB."""
+"""Largest tokenizer file; Gemma's with 262,144 tokens has 33 MB."""
 BOS_NAMES = ("<bos>", "<s>")
 EOS_NAMES = ("<eos>", "</s>")
 INCOMPLETE = "\ufffd"
 
 
 class Tokenizer(Protocol):
-    """What a policy needs of a tokeniser. size: number of ids; eos: the id that ends a text, or None."""
+    """The tokenizer methods that a policy needs. size: number of ids. eos: the id that ends a text,
+    or None."""
 
     size: int
     eos: int | None
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        """Ids of the text, after the beginning-of-sequence id if asked for."""
+        """Return the ids of the text, after the beginning-of-sequence id if `bos`."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of the ids, special ones left out."""
+        """Return the text of the ids, without special ones."""
 
 
 class JsonTokenizer:
@@ -56,14 +56,14 @@ class JsonTokenizer:
             raise ValueError(f"{path} is not a readable tokenizer.json ({error}); copy it again.") from error
         self._inner.no_padding()
         self._inner.no_truncation()
-        self._inner.encode_special_tokens = True  # as the text that they are
+        self._inner.encode_special_tokens = True  # encode special tokens as plain text
         self.size: int = max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.eos: int | None = self._first(EOS_NAMES)
         self._bos = self._first(BOS_NAMES)
         self._path = path
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        """Ids of the text. Raises ValueError if bos is asked for and the vocabulary has none."""
+        """Return the ids of the text. Raises ValueError if `bos` is asked for and the vocabulary has none."""
         ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
         if not bos:
             return ids
@@ -72,7 +72,7 @@ class JsonTokenizer:
         return [self._bos, *ids]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of the ids, special ones left out."""
+        """Return the text of the ids, without special ones."""
         return str(self._inner.decode(list(tokens), skip_special_tokens=True))
 
     def _first(self, names: Sequence[str]) -> int | None:
@@ -99,16 +99,17 @@ class SentencePieceTokenizer:
         self.eos: int | None = self._inner.eos_id() if self._inner.eos_id() >= 0 else None
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        """Ids of the text."""
+        """Return the ids of the text."""
         return list(self._inner.encode(text, add_bos=bos))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of the ids."""
+        """Return the text of the ids."""
         return str(self._inner.decode(list(tokens)))
 
 
 def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
-    """The tokeniser of a folder. Raises ValueError if there is none or it has more than `vocab` ids."""
+    """Return the tokenizer of a folder. Raises ValueError if there is none or it has more than
+    `vocab` ids."""
     path = next((folder / name for name in PLACES if (folder / name).is_file()), None)
     if path is None:
         raise ValueError(
@@ -125,16 +126,16 @@ def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
 
 
 class TextStream:
-    """Text from tokens as they come, in pieces that never have to be taken back.
+    """Streams text from tokens, in pieces that are never taken back.
 
-    A character may be several tokens, and until its last byte is there the text ends in a replacement
-    character: that much is held back, and so is what may be the beginning of a text that ends the answer.
-    What was given out is always the beginning of the text of all tokens.
+    A character may need several tokens, and until its last byte arrives the decoded text ends in a
+    replacement character. That is held back, and so is anything that may begin a stop text. The output is
+    always a prefix of the text of all tokens.
 
-    tokens: pushed so far. text: given out so far. ended: one of the `stop` texts has come; it is not given
-    out, nor is anything after it.
+    tokens: pushed so far. text: output so far. ended: one of the `stop` texts has come; neither it nor
+    anything after it is output.
 
-    Raises ValueError for a stop that is empty, or texts that are none.
+    Raises ValueError if a stop is empty or not a string.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -148,7 +149,7 @@ class TextStream:
         self._tokenizer, self._stop = tokenizer, tuple(stop)
 
     def push(self, token: int) -> str:
-        """What is certain now and was not before; often nothing."""
+        """Add a token; return the text that became certain, often ""."""
         self.tokens.append(token)
         whole = self._tokenizer.decode(self.tokens)
         ends = [at for stop in self._stop if (at := whole.find(stop)) >= 0]
@@ -159,16 +160,16 @@ class TextStream:
         return self._give(whole[: len(whole) - self._begun(whole)])
 
     def finish(self) -> str:
-        """The rest, when no token comes any more: also a character that stayed in pieces."""
+        """Return the rest when no more tokens come, even an incomplete character."""
         return "" if self.ended else self._give(self._tokenizer.decode(self.tokens))
 
     def _begun(self, whole: str) -> int:
-        """How many of the last characters may be the beginning of a stop."""
+        """Return how many of the last characters may begin a stop."""
         starts = (stop[:length] for stop in self._stop for length in range(1, len(stop)))
         return max((len(start) for start in starts if whole.endswith(start)), default=0)
 
     def _give(self, text: str) -> str:
-        if not text.startswith(self.text):  # a decoder that rewrites what it said: wait until it agrees
+        if not text.startswith(self.text):  # the decoder changed earlier text: wait until it agrees
             return ""
         piece, self.text = text[len(self.text) :], text
         return piece

@@ -1,8 +1,8 @@
 """The interface between the motion and one controller.
 
-An adapter takes trajectories that are absolute and within limits, each in place of the one before, and makes
-its controller follow them. Everything else is for controllers that need more than messages now and then:
-those that are told where to be at a rate, and those that can be paused. An adapter decides nothing about
+An adapter takes absolute trajectories that are within limits, each in place of the one before, and makes its
+controller follow them. The optional methods are for controllers that need more than an occasional message:
+those that are commanded at a fixed rate, and those that can be paused. An adapter decides nothing about the
 motion.
 """
 
@@ -21,16 +21,16 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
-# What most controllers have no need of does nothing, on purpose.
+# Methods that most controllers do not need do nothing, on purpose.
 # ruff: noqa: B027
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What an adapter is made of.
+    """What an adapter is made from.
 
     node: publishes its commands (`node.output`) and has the parameters. limits: of the controller's joints,
-    in its order. twist: what the hand is moved by, None where no servo_twist moves it.
+    in its order. twist: the buffer of hand velocities, None if no servo_twist controller moves the hand.
     """
 
     node: ManagedNode
@@ -40,7 +40,7 @@ class Setup:
 
 
 class Adapter(ABC):
-    """What is sent to one controller. All calls come from the node's thread."""
+    """Sends commands to one controller. All calls come from the node's thread."""
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
@@ -48,79 +48,81 @@ class Adapter(ABC):
     @classmethod
     @abstractmethod
     def make(cls, setup: Setup) -> Adapter:
-        """The adapter of one controller, when the node configures. Raises ValueError for what is missing."""
+        """The adapter of one controller, made when the node configures. Raises ValueError if something is
+        missing."""
 
     @abstractmethod
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
-        """Follow this one from now on; it may have other joints too. decided_ns: the present when it was
-        decided, from when on this process may not have been scheduled."""
+        """Follow this trajectory from now on; it may have other joints too. decided_ns: when it was decided;
+        this process may not have been scheduled since."""
 
     def measured(self, positions: Mapping[str, float]) -> None:
-        """Measured joint positions by name, as they come."""
+        """Take measured joint positions by name, as they arrive."""
 
     def reference(self, now_ns: int) -> Mapping[str, float]:
-        """Where its controller says that it is commanded to be, by joint name; empty where it has not said so
-        lately."""
+        """The position that its controller reports as commanded, by joint name; empty without a recent
+        report."""
         return {}
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:
-        """Where its controller is commanded to be at a time by what it was sent until then, by joint name;
-        empty where that is what was decided."""
+        """The position that its controller is commanded to at a time by what it was sent before, by joint
+        name; empty if that is what was decided."""
         return {}
 
     def begin(self) -> None:
-        """Send nothing until the next trajectory: the robot is elsewhere, or driven by others."""
+        """Send nothing until the next trajectory: the robot is elsewhere, or others drive it."""
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
-        """Come to rest: the times of the trajectory mean nothing any more, because the clock has jumped.
+        """Come to rest, because the clock has jumped and the trajectory's times have lost their meaning.
 
-        braking: how, in the new time, for a controller that executes by itself; None when it is at rest.
-        Returns what its controller executes instead, with the latest times at which it may; None where that
-        is as given.
+        braking: the stop in the new time, for a controller that executes by itself; None if it is at rest.
+        Returns what its controller executes instead, at the latest times possible; None if it executes
+        `braking`.
         """
         return None
 
     def rests_ns(self) -> int:
-        """When its controller comes to rest by what was sent later than it was decided; 0 where the last was
-        sent in time."""
+        """When its controller comes to rest, if the last trajectory was sent later than it was decided, else
+        0."""
         return 0
 
     def tick(self, now_ns: int) -> None:
         """Send what is due now."""
 
     def open(self) -> list[str]:
-        """Make the controller listen, at activation; what could not be done, a sentence each."""
+        """Prepare the controller at activation; returns one sentence for each thing that failed."""
         return []
 
     def rest(self) -> None:
         """The robot has come to rest, and is held."""
 
     def at_rest(self, now_ns: int) -> bool:
-        """Whether there is nothing to be sent at a rate, or it has come to its end."""
+        """Whether there is no stream of commands to send, or it has come to its end."""
         return True
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the controller alone, at deactivation: what was sent has arrived when this returns."""
+        """Leave the controller alone, at deactivation; returns when everything sent has arrived."""
 
     def lead_s(self, now_ns: int) -> float:
-        """How long a trajectory takes to the controller, as far as is known; asked at the watchdog's rate."""
+        """How long a trajectory takes to reach the controller, as far as known; called at the watchdog's
+        rate."""
         return 0.0
 
     @property
     def waits(self) -> bool:
-        """Whether its controller is about to say where it is; no motion begins before."""
+        """Whether its controller is about to report its setpoint; no motion begins before."""
         return False
 
     @property
     def hindrance(self) -> str:
-        """Why nothing that is sent would be executed as it is meant, a sentence that stays the same; else
-        empty. The robot is held meanwhile."""
+        """A constant sentence that says why the controller would not execute what it is sent as it is meant,
+        else empty. The robot is held meanwhile."""
         return ""
 
     @property
     def trouble(self) -> str:
-        """A sentence when the controller does not get what it is sent in time, else empty."""
+        """A sentence if the controller does not get its trajectories in time, else empty."""
         return ""
 
     def values(self) -> dict[str, object]:
@@ -129,10 +131,10 @@ class Adapter(ABC):
 
 
 def steady_ns(node: ManagedNode) -> int | None:
-    """The present by a clock that nobody sets; None where time is simulated, and motion goes by that."""
+    """The present by a clock that is never set; None in simulated time, which the motion then follows."""
     return None if node.get_clock().ros_time_is_active else time.monotonic_ns()
 
 
 def by_name(names: tuple[str, ...], positions: np.ndarray | None) -> dict[str, float]:
-    """float64 [D] positions by name; nothing where they are not known."""
+    """float64 [D] positions by name; empty if unknown."""
     return {} if positions is None else dict(zip(names, positions.tolist()))

@@ -1,6 +1,6 @@
-"""forward_command_controller: positions at a rate, each done at once by the controller.
+"""forward_command_controller: positions at a fixed rate; the controller executes each at once.
 
-All the care is in control/command_stream.py; here are the topic and its message, which is kept and refilled.
+The logic is in control/command_stream.py; here are the topic and its message, which is reused.
 """
 
 from __future__ import annotations

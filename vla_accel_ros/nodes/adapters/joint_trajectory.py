@@ -1,9 +1,9 @@
 """joint_trajectory_controller, by its topic: the default.
 
-The controller interpolates, and holds the end by itself; a trajectory is sent when there is another one. Its
-message is kept and refilled: building one of 50 x 7 anew takes five times as long. How long it takes until it
-is executed is measured (control/delivery.py). Both sources are polled: rclpy holds the interpreter while it
-waits for acknowledgements, so it is only ever asked.
+The controller interpolates, and holds the end by itself; a message is sent only for a new trajectory. The
+message is reused, as building one of 50 x 7 anew takes five times as long. The time until execution is
+measured (control/delivery.py). Both of its sources are polled: rclpy holds the GIL while it waits for
+acknowledgements, so this never waits for them.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from vla_accel_ros.nodes.controllers.state import ControllerState, ReportedState
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
-# Longer than any message should take.
+# A message should never take longer.
 KEEP_S = 1.0
-# What is held up again and again is sent with twice the lead each time, so many times.
+# A message that is delayed again and again is sent with twice the lead each time, at most this often.
 _TRIES, _DOUBLED_S, _NEVER_NS = 6, 0.01, 2**63
 TOLD_NS = 500_000_000
-"""For how long what a controller said of itself counts."""
+"""How long a controller's report counts."""
 HEAR_S = 1.0
-"""For so long a controller is waited for to say where it is, before the first motion: many say nothing."""
-_NEWS_NS = 100_000_000  # and while it is commanded
+"""How long to wait for a controller to report its setpoint before the first motion: many report nothing."""
+_NEWS_NS = 100_000_000  # the same while it is commanded
 
 
 class JointTrajectoryAdapter(Adapter):
     """stamp: "now" or "zero", see the parameter of the trajectory node. limits: of the controller's joints.
 
-    clock: monotonic seconds. Trajectories that are stamped are sent so that the controller joins them without
-    a step, however long this process was held up (control/hand_over.py); others so that it may have another
-    clock (control/on_arrival.py).
+    clock: monotonic seconds. Stamped trajectories are sent so that the controller joins them without a step,
+    however long this process was delayed (control/hand_over.py). Those without a stamp allow the controller
+    another clock (control/on_arrival.py).
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class JointTrajectoryAdapter(Adapter):
         self._hand_over, self._stamped = HandOver(limits), stamp == "now"
         self._publisher = node.output(JointTrajectory, controller.topic, qos.COMMAND)
         self._message = TrajectoryMessage(controller.joints, stamp)
-        # A controller with another clock, for which stamp is zero, says nothing about ours.
+        # stamp: zero is for a controller with another clock, whose reports say nothing about ours.
         self._state = ControllerState(node, controller) if stamp == "now" else None
         self._told: ReportedState | None = None
-        self._holds = False  # by its own will
+        self._holds = False  # it holds by itself
         self._scaled = False
         self._clock, self._hear_until_s = clock, 0.0
         self._here: np.ndarray | None = None
@@ -78,13 +78,13 @@ class JointTrajectoryAdapter(Adapter):
         return cls(node, setup.controller, value(node, "stamp"), delivery, setup.limits)
 
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
-        """Serialized before the clock is looked at for the last time: from there to the middleware it is some
-        tens of microseconds."""
+        """The message is serialized before the clock is read for the last time; from there to the middleware
+        it takes some tens of microseconds."""
         decided, lead_s = trajectory.select(self.controller.joints), self._delivery.lead_s
         path: Trajectory | None
         self._look()
         if self._scaled or self._delivery.overdue(self._node.now_ns()):
-            return  # it comes to rest by what it has; whatever is sent would step it
+            return  # it comes to rest on what it has; anything sent now would make it step
         self._hand_over.rests(*self._held(), lead_s, self._here)
         for _ in range(_TRIES):
             now_ns = self._node.now_ns()
@@ -102,7 +102,7 @@ class JointTrajectoryAdapter(Adapter):
             now_ns = self._node.now_ns()
             if self._node.clock_was_set():
                 self._hand_over.dropped()
-                return  # it was decided in a time that is no more: a stop comes next
+                return  # the time in which it was decided is over: a stop follows
             if now_ns <= by_ns:
                 break
             lead_s = 2.0 * max(lead_s, _DOUBLED_S)
@@ -123,7 +123,7 @@ class JointTrajectoryAdapter(Adapter):
 
     def open(self) -> list[str]:
         if self._state is not None and self._state.listens:
-            self._state.newest()  # of before
+            self._state.newest()  # discard reports from before
             self._hear_until_s = self._clock() + HEAR_S
         return []
 
@@ -139,7 +139,8 @@ class JointTrajectoryAdapter(Adapter):
         return self._hand_over.stopping
 
     def _tell(self, was_ns: int, now_ns: int) -> None:
-        """Where the controller said that it is, in the time before the clock was set, or in the new one."""
+        """Pass on the setpoint that the controller reported, in the time before the clock was set or in the
+        new one."""
         told = self._told
         if told is None or min(abs(was_ns - told.stamp_ns), abs(now_ns - told.stamp_ns)) >= TOLD_NS:
             return
@@ -147,7 +148,7 @@ class JointTrajectoryAdapter(Adapter):
         self._hand_over.told(self._positions(told), told.stamp_ns - set_ns)
 
     def _held(self) -> tuple[np.ndarray | None, int]:
-        """Where and when the controller rested by its own will, if it says so."""
+        """Position and time at which the controller rested by itself, if it reports that."""
         told, now_ns = self._told, self._node.now_ns()
         if told is None or not self._holds or abs(now_ns - told.stamp_ns) > _NEWS_NS:
             return None, 0
@@ -224,10 +225,10 @@ class JointTrajectoryAdapter(Adapter):
 
 
 class TrajectoryMessage:
-    """One controller's JointTrajectory, refilled for every trajectory sent to it.
+    """One controller's JointTrajectory, reused for every trajectory sent to it.
 
-    joints: the controller's joints, in its order. stamp: "now" or "zero", see the parameter of the
-    trajectory node.
+    joints: the controller's joints, in its order. stamp: "now" or "zero", see the parameter of the trajectory
+    node.
     """
 
     def __init__(self, joints: tuple[str, ...], stamp: str = "now") -> None:
@@ -242,11 +243,11 @@ class TrajectoryMessage:
         """The message for this controller's share of the motion; valid until the next call.
 
         Its first point is at time_from_start 0: the motion begins on what is commanded already, so a
-        controller joins it in the middle when the message arrives. A motion that is over sooner than
-        KEEP_S holds its end until then: a controller refuses what has ended, and a stop is short.
+        controller joins it in the middle when the message arrives. A motion shorter than KEEP_S holds its end
+        until then, because a controller refuses a trajectory that has ended, and a stop is short.
 
-        on_arrival_ns: the present that becomes the controller's own when the message arrives, whatever its
-        clock says by then; what comes later is approached from the state it has. now_ns: the present, from
+        on_arrival_ns: the present; the motion begins when the message arrives, whatever the controller's
+        clock says, and the first point is approached from the controller's state. now_ns: the present, from
         which a motion that begins later is approached.
         """
         share = self._kept(trajectory.select(self._joints))

@@ -1,7 +1,7 @@
-"""An adapter for two threads: each call under the lock of all of a robot's adapters.
+"""An adapter for two threads: each call holds the lock of all of a robot's adapters.
 
-The node's thread decides about motion, and the thread of the force sensors makes the ticks and reacts to
-contacts. What they do takes microseconds, so one waits for the other no longer than that.
+The node's thread decides about motion; the thread of the force sensors makes the ticks and reacts to
+contacts. Each call takes microseconds, so neither thread waits longer than that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup
 
 
 class LockedAdapter(Adapter):
-    """Passes everything on to another adapter; `open` without the lock, because it waits for answers."""
+    """Passes all calls on to another adapter. `open` runs without the lock, because it waits for answers."""
 
     def __init__(self, adapter: Adapter, lock: threading.RLock) -> None:
         super().__init__(adapter.controller)

@@ -1,10 +1,10 @@
 """All controllers of a robot together: what the trajectory node sends to.
 
-Each adapter that sends at a rate has a timer. When the node is deactivated or ends, timers no longer fire,
-and a robot that is told where to be at a rate would stop dead in its motion; so `close` sees the last stop to
-its end, all controllers in step, before it returns. With a force sensor a thread of its own makes the ticks
-and may send something else at any time (nodes/trajectory/force.py): then every call of an adapter is made
-under one lock, and what the node sends is asked of the guard.
+Each adapter that sends at a fixed rate has a timer. When the node is deactivated or ends, timers no longer
+fire, and a robot that is commanded at a rate would stop abruptly. So `close` sends the last stop to its end,
+to all controllers in step, before it returns. With a force sensor a separate thread makes the ticks and may
+send something else at any time (nodes/trajectory/force.py). Then every call of an adapter is made under one
+lock, and the guard must agree to what the node sends.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.timeline import Flows
 
-# A process that was asked to end is broken off after LONGEST_S of nodes/shutdown.py.
+# After LONGEST_S (nodes/shutdown.py) a process that was asked to end is killed.
 _LONGEST_STOP_S = 1.2
 
 
 class Outputs:
     """The adapters of a contract's controllers. Lives from configure to cleanup of its node.
 
-    twist: what the hand is moved by, None where no servo_twist moves it. lock: of all adapters, where `guard`
-    is not None. fastest_hz: of those that are sent commands at a rate; 0 where there is none.
-    before_commands: called before each of the fastest's, in the node's executor.
+    twist: the buffer of hand velocities, None if no servo_twist controller moves the hand. lock: of all
+    adapters, used if `guard` is not None. fastest_hz: the highest rate at which a controller is commanded, 0
+    if none is. before_commands: called before each command at that rate, in the node's executor.
     """
 
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
@@ -64,19 +64,19 @@ class Outputs:
                 node.every(1.0 / adapter.controller.rate_hz, partial(tick, adapter))
 
     def send(self, trajectory: Trajectory | None, decided_ns: int) -> None:
-        """Follow this one, which was decided at decided_ns, from now on; None changes nothing."""
+        """Follow this trajectory, which was decided at decided_ns, from now on; None changes nothing."""
         if trajectory is None:
             return
         with self.lock:
             if self.guard is not None and not self.guard.follow(trajectory):
-                return  # decided before the arm was stopped by a contact
+                return  # decided before a contact stopped the arm
             flows = self._node.timeline.flows
             self._flows = {adapter: flows for adapter in self.adapters if adapter.controller.rate_hz}
             for adapter in self.adapters:
                 adapter.send(trajectory, decided_ns)
 
     def react(self, reaction: Reaction) -> None:
-        """Follow this one from now on, because of a contact."""
+        """Follow this reaction to a contact from now on."""
         with self.lock:
             now_ns = self._node.now_ns()
             for adapter in self.adapters:
@@ -84,24 +84,25 @@ class Outputs:
                 adapter.send(reaction.streamed if streamed else reaction.sent, now_ns)
 
     def measured(self, positions: np.ndarray) -> None:
-        """Measured joints, float64 [D] in the contract's order."""
+        """Take measured joints, float64 [D] in the contract's order."""
         named = by_name(self._names, positions)
         for adapter in self.adapters:
             adapter.measured(named)
 
     def reference(self) -> np.ndarray:
-        """Where controllers say that they are commanded to be, float64 [D] in the contract's order, NaN where
-        they say nothing."""
+        """The setpoint that controllers report, float64 [D] in the contract's order, NaN where they report
+        nothing."""
         now_ns = self._node.now_ns()
         return self._named(adapter.reference(now_ns) for adapter in self.adapters)
 
     def commanded(self, t_ns: int) -> np.ndarray:
-        """Where controllers are commanded to be at a time by what they were sent until then, float64 [D] in
-        the contract's order, NaN where that is what was decided."""
+        """The position that controllers are commanded to at a time by what they were sent before, float64 [D]
+        in the contract's order, NaN where that is what was decided."""
         return self._named(adapter.commanded(t_ns) for adapter in self.adapters)
 
     def rests_ns(self) -> int:
-        """When the last controller comes to rest by what was sent later than it was decided; else 0."""
+        """When the last controller comes to rest, if trajectories were sent later than they were decided,
+        else 0."""
         return max((adapter.rests_ns() for adapter in self.adapters), default=0)
 
     def begin(self) -> None:
@@ -110,21 +111,21 @@ class Outputs:
             adapter.begin()
 
     def stop(self, braking: Trajectory | None) -> list[Trajectory]:
-        """Come to rest: the clock has jumped. braking: see Adapter.stop. Returns what controllers execute
-        until they rest: first what was given, then what is otherwise, which counts instead."""
+        """Come to rest, because the clock has jumped. braking: see Adapter.stop. Returns what the controllers
+        execute until they rest: first `braking`, then the different ones, which override it."""
         now_ns = self._node.now_ns()
         stops = [braking, *(adapter.stop(braking, now_ns) for adapter in self.adapters)]
         return [stop for stop in stops if stop is not None]
 
     def open(self) -> None:
-        """Make the controllers listen; a warning for each thing that could not be done."""
+        """Prepare the controllers; logs a warning for each thing that failed."""
         for adapter in self.adapters:
             for sentence in adapter.open():
                 self._node.get_logger().warning(f"{adapter.controller.topic}: {sentence}")
 
     def lead_s(self) -> float:
-        """How much of the old motion to keep until the slowest controller has the new one; a warning when
-        that is more than may be."""
+        """How long to keep the old motion, until the slowest controller has the new one. Logs a warning if a
+        delivery takes longer than allowed."""
         now_ns = self._node.now_ns()
         lead_s = max([self._least_s, *(adapter.lead_s(now_ns) for adapter in self.adapters)])
         slow = [f"{a.controller.topic}: {a.trouble}" for a in self.adapters if a.trouble]
@@ -134,7 +135,7 @@ class Outputs:
 
     @property
     def waits(self) -> bool:
-        """Whether a controller is about to say where it is; no motion begins before."""
+        """Whether a controller is about to report its setpoint; no motion begins before."""
         return any(adapter.waits for adapter in self.adapters)
 
     @property
@@ -148,14 +149,14 @@ class Outputs:
             adapter.rest()
 
     def close(self) -> None:
-        """See the last stop to its end, and leave the controllers alone."""
+        """Send the last stop to its end, and leave the controllers alone."""
         self.rest()
         now_ns, began_ns = self._node.now_ns(), time.monotonic_ns()
         streams = [adapter for adapter in self.adapters if adapter.controller.rate_hz]
         period_s = 1.0 / max((adapter.controller.rate_hz for adapter in streams), default=1.0)
         passed_ns = 0
         while passed_ns < _LONGEST_STOP_S * 1e9 and not all(a.at_rest(now_ns + passed_ns) for a in streams):
-            # By a clock that runs whatever becomes of ROS time, whose /clock is not heard in here.
+            # A steady clock: /clock is not received in this loop, and ROS time may stand still.
             passed_ns = time.monotonic_ns() - began_ns
             for adapter in streams:
                 adapter.tick(now_ns + passed_ns)
@@ -164,7 +165,7 @@ class Outputs:
             adapter.close()
 
     def statuses(self) -> list[DiagnosticStatus]:
-        """A line of diagnostics for each controller that has something to tell."""
+        """A line of diagnostics for each controller that has values."""
         lines = []
         for adapter in self.adapters:
             if values := adapter.values():
@@ -184,7 +185,8 @@ class Outputs:
 
     def _tick(self, adapter: Adapter) -> None:
         timeline = self._node.timeline
-        timeline.flows = self._flows.pop(adapter, ())  # the first command of a trajectory is its frame's
+        # the first command of a trajectory ends its frame's flow
+        timeline.flows = self._flows.pop(adapter, ())
         adapter.tick(self._node.now_ns())
         timeline.flows = ()
 

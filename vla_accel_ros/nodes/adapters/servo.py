@@ -1,10 +1,10 @@
-"""MoveIt Servo: velocities at a rate, of the joints (JointJog) or of the hand (TwistStamped).
+"""MoveIt Servo: velocities at a fixed rate, of the joints (JointJog) or of the hand (TwistStamped).
 
 Servo moves the controller itself, smooths, avoids collisions and singularities, and halts by itself when
-commands are older than its timeout; each one is therefore stamped with the present. It takes one type of
-command at a time and can be paused: on activation it is told the type, it is paused while the robot is
-held or in other hands, and goes on with the first motion. A Servo without these services (they came after
-Humble) is warned about once and then only sent to.
+commands are older than its timeout; each command is therefore stamped with the present. It takes one type of
+command at a time and can be paused. On activation it is told the type; it is paused while the robot is held
+or driven by others, and continues with the first motion. If Servo does not have these services (they came
+after Humble), one warning is logged and only commands are sent.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.nodes.service_calls import ServiceCalls
 
-# Zeros that are sent before the pause, so that one that gets lost does not matter.
+# Number of zero commands before the pause, so that a lost one does not matter.
 _ZEROS = 4
 
 ANSWER_S = 4.0
-"""How long Servo may take to be found and to answer: it is asked once, and a busy host is slow."""
+"""Longest time to find Servo and get its answer: it is asked only once, and a busy host is slow."""
 
 
 class ServoAdapter(Adapter):
-    """What both kinds share. kind: of the command's message; command_type: Servo's name of it."""
+    """The common part of both kinds. kind: type of the command message; command_type: Servo's name for it."""
 
     def __init__(self, node: ManagedNode, controller: Controller, kind: Any, command_type: str) -> None:
         super().__init__(controller)
@@ -108,20 +108,20 @@ class ServoAdapter(Adapter):
 
     @abstractmethod
     def _next(self, now_ns: int) -> np.ndarray | None:
-        """The velocities to command now; None when there is nothing to say."""
+        """The velocities to command now; None for no command."""
 
     @abstractmethod
     def _fill(self, velocity: np.ndarray) -> None:
-        """Write them into the message."""
+        """Write the velocities into the message."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """Say nothing until there is another motion."""
+        """Command nothing until the next motion."""
 
 
 class ServoJointAdapter(ServoAdapter):
-    """limits: of the controller's joints, in its order. gain: see JogStream. Raises ValueError when
-    control_msgs is not installed."""
+    """Joint velocities. limits: of the controller's joints, in its order. gain: see JogStream. Raises
+    ValueError if control_msgs is not installed."""
 
     def __init__(self, node: ManagedNode, controller: Controller, limits: JointLimits, gain: float) -> None:
         kind = interface("control_msgs/msg/JointJog", f"servo_joint of {controller.topic}")
@@ -168,7 +168,7 @@ class ServoJointAdapter(ServoAdapter):
 
 
 class ServoTwistAdapter(ServoAdapter):
-    """buffer: what chunks of twists are put into; trajectories are for the other joints."""
+    """Hand velocities. buffer: takes the chunks of twists; trajectories are for the other joints."""
 
     def __init__(self, node: ManagedNode, controller: Controller, buffer: TwistBuffer) -> None:
         super().__init__(node, controller, TwistStamped, "TWIST")
@@ -177,11 +177,11 @@ class ServoTwistAdapter(ServoAdapter):
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
-        assert setup.twist is not None  # a contract with servo_twist says what its twists mean
+        assert setup.twist is not None  # a contract with servo_twist has a `twist`
         return cls(setup.node, setup.controller, setup.twist)
 
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
-        """Nothing: the hand moves by the buffer alone."""
+        """Does nothing: the hand moves by the buffer alone."""
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
         self._buffer.restart(now_ns, steady_ns(self._node))

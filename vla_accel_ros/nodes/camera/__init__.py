@@ -1,1 +1,1 @@
-"""A camera as a node. node: the process; output: what it publishes of each frame."""
+"""A camera as a node. node: the process; output: what it publishes for each frame."""

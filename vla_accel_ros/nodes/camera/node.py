@@ -1,9 +1,9 @@
-"""A camera as a node: whatever OpenCV can open, each frame written once into shared memory.
+"""A camera as a node: any source that OpenCV can open, each frame written once into shared memory.
 
-One thread films and publishes, the executor only serves parameters and diagnostics, so that a device that
-blocks holds up nothing else. A source that is gone is one line in the log and is tried again, ever more
-seldom; downstream the age limits stop the robot meanwhile. A plain node, as drivers are: it has no state that
-a lifecycle manager could want.
+One thread captures and publishes; the executor only serves parameters and diagnostics, so a device that
+blocks delays nothing else. If a source is gone, one line is logged and it is opened again at growing
+intervals; the age limits downstream stop the robot meanwhile. It is a plain node, as drivers are: it has no
+state for a lifecycle manager.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 
 
 class CameraNode(Node):
-    """camera; see the module docstring and nodes/params/cameras.py.
+    """The node camera; see the module docstring and nodes/params/cameras.py.
 
-    Raises ValueError, one sentence, for parameters that cannot work and a calibration that is none.
+    Raises ValueError, one sentence, for parameters that cannot work and an invalid calibration.
     """
 
     def __init__(self) -> None:
@@ -54,15 +54,16 @@ class CameraNode(Node):
         self._thread.start()
 
     def destroy_node(self) -> None:
-        """Stop filming and remove the ring."""
-        if hasattr(self, "_thread"):  # not when a parameter was refused
+        """Stop capturing and remove the ring."""
+        if hasattr(self, "_thread"):  # not if a parameter was refused
             self._stop.set()
             self._thread.join(2.0)
             self._output.close()
         super().destroy_node()
 
     def _open(self) -> Capture | None:
-        """The source, None and `trouble` when it is not there; raises ValueError when it never will be."""
+        """Open the source; None, with `trouble` set, if it is absent. Raises ValueError if it can never
+        work."""
         try:
             capture = open_source(self._source, self._settings, self._stop.wait)
         except OSError as error:
@@ -105,7 +106,7 @@ class CameraNode(Node):
                 wait_s = _FIRST_WAIT_S
 
     def _filmed(self) -> None:
-        """A frame went out."""
+        """A frame was published."""
         self._frames += 1
         if self._trouble:
             self.get_logger().info(
@@ -120,7 +121,7 @@ class CameraNode(Node):
                 )
 
     def _say(self, trouble: str) -> None:
-        """Log it, unless it was the last thing said."""
+        """Log it, unless it was the last message."""
         self._trouble = trouble
         if trouble != self._said:
             self._said = trouble
@@ -142,7 +143,7 @@ class CameraNode(Node):
 
 
 def camera_info(calibration: Calibration) -> CameraInfo:
-    """The message of a calibration."""
+    """The CameraInfo message of a calibration."""
     info = CameraInfo(height=calibration.height, width=calibration.width)
     info.distortion_model, info.d = calibration.model, list(calibration.d)
     info.k, info.r, info.p = list(calibration.k), list(calibration.r), list(calibration.p)

@@ -1,9 +1,9 @@
-"""What a camera's process says of each frame: its place in the ring, and images for who cannot look there.
+"""Publishes a camera's frames: as handles into the ring, and as images for nodes that cannot read the ring.
 
 The frame is written once, into the ring or, without one, into the Image message itself. Image and
-CompressedImage, for viewers and bags, come at rates of their own and only while somebody listens; CameraInfo
-goes with them, and once a second where there are none. A camera that changes its size makes a new ring,
-as one does whose ring another process has cut short.
+CompressedImage, for viewers and bags, have their own rates and are sent only while someone subscribes.
+CameraInfo goes with them, or once a second if there are none. If a camera changes its size, or another
+process truncates the ring, a new ring is made.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _INFO_HZ = 1.0
 
 @dataclass(frozen=True)
 class Outputs:
-    """What to send. ring: whether there is one, of so many slots. image_hz, jpeg_hz: rates of Image and
-    CompressedImage; 0 is none, -1 every frame. jpeg_quality: 1..100."""
+    """What to send. ring: whether to use one; slots: their number. image_hz, jpeg_hz: rates of Image and
+    CompressedImage; 0 for none, -1 for every frame. jpeg_quality: 1..100."""
 
     ring: bool = False
     slots: int = 4
@@ -39,11 +39,11 @@ class Outputs:
 
 
 class CameraOutput:
-    """Publishes the frames of one camera below camera/<name>/; one thread.
+    """Publishes the frames of one camera below camera/<name>/, from one thread.
 
-    The topics are frame (FrameHandle), image_raw, image_raw/compressed and camera_info, as far as there is
-    something to send. info: the camera's calibration, None for none; its header is filled here.
-    Raises ValueError, one sentence, for an output of nothing, and when the ring cannot be made.
+    The topics are frame (FrameHandle), image_raw, image_raw/compressed and camera_info, each only if it is
+    configured. info: the camera's calibration, None for none; its header is filled here. Raises ValueError,
+    one sentence, if nothing would be sent, or if the ring cannot be made.
     """
 
     def __init__(self, node: Node, name: str, outputs: Outputs, info: CameraInfo | None = None) -> None:
@@ -68,9 +68,10 @@ class CameraOutput:
 
     @contextmanager
     def frame(self, stamp_ns: int, height: int, width: int) -> Iterator[np.ndarray]:
-        """The place to write a frame to, uint8 [height, width, 3], RGB; sent when the block ends well.
+        """The place to write a frame to, uint8 [height, width, 3], RGB; sent when the block ends without an
+        exception.
 
-        stamp_ns: capture time. Raises ValueError, one sentence, when a ring of that size cannot be made.
+        stamp_ns: capture time. Raises ValueError, one sentence, if a ring of that size cannot be made.
         """
         if self._outputs.ring:
             ring = self._ring_of(height, width)
@@ -99,7 +100,7 @@ class CameraOutput:
         return self._ring
 
     def _message_of(self, height: int, width: int) -> np.ndarray:
-        """The pixels of the Image message, made for another size first where needed."""
+        """The pixels of the Image message, which is resized first if necessary."""
         image = self._image
         if (image.height, image.width) != (height, width):
             image.height, image.width, image.step = height, width, 3 * width
@@ -107,7 +108,7 @@ class CameraOutput:
         return np.frombuffer(image.data, np.uint8).reshape(height, width, 3)
 
     def _send_images(self, pixels: np.ndarray, stamp_ns: int) -> None:
-        """Send what is due. pixels: as written, still in their place."""
+        """Send the images that are due. pixels: the frame as written, still in its place."""
         image_due, jpeg_due = self._image_due(stamp_ns), self._jpeg_due(stamp_ns)
         if image_due and self._images.get_subscription_count():
             if self._outputs.ring:
@@ -133,7 +134,8 @@ class CameraOutput:
 
 
 class Due:
-    """Whether the next one is due at a rate, by stamps; a quarter of a period early counts, as stamps jitter.
+    """Whether the next frame is due at a rate, by stamps; a quarter of a period early counts, as stamps
+    jitter.
 
     rate_hz: 0 is never, negative always.
     """
@@ -142,12 +144,12 @@ class Due:
         self._rate_hz, self._next_ns = rate_hz, 0.0
 
     def __call__(self, stamp_ns: int) -> bool:
-        """Asked once for every frame."""
+        """Call it once for every frame."""
         if self._rate_hz <= 0.0:
             return self._rate_hz < 0.0
         period_ns = 1e9 / self._rate_hz
         early_ns = self._next_ns - stamp_ns
-        if period_ns / 4 < early_ns <= 2 * period_ns:  # further away, the clock was set back
+        if period_ns / 4 < early_ns <= 2 * period_ns:  # further in the future: the clock was set back
             return False
         kept = self._next_ns if abs(early_ns) < period_ns else stamp_ns
         self._next_ns = kept + period_ns

@@ -14,14 +14,14 @@ T = TypeVar("T", bound="ClientNode")
 
 
 class ClientNode:
-    """A node in a ROS context of its own, in the graph of this process's environment and in a robot's
-    namespace; it spins while something is waited for. A context manager, for subclasses."""
+    """A node in its own ROS context, in the graph of this process's environment and in a robot's namespace.
+    It spins while it waits for something. A context manager, to be subclassed."""
 
     def __init__(self, namespace: str = "") -> None:
         self._context = rclpy.Context()
         rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self._node = rclpy.create_node(
-            "operator",  # as in the policies of config/security
+            "operator",  # the name in the policies of config/security
             namespace=namespace,
             context=self._context,
             enable_rosout=False,

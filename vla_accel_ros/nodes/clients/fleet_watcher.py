@@ -1,4 +1,4 @@
-"""Hears the /diagnostics of a whole ROS domain: what the nodes of a fleet say of themselves."""
+"""Receives the /diagnostics of a whole ROS domain: what the nodes of a fleet report about themselves."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vla_accel_ros.nodes.clients.client_node import ClientNode
 
 
 class FleetWatcher(ClientNode):
-    """In the graph of this process's environment. heard: gets the lines of each message, while somebody
-    listens. A context manager."""
+    """In the graph of this process's environment. heard: called with the lines of each message during
+    `listen`. A context manager."""
 
     def __init__(self, heard: Callable[[Sequence[DiagnosticStatus]], None]) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class FleetWatcher(ClientNode):
         self._node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
 
     def listen(self, seconds: float) -> None:
-        """Hear what comes within this time."""
+        """Receive messages for this long."""
         self._wait(lambda: False, seconds)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:

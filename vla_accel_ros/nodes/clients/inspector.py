@@ -1,7 +1,7 @@
-"""A visitor to a running robot: asks its nodes, watches its streams, and changes nothing.
+"""An observer of a running robot: sends requests to its nodes, watches its streams, and changes nothing.
 
-It has its own ROS context and spins only while something is waited for. What it sees goes through the same
-Ingest as in the inference node, so that what is refused or missing there is refused or missing here.
+It has its own ROS context and spins only while it waits for something. Messages go through the same Ingest as
+in the inference node, so the same ones are refused or missing.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from vla_accel_ros.sensing.ingest import Ingest
 ANSWER_S = 4.0
 DISCOVERY_S = 5.0
 POLL_S = 0.05
-# A publisher whose first word to a new subscription is lost says it again after Fast DDS' heartbeat of 3 s.
+# A publisher whose first message to a new subscription is lost repeats it after Fast DDS' heartbeat of 3 s.
 MATCH_S = 4.0
-# Deep enough that this process, which does more with a message than a node, loses none by itself.
+# Deep enough that this process, which is slower per message than a node, loses none by itself.
 _SENSOR = QoSProfile(depth=20, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
@@ -55,7 +55,7 @@ class Inspector:
         self._context = rclpy.Context()
         rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self.node = rclpy.create_node("doctor", namespace=namespace, context=self._context)
-        # What it would log are findings.
+        # Its log messages would repeat the findings.
         set_logger_level(self.node.get_logger().name, LoggingSeverity.FATAL)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
@@ -63,9 +63,9 @@ class Inspector:
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, REPORT)
         self._check: ControllerCheck | None = None
         self.motion: tuple[str, tuple[str, ...]] | None = None
-        """The state of motion that the trajectory node told last, and its reasons; None: nothing heard."""
+        """The last reported state of motion of the trajectory node, and its reasons; None before any."""
         self.inputs: Inputs | None = None
-        """What the inference node told last of what it receives; None: nothing heard."""
+        """The last report of the inference node about its inputs; None before any."""
         self.node.create_subscription(Motion, "motion", self._on_motion, LATCHED)
         self.node.create_subscription(InputsMessage, "inputs", self._on_inputs, REPORT)
 
@@ -83,18 +83,19 @@ class Inspector:
         return rclpy.get_rmw_implementation_identifier()
 
     def discover(self, expected: Sequence[str], timeout_s: float = DISCOVERY_S) -> list[str]:
-        """Wait until these nodes are there, no longer than the timeout; full names of all other nodes."""
+        """Wait until these nodes are in the graph, at most timeout_s; returns the full names of all other
+        nodes."""
         end = time.monotonic() + timeout_s
         while not set(expected) <= set(names := self._nodes()) and time.monotonic() < end:
             self._spin(POLL_S)
         return names
 
     def name(self, relative: str) -> str:
-        """A node's full name in the robot's namespace."""
+        """The full name of a node in the robot's namespace."""
         return f"{self.node.get_namespace().rstrip('/')}/{relative}"
 
     def parameters(self, node: str, names: Sequence[str]) -> dict[str, Any]:
-        """Values of a node's parameters; without those it does not have, and empty when it does not
+        """Values of a node's parameters; without those that it does not have, and empty if it does not
         answer."""
         request = GetParameters.Request(names=list(names))
         answer = self._ask(GetParameters, f"{node}/get_parameters", request)
@@ -102,7 +103,7 @@ class Inspector:
         return {name: value for name, value in zip(names, values) if value is not None}
 
     def state(self, node: str) -> str:
-        """A lifecycle node's state, empty when it does not answer."""
+        """A lifecycle node's state; empty if it does not answer."""
         answer = self._ask(GetState, f"{node}/get_state", GetState.Request())
         return "" if answer is None else answer.current_state.label
 
@@ -111,7 +112,7 @@ class Inspector:
         self.node.set_parameters([Parameter("use_sim_time", value=True)])
 
     def look(self, wanted: Sequence[Wanted]) -> list[Finding]:
-        """Judge topics as the graph is now."""
+        """The findings about topics in the present graph."""
         return look(self.node, wanted)
 
     def publishers(self, topic: str) -> list[str]:
@@ -120,16 +121,16 @@ class Inspector:
         return sorted(map(name_of, there))
 
     def subscriptions(self, topic: str) -> int:
-        """How many listen to a topic."""
+        """Number of subscriptions to a topic."""
         return self.node.count_subscribers(self.node.resolve_topic_name(topic))
 
     def ask_controllers(self, contract: Contract, sender: Sender) -> None:
-        """Ask each for its parameters whenever this spins, until `controllers`."""
+        """Request each controller's parameters while this spins, until `controllers` is called."""
         self._check = ControllerCheck(self.node, contract.controllers, sender)
         self._answered_by_s = time.monotonic() + ANSWER_S
 
     def controllers(self, contract: Contract) -> dict[str, list[Finding] | None]:
-        """What is wrong with each controller's parameters by topic; None: it does not answer."""
+        """The findings about each controller's parameters, by topic; None for one that does not answer."""
         check, self._check = self._check, None
         assert check is not None, "they were not asked"
         while time.monotonic() < self._answered_by_s and len(check.found) < len(contract.controllers):
@@ -139,12 +140,12 @@ class Inspector:
         return {controller.topic: check.found.get(controller.topic) for controller in contract.controllers}
 
     def diagnostics(self) -> dict[str, DiagnosticStatus]:
-        """The newest diagnostics of this robot's nodes by "<node>: <item>", as heard so far."""
+        """The newest diagnostics of this robot's nodes, by "<node>: <item>"."""
         return dict(self._diagnostics)
 
     def watch(self, contract: Contract, seconds: float) -> Watched:
-        """Listen to every stream of the contract for so long, from when each has been heard once or
-        MATCH_S have passed."""
+        """Receive every stream of the contract for this long, starting when each has arrived once or after
+        MATCH_S."""
         seen, ingest = Watched(), Ingest(contract)
         ingest.instruction = "look"
         opened = [self._watch_camera(camera, ingest, seen) for camera in contract.cameras]
@@ -206,7 +207,7 @@ class Inspector:
         try:
             arrival = Arrival(stamp_ns(), now_ns, steady_s, size)
         except ValueError:
-            return  # refused by the ingest with a sentence, too
+            return  # the ingest refuses it with a sentence
         seen.arrivals.setdefault(stream, []).append(arrival)
 
     def _take(self, stream: str, ingest: Ingest, seen: Watched, take: Callable[[int], object]) -> None:

@@ -1,9 +1,9 @@
-"""Everything a robot's topics say, kept in bounded memory and read as snapshots.
+"""Records everything on a robot's topics in bounded memory, and gives snapshots.
 
-The operator and whoever else looks on is one of these: it subscribes, writes down, and lets other threads
-wait until something is true. `wait` never sleeps a fixed time: it looks again whenever a message has
-arrived, and raises a sentence when what it waits for does not come in time. What is not a valid chunk or
-trajectory is written down as a refusal.
+It is the base of the operator and of other observers: it subscribes, records, and lets other threads wait for
+a condition. `wait` never sleeps a fixed time: it evaluates the condition again whenever a message has
+arrived, and raises an error of one sentence if the condition does not become true in time. An invalid chunk
+or trajectory is recorded as a refusal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Joints:
-    """A measured joint state: float64 [D] in the contract's order; velocities are nan when not told."""
+    """A measured joint state: float64 [D] in the contract's order; velocities are nan if not reported."""
 
     stamp_ns: int
     positions: np.ndarray
@@ -51,7 +51,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Received:
-    """A chunk (ROS units) as it arrived at received_ns; inference_s: how long the action request took."""
+    """A chunk (ROS units) that arrived at received_ns; inference_s: how long its action request took."""
 
     received_ns: int
     chunk: Chunk
@@ -67,15 +67,15 @@ def _newest(name: str) -> Any:
 
 
 class Listener:
-    """Subscribes with a node to the topics of one robot; somebody else spins the node, in one thread.
+    """Subscribes with a node to the topics of one robot; someone else spins the node, in one thread.
 
     contract: names the joints and topics. memory: entries kept of each record. on_image: called with (camera
     name, message) in the spinning thread for every image of a raw camera; None subscribes to none.
 
     Attributes, oldest first: `chunks`; `answers`, each with the whole text so far; `truths` of the simulator;
-    measured `joints`; trajectories `sent` to the controllers; `motions`, what the trajectory node told of
-    itself; `reports`, statistics of all loops as they came; `refused`, sentences about chunks and
-    trajectories that were no valid ones. The newest of some: `answer`, `truth`, `measured`.
+    measured `joints`; trajectories `sent` to the controllers; `motions`, the trajectory node's reports;
+    `reports`, statistics of all loops; `refused`, sentences about invalid chunks and trajectories. The newest
+    of some: `answer`, `truth`, `measured`.
     """
 
     chunks: list[Received] = _all("chunks")
@@ -111,7 +111,8 @@ class Listener:
 
     @property
     def loops(self) -> dict[str, LoopStats]:
-        """Newest statistics of each loop by name; "image_to_trajectory" holds the ages of what was sent."""
+        """Newest statistics of each loop by name; "image_to_trajectory" holds the ages of images behind
+        trajectories."""
         with self._changed:
             return dict(self._loops)
 
@@ -122,9 +123,10 @@ class Listener:
             return dict(self._diagnostics)
 
     def wait(self, condition: Callable[[], T], timeout_s: float, what: str) -> T:
-        """Return the condition's first true value; it is tried again whenever a message arrives.
+        """Return the condition's first true value; it is evaluated again whenever a message arrives.
 
-        Raises TimeoutError "no <what> within <timeout_s> s".
+        Raises TimeoutError "no <what> within <timeout_s> s", and RuntimeError if the spinning thread has
+        failed.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -143,13 +145,13 @@ class Listener:
                     self._changed.wait(timeout=min(left, 0.2))
 
     def changed(self, _: object = None) -> None:
-        """Let those who wait look again."""
+        """Wake the waiting threads to evaluate their conditions again."""
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
 
     def failed(self, error: Exception) -> None:
-        """Nobody spins any more: raised to whoever waits, instead of letting the time run out."""
+        """The spinning thread has failed: `wait` raises this at once instead of timing out."""
         with self._changed:
             self._error = error
         self.changed()

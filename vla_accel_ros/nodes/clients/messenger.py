@@ -1,9 +1,9 @@
-"""An instruction or a question on its way to a running robot: delivered for certain, and what becomes of it.
+"""Delivers an instruction or a question to a running robot for certain, and reports the outcome.
 
-A message that is published as soon as a terminal's node exists reaches whoever happens to be discovered by
-then. Here the publisher waits until the node `inference` of the robot's namespace is matched, and stays until
-that has acknowledged the message. Then `motion` and `inputs` say whether the robot moves, and
-`language_output` what it answers.
+A message that is published as soon as the node exists reaches only subscriptions that are discovered by then.
+So this publisher waits until the node `inference` of the robot's namespace is matched, and stays until that
+has acknowledged the message. Then `motion` and `inputs` say whether the robot moves, and `language_output`
+what it answers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from vla_accel_ros.nodes.clients.client_node import ClientNode
 from vla_accel_ros.nodes.service_calls import ask_again
 
 SETTLE_S = 1.0
-"""What is told before that may still be of the words before."""
+"""Reports that arrive earlier may still be about the instruction before."""
 _NEEDS_A_PERSON = re.compile(r"~/\w+|resume|reclaim|held|not active")
 
 
 class Messenger(ClientNode):
-    """Words to a robot, and what it tells meanwhile."""
+    """Sends words to a robot, and receives its reports."""
 
     def __init__(self, namespace: str = "") -> None:
         super().__init__(namespace)
@@ -42,13 +42,14 @@ class Messenger(ClientNode):
         listen(Inputs, "inputs", partial(setattr, self, "_inputs"), qos.REPORT)
 
     def instruct(self, text: str, timeout_s: float) -> None:
-        """Give the robot an instruction. Raises TimeoutError, one sentence, unless inference has it."""
+        """Give the robot an instruction. Raises TimeoutError, one sentence, unless inference acknowledges
+        it."""
         self._deliver("instruction", text, qos.LATCHED, time.monotonic() + timeout_s)
-        self._inputs = None  # what was told before says nothing of these words
+        self._inputs = None  # earlier reports say nothing about this instruction
 
     def outcome(self, timeout_s: float) -> tuple[bool, str]:
-        """Whether the robot follows chunks, and one sentence about it. Waits for it no longer than the
-        timeout, and not for what a person must do."""
+        """Whether the robot follows chunks, and one sentence about it. Waits for that at most timeout_s, and
+        does not wait if a person must act first."""
         begun = time.monotonic()
 
         def over() -> bool:
@@ -66,10 +67,10 @@ class Messenger(ClientNode):
         return False, f"it does not move: {self._why()}"
 
     def ask(self, question: str, timeout_s: float, grown: Callable[[str], None]) -> tuple[bool, str]:
-        """Ask about what the robot sees; `grown` gets each new piece of the answer.
+        """Ask about what the robot sees; `grown` is called with each new piece of the answer.
 
-        Returns whether it was answered, and the answer or why there is none. Raises TimeoutError unless
-        inference has the question and finishes the answer in time.
+        Returns whether it was answered, and the answer or the reason for a refusal. Raises TimeoutError
+        unless inference gets the question and finishes the answer in time.
         """
         end = time.monotonic() + timeout_s
         answers: list[LanguageOutput] = []
@@ -103,14 +104,14 @@ class Messenger(ClientNode):
             raise TimeoutError(f"{name} was published, but not every listener has acknowledged it")
 
     def _heard_by_inference(self, publisher: Publisher) -> bool:
-        """Inference is discovered, and as many listeners are matched as are known of."""
+        """Whether inference is discovered, and all known subscriptions are matched."""
         listeners = self._node.get_subscriptions_info_by_topic(publisher.topic_name)
         ours = self._node.get_namespace()
         there = any(one.node_name == "inference" and one.node_namespace == ours for one in listeners)
         return there and publisher.get_subscription_count() >= len(listeners)
 
     def _wait_briefly(self, condition: Callable[[], bool], end: float) -> bool:
-        """Wait for what no message tells, until a time."""
+        """Poll a condition that no message announces, until a time."""
         while not (holds := condition()) and time.monotonic() < end:
             self._executor.spin_once(timeout_sec=0.05)
         return holds
@@ -124,7 +125,7 @@ class Messenger(ClientNode):
         return "" if self._inputs is None else self._inputs.waiting_for
 
     def _why(self) -> str:
-        """Why nothing moves, as far as it is told."""
+        """Why nothing moves, as far as it is reported."""
         reasons = [self._waiting_for] if self._waiting_for else []
         if self._motion is None:
             reasons.append("nobody tells motion: is trajectory running in this namespace and ROS domain?")
@@ -133,7 +134,7 @@ class Messenger(ClientNode):
         return "; ".join(reasons) or "nothing is said about it: `vla doctor` looks further"
 
     def _inference(self, end: float) -> str:
-        """What keeps inference from listening, "" if nothing is known to."""
+        """What keeps inference from receiving messages; "" if nothing is known."""
         namespace = self._node.get_namespace().rstrip("/")
         name = f"{namespace}/inference"
         if ("inference", self._node.get_namespace()) not in self._node.get_node_names_and_namespaces():

@@ -1,8 +1,8 @@
-"""The person at the robot, as a class: gives instructions, resets the scene, and writes down what happens.
+"""The person at the robot, as a class: gives instructions, resets the scene, and records what happens.
 
-The demo and the tests drive the real nodes with it over the real topics; it knows nothing that a user at a
+The demo and the tests use it to drive the real nodes over the real topics; it knows nothing that a user at a
 terminal could not know. It has its own ROS context and spins in its own thread. Instructions are latched, so
-that a node that starts later hears the last one.
+a node that starts later gets the last one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from vla_accel_ros.nodes.clients.listener import Listener
 from vla_accel_ros.nodes.service_calls import answer, introduce, is_there
 
 ANSWER_S = 30.0
-"""How long a service may take to be found and to answer: a node that starts on a busy host is slow."""
+"""Longest time to find a service and get its answer: a node that starts on a busy host is slow."""
 
 
 class Operator(Listener):
-    """Talks to the nodes of one robot, and listens to them.
+    """Talks to the nodes of one robot, and records their messages.
 
     contract: names the joints and topics. namespace: the robot's. memory: entries kept of each record.
-    on_image: called with (camera name, message) in the spinning thread for every image; None subscribes
-        to none. use_sim_time: its clock is /clock.
-    Use as a context manager, or call close().
+    on_image: called with (camera name, message) in the spinning thread for every image; None subscribes to
+        none.
+    use_sim_time: its clock is /clock. Use it as a context manager, or call close().
     """
 
     def __init__(
@@ -77,19 +77,20 @@ class Operator(Listener):
         self._context.try_shutdown()
 
     def instruct(self, text: str) -> None:
-        """Tell the robot what to do; nodes that start later hear it too."""
+        """Give the robot an instruction; nodes that start later get it too."""
         self._instruction.publish(String(data=text))
 
     def ask(self, question: str) -> None:
-        """Ask something about what the robot sees; `answers` has what it says, under this prompt."""
+        """Ask something about what the robot sees; the answer appears in `answers`, under this prompt."""
         self._question.publish(String(data=question))
 
     def cancel_answers(self, timeout_s: float = ANSWER_S) -> str:
-        """Break off all answers; returns the node's sentence."""
+        """Cancel all answers; returns the node's sentence."""
         return self._trigger("inference/cancel_answers", timeout_s)
 
     def reset(self, task: str, seed: int, timeout_s: float = ANSWER_S) -> str:
-        """Put the simulated scene into the start state of a task; returns its instruction."""
+        """Put the simulated scene into the start state of a task; returns its instruction. Raises ValueError
+        if the simulator refuses."""
         request = ResetScene.Request(task=task, seed=seed)
         response = self.call(ResetScene, "sim_robot/reset", request, timeout_s, once=True)
         if not response.accepted:
@@ -97,15 +98,16 @@ class Operator(Listener):
         return response.instruction
 
     def hold(self, timeout_s: float = ANSWER_S) -> str:
-        """Stop the robot smoothly until resume(); returns the node's sentence."""
+        """Stop the robot smoothly until resume(); returns the node's sentence. Raises ValueError if
+        refused."""
         return self._trigger("trajectory/hold", timeout_s)
 
     def resume(self, timeout_s: float = ANSWER_S) -> str:
-        """End a hold(); returns the node's sentence."""
+        """End a hold(); returns the node's sentence. Raises ValueError if refused."""
         return self._trigger("trajectory/resume", timeout_s, once=True)
 
     def stop_cameras(self, *names: str, timeout_s: float = ANSWER_S) -> None:
-        """Silence these cameras of the simulated robot, and only these."""
+        """Silence these cameras of the simulated robot, and only these. Raises ValueError if refused."""
         parameter = Parameter("stopped_cameras", value=",".join(names)).to_parameter_msg()
         request = SetParameters.Request(parameters=[parameter])
         service = "sim_robot/set_parameters"
@@ -118,10 +120,10 @@ class Operator(Listener):
     ) -> Any:
         """The answer of a service of the robot's nodes.
 
-        once: it must not be asked twice, or not be done after what is asked later: a second question may be
-        done long after the first was answered.
+        once: the request must not be repeated, nor executed after a later one: a repeated request may be
+        executed long after the first was answered.
 
-        Raises TimeoutError when there is no such service, or no answer in time.
+        Raises TimeoutError if there is no such service, or no answer in time.
         """
         client = self._clients.get(name)
         if client is None:
@@ -141,7 +143,7 @@ class Operator(Listener):
         return found
 
     def introduce(self, node: str, timeout_s: float = ANSWER_S) -> None:
-        """Make a node know all clients that there are until now: its answers to others can be lost."""
+        """Make a node discover all clients that exist now; its answers to unknown clients can be lost."""
         introduce(self.node, node, timeout_s, self._comes, self.changed)
 
     def _comes(self, condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -1,7 +1,7 @@
-"""Publishes /clock: simulated time, which goes on at a chosen share of real time.
+"""Publishes /clock: simulated time, which advances at a chosen share of real time.
 
-Always in the same steps, so that nodes with use_sim_time see the same grain whatever the share is. A program
-that is late with a step makes up for nothing: then simulated time is slower.
+The steps always have the same size, so nodes with use_sim_time see the same resolution at any share. A late
+step is not made up for: simulated time is then slower.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LISTENERS = QoSProfile(depth=10)
 
 
 class SimClock(ClientNode):
-    """In the graph of this process's environment, beginning with the present. factor: simulated over real
-    time, which may be set at any time. Publishes from `__enter__` on, in a thread of its own."""
+    """In the graph of this process's environment, starting at the present. factor: simulated over real time,
+    which may be set at any time. Publishes from `__enter__` on, in its own thread."""
 
     def __init__(self, factor: float = 1.0) -> None:
         super().__init__()

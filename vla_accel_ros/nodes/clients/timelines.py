@@ -1,4 +1,4 @@
-"""What the nodes of a running robot did lately, by their services `~/timeline`."""
+"""What the nodes of a running robot did recently, from their services `~/timeline`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _LATER_NS = (1 << 63) - 1
 
 
 class Timelines(ClientNode):
-    """What the nodes of a robot tell."""
+    """Reads the timelines of a robot's nodes."""
 
     def read(
         self, seconds: float, timeout_s: float, expected: Sequence[str] = EXPECTED
     ) -> tuple[list[Recorded], list[str]]:
         """What each node of the robot did in the last seconds, and the names of expected nodes that did not
-        tell. timeout_s: for those to be found, and for each answer.
+        answer. timeout_s: for finding those nodes, and for each answer.
 
-        Raises TimeoutError, one sentence, where none tells, ValueError for an answer that is none.
+        Raises TimeoutError, one sentence, if no node answers, and ValueError for an invalid answer.
         """
         end = time.monotonic() + timeout_s
         while not set(expected) <= set(services := self._services()) and time.monotonic() < end:
@@ -46,7 +46,7 @@ class Timelines(ClientNode):
         return records, [name for name in expected if name not in told]
 
     def _services(self) -> dict[str, str]:
-        """Of the robot's nodes, by their names."""
+        """The timeline services of the robot's nodes, by node name."""
         space = self._node.get_namespace().rstrip("/")
         found = {}
         for service, types in self._node.get_service_names_and_types():

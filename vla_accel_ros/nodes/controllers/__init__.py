@@ -1,1 +1,1 @@
-"""What controllers say of themselves. parameters: as they are configured; state: as they execute."""
+"""What controllers report. parameters: their configuration; state: their execution."""

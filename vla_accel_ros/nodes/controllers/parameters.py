@@ -1,9 +1,9 @@
-"""Asks the robot's controllers for the parameters that contract/controller_check judges.
+"""Gets the parameters of the robot's controllers that contract/controller_check judges.
 
-On activation those that are there are asked, and what would move the robot wrongly refuses it. A controller
-may start after us: the others are asked again and again without waiting, until there is an answer; one that
-is wrong then holds the robot. Parameters are listed before they are read, because a C++ node that lacks one
-of those asked for answers with none. A controller's plugin is a parameter of the controller manager.
+On activation the controllers that are there are asked, and one that would move the robot wrongly refuses the
+activation. A controller may start later: the others are polled without waiting until they answer, and a wrong
+one then holds the robot. Parameters are listed before they are read, because a C++ node that lacks one of the
+requested names returns none. A controller's plugin is a parameter of the controller manager.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from vla_accel_ros.nodes.service_calls import AGAIN_S, ServiceCalls
 class ControllerCheck:
     """Asks each controller until it answers.
 
-    sender: how trajectories are sent, or just whether they end at rest. manager: the controller manager's
-    node. on_error: called with the sentence when a controller that answers late turns out to be wrong.
-    found: topic -> what is wrong, empty when all is well; no entry before an answer.
+    sender: how trajectories are sent. manager: name of the controller manager's node. on_error: called with
+    the sentence if a controller that answers late is wrong. found: topic -> findings, empty if all is well;
+    no entry before an answer.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class ControllerCheck:
         return {topic: [f"{f.what}; {f.mend}" for f in found] for topic, found in self.found.items()}
 
     def refuse_wrong(self) -> None:
-        """Ask those that are there; raises ValueError, in one sentence, for what cannot work."""
+        """Ask the controllers that are there; raises ValueError, in one sentence, for errors, and logs
+        warnings."""
         self.close()
         self.found, self._values, self._told = {}, {}, set()
         with ServiceCalls(self._node) as ask:
@@ -116,7 +117,7 @@ class ControllerCheck:
 
 
 class _Conversation:
-    """List a node's parameters, get those we want, tell; without waiting."""
+    """Lists a node's parameters, gets the wanted ones, and passes them to `tell`; never waits."""
 
     def __init__(
         self,
@@ -133,12 +134,12 @@ class _Conversation:
         self._ask()
 
     def poll(self) -> None:
-        """Ask again what has had no answer for a while: it may be lost, see asking."""
+        """Repeat a request that has no answer after a while, since it may be lost (see service_calls)."""
         if time.monotonic() >= self._asked_s + AGAIN_S:
             self._ask()
 
     def close(self) -> None:
-        """Leave it."""
+        """Destroy its clients."""
         if not self._closed:
             self._closed = True
             self._node.destroy_client(self._list)
@@ -184,6 +185,6 @@ def _plain(names: tuple[str, ...], answer: GetParameters.Response) -> dict[str, 
 
 
 def _listens(node: Node, asked_node: str) -> bool:
-    """Whether there is such a node as far as the graph is known."""
+    """Whether the graph shows such a node."""
     there = dict(node.get_service_names_and_types())
     return node.resolve_service_name(f"{asked_node}/get_parameters") in there

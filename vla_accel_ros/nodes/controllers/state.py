@@ -1,7 +1,7 @@
-"""What a joint_trajectory_controller tells of itself on controller_state, where control_msgs is installed.
+"""What a joint_trajectory_controller reports on controller_state, if control_msgs is installed.
 
-Since Jazzy it tells at the rate of its updates, 500 Hz and more, of which the trajectory node needs the
-newest one now and then. So the subscription is in no executor's wait set: it keeps one message, and `newest`
+Since Jazzy it reports at the rate of its updates, 500 Hz and more, while the trajectory node needs the newest
+state only sometimes. So the subscription is in no executor's wait set: it keeps one message, and `newest`
 takes it.
 """
 
@@ -18,10 +18,10 @@ from vla_accel_ros.nodes import convert, qos
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
-# States that are less apart are not compared.
+# States that are closer in time are not compared.
 _APART_NS = 5_000_000
 _USUAL = 0.05
-"""Share by which a speed may be another."""
+"""Greatest relative difference of a speed from 1 that still counts as 1."""
 
 
 def state_type() -> Any | None:
@@ -33,9 +33,9 @@ def state_type() -> Any | None:
 
 
 class ReportedState(NamedTuple):
-    """When the trajectory that is executed began, None where the controller does not say, and the stamp of
-    the state, in nanoseconds. reference: where the controller is commanded to be, by joint name. rests:
-    whether it says that it is at rest. speed: how fast it executes, 1 as it was sent."""
+    """began_ns: when the executed trajectory began, None if the controller does not say; stamp_ns: stamp of
+    the state, in nanoseconds. reference: commanded position, by joint name. rests: whether it reports to be
+    at rest. speed: execution speed, 1 as sent."""
 
     began_ns: int | None
     stamp_ns: int
@@ -47,16 +47,16 @@ class ReportedState(NamedTuple):
 class _Timed(NamedTuple):
     told: ReportedState
     since_ns: int  # time_from_start by its clock
-    passed_ns: int  # and of the trajectory, which is slower where the speed is scaled
+    passed_ns: int  # the same of the trajectory, which is slower if the speed is scaled
 
 
 class Reports:
     """The states of one controller, which releases fill differently.
 
-    One that always tells time_from_start = 0 (those before Humble, the scaled one of Universal Robots) says
-    nothing of when its trajectory began. Two states say that it rests, also of one that tells no velocity.
-    How fast it executes shows in how much of a trajectory has passed, or, when that is little, in three
-    states: some controllers have their speed scaled, by a person's slider or a safety controller.
+    One that always reports time_from_start = 0 (those before Humble, the scaled one of Universal Robots) does
+    not say when its trajectory began. Two states show that it rests, even if it reports no velocity. The
+    execution speed follows from how much of a trajectory has passed or, if that is little, from three states:
+    some controllers have their speed scaled, by a person's slider or a safety controller.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Reports:
         self._tells_speed, self._odd = False, list[float]()
 
     def read(self, message: Any) -> ReportedState:
-        """The next state."""
+        """Evaluate the next state."""
         stamp_ns, point = convert.stamp_ns(message.header.stamp), message.reference
         since_ns = convert.stamp_ns(message.feedback.time_from_start)
         passed_ns = convert.stamp_ns(point.time_from_start)
@@ -76,7 +76,7 @@ class Reports:
             told = ReportedState(began_ns, stamp_ns, reference)
             self._before = _Timed(told, *timed)
             return told
-        # What is said to have begun at another time each time is a state that is told again and again.
+        # If began_ns differs each time, the controller repeats an old state.
         same = _same(began_ns, before.told.began_ns)
         rests = bool(reference) and not moves and same
         rests = rests and (self._tells_speed or reference == before.told.reference)
@@ -86,7 +86,7 @@ class Reports:
             self._odd = [*self._odd[-1:], speed] if abs(speed - 1.0) > _USUAL else []
         speed = self._odd[1] if len(self._odd) > 1 else 1.0
         if moves and began_ns is not None and abs(since_ns - passed_ns) > max(_APART_NS, _USUAL * since_ns):
-            speed = passed_ns / since_ns  # so far
+            speed = passed_ns / since_ns  # average so far
         told = ReportedState(began_ns, stamp_ns, reference, rests, speed)
         if apart:
             self._before = _Timed(told, *timed)
@@ -114,11 +114,11 @@ class ControllerState:
 
     @property
     def listens(self) -> bool:
-        """Whether anything can be heard."""
+        """Whether there is a subscription."""
         return self._subscription is not None
 
     def newest(self) -> ReportedState | None:
-        """None when nothing is new."""
+        """The newest state; None if there is no new one."""
         if self._subscription is None:
             return None
         with self._subscription.handle:
@@ -129,7 +129,8 @@ class ControllerState:
 
 
 def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionState) -> None:
-    """Write the state at desired.stamp_ns of a controller that executes what began at began_ns."""
+    """Write the state at desired.stamp_ns of a controller that executes a trajectory that began at
+    began_ns."""
     convert.set_stamp(message.header.stamp, desired.stamp_ns)
     for point, state in (
         (message.reference, desired),
@@ -144,11 +145,11 @@ def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionStat
 
 
 class _Polled(MutuallyExclusiveCallbackGroup):
-    """Nothing of it is waited for."""
+    """A group that an executor never waits for."""
 
     def can_execute(self, entity: Any) -> bool:
         return False
 
 
 def _unused(_: Any) -> None:
-    """Polled subscriptions have no callback, and rclpy wants one."""
+    """rclpy requires a callback; a polled subscription never calls it."""

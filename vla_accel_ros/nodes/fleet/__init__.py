@@ -1,6 +1,6 @@
-"""The node that serves many robots of one model: their requests for chunks, and whose turn it is.
+"""The node that serves many robots with one model: it takes their requests and decides whose turn it is.
 
-node: the lifecycle node; topics: those of one robot; contracts: a robot's contract as it travelled;
-engines: what computes, here or in Ray actors; sessions: what chunks are computed with, for who records
-them; reports: its diagnostics; clock: real or simulated time.
+node: the lifecycle node; topics: those of one robot; contracts: a robot's contract as received; engines: the
+engines, in this process or in Ray actors; sessions: what chunks are computed with, for recorders; reports:
+its diagnostics; clock: real or simulated time.
 """

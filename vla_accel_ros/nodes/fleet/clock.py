@@ -1,8 +1,8 @@
-"""The time of a scheduler: real, or as simulated time goes where the node has use_sim_time.
+"""The scheduler's time: real, or paced by simulated time if the node has use_sim_time.
 
-Robots in simulated time wait in its seconds, so the scheduler counts in them, too. It never jumps: where ROS
-time is set, only its pace counts. A replica is measured in real seconds; how many chunks it makes in a
-second of the robots follows from the pace.
+Robots in simulated time wait in its seconds, so the scheduler counts in them too. Its time never jumps: if
+ROS time is set, only its pace counts. A replica is measured in real seconds; the pace gives how many chunks
+it makes in a second of the robots.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from vla_accel_ros.fleet.replicas.replica import Replica
 
 LOOKS = 5
-"""Over how many looks the pace is taken."""
+"""Number of looks over which the pace is measured."""
 CHANGED = 0.05
-"""By how much it is another pace."""
+"""Relative change from which the pace counts as changed."""
 
 
 class SchedulerClock:
@@ -28,26 +28,27 @@ class SchedulerClock:
         self._ros_ns, self._steady_s = ros_ns, steady_s
         self._set_ns = 0
         self._looks: deque[tuple[float, float]] = deque(maxlen=LOOKS)
-        self._scaled: dict[str, tuple[object, float]] = {}  # replica -> its profile, and by what
+        # replica -> its profile, and the pace by which it is scaled
+        self._scaled: dict[str, tuple[object, float]] = {}
 
     def now_s(self) -> float:
-        """Seconds of the robots since some time."""
+        """Seconds in the robots' time, from an arbitrary origin."""
         ros_ns = self._ros_ns()
         return self._steady_s() if ros_ns is None else (ros_ns - self._set_ns) * 1e-9
 
     def jumped(self, by_ns: int) -> None:
-        """ROS time was set by so much."""
+        """ROS time was set by this much."""
         self._set_ns += by_ns
 
     def look(self, replicas: Iterable[Replica]) -> bool:
-        """Take the pace, and count what the replicas make in seconds of the robots; to be called steadily.
-        False until the pace is known."""
+        """Measure the pace, and scale the replicas' profiles to the robots' seconds; call it steadily.
+        Returns False until the pace is known."""
         if self._ros_ns() is None:
             return True
         self._looks.append((self._steady_s(), self.now_s()))
         (began_s, from_s), (ended_s, to_s) = self._looks[0], self._looks[-1]
         if to_s <= from_s or ended_s <= began_s:
-            return bool(self._scaled)  # it stands still
+            return bool(self._scaled)  # simulated time stands still
         pace = (to_s - from_s) / (ended_s - began_s)
         for one in replicas:
             profile, by = self._scaled.get(one.name, (None, 1.0))

@@ -1,6 +1,6 @@
-"""A robot's contract as it travelled: a text, and the text of the URDF that it names.
+"""A robot's contract as received: its text, and the text of the URDF that it names.
 
-It is another machine's, so no file of this one is read: the URDF it names is the one it brought.
+It comes from another machine, so no file of this machine is read: the URDF is the one that came with it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import RobotDescription
 
 MOST_LETTERS = 1 << 20
-"""Of a contract or a URDF."""
+"""Limit for the text of a contract or a URDF."""
 _KEPT = 256
 
 
 def contract_of(description: RobotDescription) -> Contract:
-    """Read and check it. Raises ValueError, which names the robot, with all mistakes."""
+    """Read and check the contract. Raises ValueError, which names the robot, with all mistakes."""
     read = _read(description.robot, description.contract, description.urdf)
     if isinstance(read, str):
         raise ValueError(read)
@@ -31,7 +31,7 @@ def contract_of(description: RobotDescription) -> Contract:
 
 @lru_cache(_KEPT)
 def _read(robot: str, contract: str, urdf: str) -> Contract | str:
-    """The contract, or why it is refused: a robot tells either every second."""
+    """The contract, or why it is refused; cached, since a robot sends its description every second."""
     of = f"the contract of {robot}"
     if max(len(contract), len(urdf)) > MOST_LETTERS:
         return f"{of} or its URDF has more than {MOST_LETTERS} letters; shorten it"

@@ -1,7 +1,7 @@
-"""What computes for a fleet: an engine in this process, or engines in Ray actors.
+"""The engines of a fleet: one in this process, or several in Ray actors.
 
-An actor loads the checkpoint from the same path as this process would, with the contract that it is sent. It
-needs neither ROS nor a file of the scheduler's machine besides.
+An actor loads the checkpoint from the same path as this process would, with the contract that it is sent.
+Otherwise it needs neither ROS nor any file of the scheduler's machine.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Making:
-    """Makes a replica of a model; called in this process or in an actor's. contract: of one of the robots."""
+    """Makes a replica of a model, in this process or in an actor's. contract: of one of the robots."""
 
     load: Load
     contract: Contract
 
     def __call__(self) -> tuple[LocalReplica, Observation]:
-        """A replica, and what it is measured with. Raises ValueError for what does not fit."""
+        """A replica, and the observation to measure it with. Raises ValueError if something does not fit."""
         engine = self.load.engine(self.contract, _LOG.warning)
         return self.around(engine, _LOG.warning), black_frame(engine, self.contract)
 
     def around(self, engine: Engine, warn: Warn) -> LocalReplica:
-        """A replica whose engine is loaded."""
+        """A replica around a loaded engine."""
 
         def own(description: RobotDescription) -> Load:
             return replace(self.load, statistics=description.statistics or self.load.statistics)
@@ -68,8 +68,8 @@ class Making:
 
 
 class Engines(Protocol):
-    """What computes. replicas: measured, nearest first. engine: of this process, None if there is none.
-    updates: see LocalReplica."""
+    """The engines of a fleet. replicas: measured, nearest first. engine: the one in this process, None if
+    there is none. updates: see LocalReplica."""
 
     @property
     def replicas(self) -> Sequence[Replica]: ...
@@ -81,7 +81,7 @@ class Engines(Protocol):
     def updates(self) -> int: ...
 
     def close(self) -> None:
-        """End them."""
+        """End the engines."""
         ...
 
 
@@ -98,11 +98,11 @@ class LocalEngine:
 
 
 class RayEngines:
-    """Engines in Ray actors. wanted, address: of the parameters ray_replicas and ray_address. gpus: of this
-    machine, for a cluster of its own.
+    """Engines in Ray actors. wanted, address: the parameters ray_replicas and ray_address. gpus: of this
+    machine, for its own cluster.
 
-    Made in the main thread, one replica after another, so that none is measured while another is loaded
-    beside it. Raises ValueError, one sentence, for what does not fit or cannot be had.
+    Make it in the main thread. Replicas are started one after another, so that none is measured while another
+    is loaded beside it. Raises ValueError, one sentence, if something does not fit or is not available.
     """
 
     engine = None
@@ -142,7 +142,7 @@ class RayEngines:
 
 
 def where(wanted: str) -> list[tuple[Where, bool]]:
-    """Of ray_replicas: where each replica runs, and whether its GPUs are told. Raises ValueError."""
+    """Parse ray_replicas: where each replica runs, and whether its GPUs are given. Raises ValueError."""
     places = []
     for word in wanted.split():
         tier, _, rest = word.partition(":")

@@ -1,11 +1,11 @@
 """The lifecycle node that serves many robots with one model: requests of robots in, their chunks out.
 
-Robots are found in the graph: whoever publishes fleet/robot in a namespace is one, and its topics are opened
-there (nodes/fleet/topics.py) until it has gone. Whose turn it is decides fleet/serving/scheduler.py, which is
-called by this node's thread alone: for each message, when a replica has computed something, and at STEP_HZ
-for what only time brings about. The model is loaded as the node inference loads it, with the contract of one
-robot; the others need no more than statistics of their own. It is loaded in this process, or in Ray actors
-(nodes/fleet/engines.py). How many robots fit is measured while configuring.
+Robots are found in the graph: a namespace with a publisher of fleet/robot is a robot, and its topics stay
+open (nodes/fleet/topics.py) until it has gone. fleet/serving/scheduler.py decides whose turn it is. Only this
+node's thread calls it: for each message, when a replica has a result, and at STEP_HZ for what depends on time
+alone. The model is loaded as in the node inference, with the contract of one robot; the others only need
+their own statistics. It is loaded in this process, or in Ray actors (nodes/fleet/engines.py). How many robots
+fit is measured while configuring.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ from vla_accel_ros.nodes.process import run
 
 STEP_HZ = 50.0
 LOOK_HZ = 2.0
-"""How often the graph is looked at."""
+"""How often the graph is checked for robots."""
 ASK_AGAIN_S = 1.0
 
 
 class FleetSchedulerNode(ManagedNode):
-    """fleet_scheduler; see the module docstring and nodes/params/fleet_scheduler.py."""
+    """The node fleet_scheduler; see the module docstring and nodes/params/fleet_scheduler.py."""
 
     forecast: Forecast = staticmethod(at_once)
-    """Takes long, so a thread computes it."""
+    """It takes long, so a thread computes it."""
 
     def __init__(self) -> None:
         super().__init__("fleet_scheduler", FLEET_SCHEDULER)
@@ -147,13 +147,14 @@ class FleetSchedulerNode(ManagedNode):
         return LocalEngine(engine, making, log.warning)
 
     def _horizon(self, description: RobotDescription) -> Cut:
-        """What cuts a robot's chunks. Raises ValueError for what is no horizon, or needs what chunks lack."""
+        """The function that cuts a robot's chunks. Raises ValueError for an invalid horizon, or one that
+        needs information that chunks lack."""
         horizons = Horizons(description.horizon or ALL)
         horizons.check(self._updates)
         return horizons.limit
 
     def _wake(self) -> None:
-        """From any thread."""
+        """Wake the node's thread; may be called from any thread."""
         guard = self._guard
         if guard is not None:
             guard.trigger()
@@ -163,7 +164,7 @@ class FleetSchedulerNode(ManagedNode):
             self._scheduler.step(self._time.now_s())
 
     def _look(self) -> None:
-        """Open the topics of robots that came, close those of robots that have gone."""
+        """Open the topics of new robots, close those of robots that have gone."""
         if self._engines is None or not self._time.look(self._engines.replicas):
             return  # how many robots fit is not known yet
         if self._sessions is not None:
@@ -236,7 +237,7 @@ class FleetSchedulerNode(ManagedNode):
         self._scheduler.step(self._time.now_s())
 
     def _read(self, topics: RobotTopics, message: FleetRequest) -> ChunkRequest:
-        """A request of a robot that is known. Raises ValueError for one that cannot be taken."""
+        """A request of a known robot. Raises ValueError if it cannot be taken."""
         assert self._scheduler is not None
         description, contract = topics.description, topics.contract
         _check_name(topics, message.robot)
@@ -263,7 +264,7 @@ class FleetSchedulerNode(ManagedNode):
         topics = self._topics.get(admission.robot)
         if topics is not None:
             topics.admission.publish(fleet_convert.admission_to_message(admission))
-            if admission == topics.admitted:  # told again: it had not heard
+            if admission == topics.admitted:  # repeated, because the robot had missed it
                 return
             topics.admitted = admission
         rate = f"{admission.chunks_per_s:.3g} chunks a second"
@@ -282,7 +283,7 @@ class FleetSchedulerNode(ManagedNode):
     def _answer(self, answer: ChunkAnswer) -> None:
         topics = self._topics.get(answer.round.robot)
         if topics is not None:
-            contract = topics.contract or self._contract  # a refusal needs none
+            contract = topics.contract or self._contract  # a refusal needs no contract
             topics.answer.publish(fleet_convert.answer_to_message(answer, contract))
 
     def _text(self, answer: TextAnswer) -> None:
@@ -307,7 +308,7 @@ class FleetSchedulerNode(ManagedNode):
 
 
 def _check_name(topics: RobotTopics, robot: str) -> None:
-    """Raise ValueError for who speaks for another robot."""
+    """Raises ValueError for a message that names another robot."""
     if robot != topics.robot:
         raise ValueError(f"a message names the robot {robot[:80]!r}; `robot` is the namespace it is sent in")
 

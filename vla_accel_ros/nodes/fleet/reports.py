@@ -1,4 +1,4 @@
-"""What the fleet's scheduler says in /diagnostics: a line for each robot, the queue, each replica."""
+"""The fleet scheduler's /diagnostics: a line for the queue, each replica and each robot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 
 
 def of_fleet(scheduler: FleetScheduler, policy: str, unreadable: int, now_s: float) -> list[DiagnosticStatus]:
-    """All lines. policy: its name; unreadable: messages that were refused."""
+    """All lines. policy: its name; unreadable: number of refused messages."""
     robots = scheduler.reports(now_s)
     return [
         of_queue(scheduler, robots, policy, unreadable, now_s),
@@ -26,7 +26,7 @@ def of_fleet(scheduler: FleetScheduler, policy: str, unreadable: int, now_s: flo
 def of_queue(
     scheduler: FleetScheduler, robots: Sequence[Report], policy: str, unreadable: int, now_s: float
 ) -> DiagnosticStatus:
-    """Who waits, by which order, how fairly, and how much of the replicas is promised."""
+    """How many wait, in which order, how fairly, and how much of the replicas' capacity is promised."""
     refused = [robot for robot in robots if robot.state == "refused"]
     judged = [robot for robot in robots if robot.state == "being judged"]
     served = [robot for robot in robots if robot not in (*refused, *judged)]
@@ -50,7 +50,7 @@ def of_queue(
 
 
 def of_replica(one: Replica) -> DiagnosticStatus:
-    """Its room, and how long requests take."""
+    """A replica's room, and the duration of its requests."""
     times = {
         f"{batch} at once [s]": seconds
         for (stage, batch), seconds in sorted(one.profile.known().items())
@@ -61,13 +61,13 @@ def of_replica(one: Replica) -> DiagnosticStatus:
 
 
 def of_engine(engine: Engine) -> DiagnosticStatus:
-    """Slots for frames: all are free while nothing is computed."""
+    """An engine's slots for frames: all are free while nothing is computed."""
     pool = engine.runner.pool
     return status("engine", OK, "", {"slots": pool.slots, "slots in use": pool.slots - pool.free})
 
 
 def of_robot(robot: Report) -> DiagnosticStatus:
-    """How it does."""
+    """One robot's state, waits and counts."""
     counts = {name: count for name, count in vars(robot.counts).items() if count}
     values = {
         "buffer [s]": robot.buffer_s,

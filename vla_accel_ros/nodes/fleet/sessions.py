@@ -1,8 +1,10 @@
-"""What robots are told of the engines that make their chunks: fleet/session, latched, one for each replica.
+"""Publishes to each robot the sessions of the engines that make its chunks: fleet/session, latched, per
+replica.
 
-A robot tells it again as its own `session`, so that a bag of it can be replayed. The checksum of gigabytes of
-weights takes seconds that no robot waits for: a session is told without it at first, and again when a thread
-knows it. It is of the scheduler's copy of the checkpoint, which actors load from the same path.
+A robot republishes it as its own `session`, so that its bag can be replayed. The checksum of gigabytes of
+weights takes seconds, and no robot waits for it: a session is first published without the checksum, and again
+when a thread has computed it. The checksum is of the scheduler's copy of the checkpoint; actors load from the
+same path.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ Tell = Callable[[str, SessionMessage], None]
 
 
 class Sessions:
-    """Of one scheduler's process, which is named `scheduler`. model: the checkpoint's folder. tell: gets the
-    robot and the message, in the thread that calls. warn: gets a sentence if there is no checksum."""
+    """The sessions of one scheduler process, named `scheduler`. model: the checkpoint's folder. tell: called
+    with the robot and the message, in the calling thread. warn: called with a sentence if there is no
+    checksum."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Sessions:
         self._without: dict[tuple[str, str], Session] = {}
 
     def told(self, robot: str, replica: str, session: Session) -> None:
-        """A replica is ready for a robot."""
+        """A replica is ready for a robot: publish its session."""
         settings = {**json.loads(session.settings), REPLICA: f"{self._scheduler}/{replica}"}
         session = replace(session, settings=json.dumps(settings, sort_keys=True), checksum=self._found)
         if self._checksum is not None:
@@ -50,7 +53,7 @@ class Sessions:
         self._tell(robot, convert.session_to_message(session, self._now_ns()))
 
     def look(self) -> None:
-        """Tell those again that were told without the checksum, once it is there."""
+        """Publish the sessions again that had no checksum, once it is known."""
         if self._checksum is None or not self._checksum.done():
             return
         try:
@@ -64,6 +67,6 @@ class Sessions:
         self._without.clear()
 
     def close(self) -> None:
-        """Break off what is computed."""
+        """Stop the checksum."""
         self._stop.set()
         self._thread.shutdown()

@@ -1,6 +1,6 @@
-"""The topics of one robot of the fleet, in its namespace: what it tells and asks, what it is told.
+"""The topics of one robot of the fleet, in its namespace, both ways.
 
-They are opened when the robot's fleet/robot is seen in the graph, and closed when it has gone.
+They are opened when the robot's fleet/robot appears in the graph, and closed when it has gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPE = "vla_accel_msgs/msg/FleetRobot"
 
 
 def robots(node: Node) -> set[str]:
-    """Namespaces in which somebody publishes who a robot is, "/" for none."""
+    """Namespaces in which a robot description is published, "/" for the root."""
     found = set()
     for topic, types in node.get_topic_names_and_types():
         if topic.endswith(f"/{ROBOT}") and TYPE in types and node.count_publishers(topic):
@@ -36,8 +36,9 @@ def robots(node: Node) -> set[str]:
 
 
 class RobotTopics:
-    """description, contract: what was told last, None before; admitted: what it was told. described, asked,
-    questioned: get this and the message."""
+    """The publishers and subscriptions of one robot. description, contract: the last ones received, None
+    before; admitted: the last admission sent. described, asked, questioned: called with this object and the
+    message."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class RobotTopics:
         )
 
     def close(self) -> None:
-        """Have nothing of it in the graph."""
+        """Remove it all from the graph."""
         for publisher in (self.admission, self.call, self.answer, self.text, self.session):
             self._node.destroy_publisher(publisher)
         for subscription in self._heard:

@@ -1,8 +1,8 @@
 """A robot's topics to its fleet's scheduler, all in the robot's namespace.
 
-fleet/robot (latched), fleet/request and fleet/question go out, fleet/answer, fleet/call, fleet/text,
-fleet/admission and fleet/session (both latched) come in. What cannot be used is one sentence in the log,
-and counted.
+It publishes fleet/robot (latched), fleet/request and fleet/question, and subscribes to fleet/answer,
+fleet/call, fleet/text, fleet/admission and fleet/session (both latched). Unusable messages are logged with
+one sentence, and counted.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ LATCHED = ADMISSION, SESSION
 
 
 class FleetLink:
-    """From a node's configuration to its release. take: gets each chunk that is to be executed, in ROS units,
-    and its answer. said: gets what comes of questions; told: what a replica computes with.
+    """Exists from a node's configuration to its release. take: called with each chunk to execute, in ROS
+    units, and its answer. said: called with answers to questions; told: with the session of a replica.
 
-    Attributes: `refused`, messages that could not be used, by topic; `replica`, which computed the last
-    chunk; `queued_s`, how long it waited for its turn.
+    Attributes: `refused`, unusable messages by topic; `replica`, which computed the last chunk; `queued_s`,
+    how long that waited for its turn.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class FleetLink:
             node.listen(kind, topic, partial(self._try, topic, take_in), profile)
 
     def announce(self) -> None:
-        """Tell the scheduler who the robot is."""
+        """Publish the robot's description to the scheduler."""
         self._robot.publish(convert.description_to_message(self._description, self._node.now_ns()))
 
     def send(self, ask: Ask, seen: EncodedObservation) -> None:
-        """Ask for a chunk with an observation."""
+        """Request a chunk, with an observation."""
         request = ChunkRequest(observation=seen, priority=self._description.priority, **vars(ask))
         self._request.publish(convert.request_to_message(request))
 

@@ -1,13 +1,13 @@
-"""The lifecycle node `inference` of a robot without a GPU: what it sees goes to a fleet, chunks come back.
+"""The lifecycle node `inference` of a robot without a GPU: its observations go to a fleet, chunks come back.
 
-To all other nodes it is the inference node: it hears the cameras, the joints, `instruction` and `motion`,
-and tells `inputs`, `action_chunk` and the chunk slot, as that does and by the same modules. When it asks
-for a chunk and which answer it takes decides fleet/robot/client.py. Chunks bear the robot's own stamps,
-so the trajectory node ages them as ever, and an arm whose scheduler is gone comes to rest by the end of
-its last chunk. They are numbered here, by task and round, because replicas of a fleet number theirs each
-for itself; their noise is that of these numbers. Questions go to the fleet, too
-(fleet/robot/questions.py). `session` and `observed` say what chunks and answers were made from, as the
-scheduler and this robot know it, so that a bag can be replayed.
+For all other nodes it is the inference node: it subscribes to the cameras, the joints, `instruction` and
+`motion`, and publishes `inputs`, `action_chunk` and the chunk slot, through the same modules.
+fleet/robot/client.py decides when it requests a chunk and which answer it takes. Chunks have the robot's own
+stamps, so the trajectory node ages them as usual, and an arm whose scheduler is gone comes to rest at the end
+of its last chunk. Chunks are numbered here, by task and round, because each replica numbers its own; these
+numbers also determine their noise. Questions go to the fleet too (fleet/robot/questions.py). `session` and
+`observed` say what chunks and answers were made from, by the scheduler's and this robot's knowledge, so that
+a bag can be replayed.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.types import Chunk
 
 STEP_S = 0.01
-"""How often is looked whether something is to be asked."""
+"""How often to check whether a request is due."""
 QUESTION = "question"
-"""Stands for the instruction where only questions are asked; each puts its own words there."""
+"""A placeholder for the instruction if only questions are asked; each question replaces it by its words."""
 
 
 class FleetInferenceNode(ManagedNode):
-    """inference; see the module docstring and nodes/params/fleet.py."""
+    """The node inference, with a fleet; see the module docstring and nodes/params/fleet.py."""
 
     def __init__(self) -> None:
         super().__init__("inference", INFERENCE)
@@ -140,7 +140,7 @@ class FleetInferenceNode(ManagedNode):
         )
 
     def _description(self, contract: Contract, path: Path) -> RobotDescription:
-        """Who this is: another engine with each configuration."""
+        """This robot's description; each configuration has another engine id."""
         ages_s = contract.chunk.max_age_s, value(self, "fleet_ask_at_s")
         needed = 1.0 / max(ages_s[0] - ages_s[1], contract.chunk.step_dt_s)
         return RobotDescription(
@@ -166,7 +166,7 @@ class FleetInferenceNode(ManagedNode):
         self._inputs.failed, self._inputs.detail = client.waiting_for(now_ns)
 
     def _observe(self, client: FleetClient) -> EncodedObservation | None:
-        """Ask for a chunk, with what is seen now."""
+        """Take an observation, and request a chunk with it; None if there is no observation."""
         seen = self._ingest.encoded(self.now_ns())
         if seen is None:
             client.not_observed(self._ingest.waiting_for)
@@ -180,7 +180,8 @@ class FleetInferenceNode(ManagedNode):
         return seen
 
     def _ask(self, seen: EncodedObservation | None) -> None:
-        """Send the questions that wait, with what was seen for a chunk, or is seen now; give up late ones."""
+        """Send the waiting questions, with the chunk's observation or a new one; refuse those that are
+        late."""
         if self._questions.unsent:
             seen = seen or self._ingest.encoded(self.now_ns(), QUESTION)
             for question in () if seen is None else self._questions.send(seen, self.now_ns()):
@@ -204,7 +205,7 @@ class FleetInferenceNode(ManagedNode):
         self._session.publish(convert.session_to_message(told, self.now_ns()))
 
     def _tell_observed(self, stamp_ns: int, words: str, replica: str, version: int) -> None:
-        """What a chunk or an answer was made from, before it, if that is known."""
+        """Publish what a chunk or an answer was made from, before it, if that is known."""
         seen = self._provenance.of(stamp_ns, words, replica)
         if seen is not None:
             self._observed.publish(convert.seen_to_message(seen, version))

@@ -1,4 +1,4 @@
-"""What the node tells of its fleet in /diagnostics."""
+"""The node's /diagnostics about its fleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from vla_accel_ros.nodes.fleet_inference.link import FleetLink
 
 
 def of_fleet(client: FleetClient, link: FleetLink, questions: int, now_ns: int) -> DiagnosticStatus:
-    """Which round it is at, what came of those before, and why it waits. questions: that are not answered."""
+    """The present round, counts of the earlier ones, and why it waits. questions: number of unanswered
+    ones."""
     admission, observed_ns = client.admission, client.observed_ns
     p50_s, p99_s = client.latency_s(0.5), client.latency_s(0.99)
     values: dict[str, object] = {

@@ -1,8 +1,8 @@
 """The node that runs the model: frames, actions and answers.
 
-node: the lifecycle node; setup: what it makes of its parameters; loading: a checkpoint and a contract become
-an engine; streams: its subscriptions; chunk_output: where its chunks go; instruction: the last one, over a
-restart; inputs: its topic about what it receives; reports: what it tells of its engine and of its chunks;
-planned: its rates against a plan. Of these, streams, instruction, inputs and chunk_output are
-fleet_inference's too, and import without torch.
+node: the lifecycle node; setup: objects made from its parameters; loading: makes an engine from a checkpoint
+and a contract; streams: its subscriptions; chunk_output: where its chunks go; instruction: the last one, kept
+over a restart; inputs: its topic about its inputs; reports: diagnostics of its engine and chunks; planned:
+its rates against a plan. fleet_inference uses streams, instruction, inputs and chunk_output too; these import
+without torch.
 """

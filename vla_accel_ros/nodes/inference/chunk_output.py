@@ -1,10 +1,10 @@
-"""Where chunks go: every one into shared memory, for a trajectory node on this machine, and as messages, for
-all others.
+"""Where chunks go: all into shared memory, for a trajectory node on this machine; some as messages, for
+others.
 
-A message takes a hundred times as long as a write into shared memory, so of many chunks a second only some
-are told: `chunk_messages_hz`. Each that is told is whole, with all that it was computed from, so a bag of
-some of them is replayed to the bit as one of all. The slot is there while the node is active. It has one
-writer; where another process has it already, `auto` leaves it alone and says so.
+A message takes a hundred times as long as a write into shared memory, so at a high rate only some chunks are
+published: `chunk_messages_hz`. Each message is complete, with all that the chunk was computed from, so each
+can be replayed bit for bit even if others are missing. The slot exists while the node is active. It has one
+writer; if another process already has it, `auto` does without and logs that.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Chunk
 
 _LOOK_S = 1.0
-"""How often is looked whether another process has cut the slot short."""
+"""How often to check whether another process has truncated the slot."""
 
 
 class ChunkOutput:
-    """The chunks of an inference node, from its configuration to its release. `send` is called in one thread,
+    """The chunks of an inference node, from its configuration to its release. Call `send` from one thread,
     between `open` and `close`. clock: monotonic seconds."""
 
     def __init__(
@@ -48,7 +48,7 @@ class ChunkOutput:
         node.on_release(self.close)
 
     def open(self) -> None:
-        """Make the slot, at activation. Raises ValueError when `chunk_slot` is true and it cannot be."""
+        """Make the slot, at activation. Raises ValueError if `chunk_slot` is true and that fails."""
         wanted = str(value(self._node, "chunk_slot")).lower()
         if wanted == "false":
             return
@@ -61,13 +61,13 @@ class ChunkOutput:
         self._look_s = self._clock()
 
     def close(self) -> None:
-        """Remove the slot. Again does nothing."""
+        """Remove the slot. A second call does nothing."""
         if self._slot is not None:
             self._slot.close()
         self._slot = None
 
     def send(self, chunk: Chunk, inference_s: float, in_ros_units: bool = False) -> None:
-        """Hand a chunk to those who follow it and, when it is time, to the others. It is in the policy's
+        """Write a chunk into the slot and, if one is due, publish it as a message. It is in the policy's
         units, or in ROS units."""
         actions = chunk.actions if in_ros_units else self._contract.to_robot(chunk.actions)
         actions = np.asarray(actions, dtype=np.float32)

@@ -1,9 +1,9 @@
 """The topic `inputs`, and its line in /diagnostics: what is received, and how fast chunks are made.
 
-It is told at a rate by the node's own thread, which only takes in messages: an engine has others, so that a
-model that takes seconds silences nothing. Who watches the cameras listens to this topic and not to chunks.
-What keeps chunks from being made is in the log too, when it begins, and so is a model that is too slow. A
-node whose chunks a fleet makes tells the same; nothing here imports torch.
+The node's own thread, which otherwise only receives messages, publishes it at a fixed rate. The engine has
+other threads, so a model that takes seconds does not silence it. Watchdogs of cameras use this topic, not
+chunks. The log also says what keeps chunks from being made, when that begins, and that a model is too slow. A
+node whose chunks a fleet makes publishes the same; nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PERIOD_S = 0.05
 
 
 class InputsTopic:
-    """Tells of an Ingest and a ChunkPace until the node's release.
+    """Publishes the state of an Ingest and a ChunkPace until the node's release.
 
-    failed: set by the node to the sentence of an error for which no chunk was made, and to "" by a chunk.
-    detail: what of that sentence is another every time.
+    failed: set by the node: the sentence of an error that prevented a chunk, and "" after a chunk. detail:
+    the part of that sentence that changes every time.
     """
 
     def __init__(self, node: ManagedNode, contract: Contract, ingest: Ingest, pace: ChunkPace) -> None:
@@ -36,11 +36,11 @@ class InputsTopic:
         self._told = ""
         self.failed = self.detail = ""
         self._publisher = node.output(InputsMessage, "inputs", qos.REPORT)
-        # Often enough that the message itself ages nothing to a limit.
+        # Often enough that the delay of the message itself never reaches a limit.
         node.every(min(PERIOD_S, min(contract.max_ages_s.values()) / 4), self._tell)
 
     def now(self) -> Inputs:
-        """What there is to tell."""
+        """The present report."""
         now_ns = self._node.now_ns()
         made, needed = self._pace.per_s(now_ns)
         problems = {stream: self._ingest.problem(name, now_ns) for stream, name in self._streams.items()}
@@ -54,7 +54,7 @@ class InputsTopic:
         )
 
     def promise(self) -> None:
-        """Log, at activation, the pace that the warm-up promises, and the one that the contract needs."""
+        """Log, at activation, the pace that the warm-up suggests, and the one that the contract needs."""
         inputs, log = self.now(), self._node.get_logger()
         if inputs.slow:
             log.warning(inputs.slow)
@@ -63,7 +63,7 @@ class InputsTopic:
             log.info(f"the model makes {made:.1f} chunks/s; this contract needs {needed:.1f}")
 
     def warn(self) -> None:
-        """Log what chunks wait for when it is another, and a model that is too slow."""
+        """Log what chunks wait for when that changes, and a model that is too slow."""
         inputs, log = self.now(), self._node.get_logger()
         cause = self._ingest.waiting_for or self.failed
         if cause != self._told:
@@ -80,7 +80,7 @@ class InputsTopic:
 def of_observations(
     inputs: Inputs, instruction: str, newest_chunk_ns: int | None, errors: int
 ) -> DiagnosticStatus:
-    """What chunks are waiting for, how old the newest is, and whether they are made fast enough."""
+    """What chunks wait for, the age of the newest, and whether they are made fast enough."""
     wrong = inputs.waiting_for or inputs.slow
     values = {
         "chunk age [s]": "none yet" if newest_chunk_ns is None else (inputs.told_ns - newest_chunk_ns) * 1e-9,

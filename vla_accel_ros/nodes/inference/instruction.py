@@ -1,9 +1,9 @@
-"""What the inference node was told to do last, over a restart.
+"""The last instruction of the inference node, kept over a restart.
 
-Who said it may be gone (`ros2 topic pub --once`, `vla say`), and a node that is started again after a crash
-would stand for ever without a word. So the instruction is in the node's state file. After a crash it is taken
-up again, unless `after_restart` is forget; after a clean end it is not, because a robot that is switched on
-must not begin with what it was told the day before. Either way the node says what became of it.
+Its sender may be gone (`ros2 topic pub --once`, `vla say`), and a node that restarts after a crash would wait
+for ever. So the instruction is in the node's state file. After a crash it is restored, unless `after_restart`
+is forget. After a clean end it is not, because a robot that is switched on must not begin with yesterday's
+instruction. In both cases the node says what happened to it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _WRITTEN_S = 1.0
 
 
 class Instruction:
-    """Of one node, for as long as its process lives. text: empty before the first, and then `missing` says
-    why."""
+    """The instruction of one node, for the life of its process. text: empty before the first; `missing` then
+    says why."""
 
     def __init__(self, node: ManagedNode) -> None:
         self._log = node.get_logger()
@@ -29,7 +29,7 @@ class Instruction:
         self.text, self.missing = "", NO_INSTRUCTION
 
     def restore(self, keep: bool) -> None:
-        """Take up, or forget, what the process before was told; from the second call on nothing happens."""
+        """Restore or forget the previous process's instruction; later calls do nothing."""
         if self._restored:
             return
         self._restored = True
@@ -48,13 +48,13 @@ class Instruction:
         self._keep()
 
     def told(self, text: str) -> None:
-        """There is a new one."""
+        """Take a new instruction."""
         if text != self.text:
             self.text = text
             self._keep()
 
     def finish(self) -> None:
-        """The process ends cleanly."""
+        """Record that the process ends cleanly."""
         if self._restored:
             with suppress(TimeoutError):
                 self._state.finish(self._fields()).result(_WRITTEN_S)

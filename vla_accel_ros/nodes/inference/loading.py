@@ -1,10 +1,10 @@
-"""A checkpoint and a contract become an engine that has run once, or one sentence about why they do not fit.
+"""Makes a warm engine from a checkpoint and a contract, or raises one sentence that says why they do not fit.
 
-A model that has not seen this camera, or moves another number of joints, would fail in the first frame,
-on a robot that stands ready to move. So everything is compared here; the fast stages, if they are
-wanted, are made and captured for the contract's cameras and prompts of any length; and then one frame of
-nothing is observed, acted on and asked about: it finds what comparing did not, and pays for first-use
-allocations before the robot depends on time.
+A model that does not know this camera, or moves another number of joints, would fail at the first frame, on a
+robot that is ready to move. So everything is compared here. The fast stages, if wanted, are then made and
+captured for the contract's cameras and prompts of any length. Finally a black frame is observed, acted on and
+asked about: that finds what the comparison did not, and makes first-use allocations before the robot depends
+on time.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Load:
-    """What to load and how; see the parameters of the same names. "auto" is what suits machine and model: on
-    CUDA bfloat16 and, where the family has them, captured stages; elsewhere float32 and plain torch."""
+    """What to load and how; see the parameters of the same names. "auto" suits machine and model: on CUDA
+    bfloat16 and, if the family has them, captured stages; elsewhere float32 and plain torch."""
 
     model: Path
     device: str = AUTO
@@ -88,18 +88,18 @@ class Load:
         preparing: Preparing = lambda name, done, total: None,
         warm: Callable[[float], object] = lambda _: None,
     ) -> Engine:
-        """Compare, load, prepare and warm up. Raises ValueError, in one sentence, for what does not fit.
+        """Compare, load, prepare and warm up. Raises ValueError, in one sentence, if something does not fit.
 
-        warn: gets a sentence for each thing that fits but looks wrong, such as degrees taken for radians.
-        progress: told of every weight that is loaded. preparing: told of every fast stage that is made.
-        warm: told how long the warm engine takes from images to a chunk, in seconds.
+        warn: called with a sentence for each thing that fits but looks wrong, such as degrees mistaken for
+        radians. progress: reports every weight that is loaded. preparing: called for every fast stage that is
+        made. warm: called with the warm engine's time from images to a chunk, in seconds.
         """
         if self.torch_threads:
             torch.set_num_threads(self.torch_threads)
         policy = self._policy(contract, warn, progress)
         fast = has_stages(policy) if self.fast == AUTO else str(self.fast).lower() == "true"
         if self.fast == AUTO and (self.precision != EXACT or self.offload != RESIDENT):
-            fast = True  # only fast stages have it, and say so where there are none
+            fast = True  # only fast stages have these; the engine refuses if there are none
         engine = Engine(policy, self._config(contract, fast, policy.answers))
         if fast and policy.device.type != "cuda":
             warn(
@@ -120,9 +120,9 @@ class Load:
     def embodiment(
         self, policy: AnyPolicy, contract: Contract, warn: Callable[[str], object] = lambda _: None
     ) -> Embodiment:
-        """A further robot, of this contract and these statistics, for the engine of a policy that is loaded
-        already; no weight is read. Raises ValueError, in one sentence, for what does not fit. warn: as above.
-        """
+        """A further robot, with this contract and these statistics, for the engine of a loaded policy; no
+        weight is read. Raises ValueError, in one sentence, if something does not fit. warn: as in
+        `engine`."""
         self._compare(contract, warn)
         own = with_statistics(
             policy,
@@ -162,8 +162,8 @@ class Load:
         )
 
     def _dropping(self, device: torch.device) -> LayerLoaded:
-        """What gives up a layer's exact weights when it is there. Raises ValueError for a damaged
-        calibration; whether it is of this network is seen when the engine is made."""
+        """The function that drops a layer's exact weights once it is loaded. Raises ValueError for a damaged
+        calibration; whether that belongs to this network is checked when the engine is made."""
         if self.precision not in ROWS:
             return dropping(self.precision, device)
         path = self.calibration
@@ -180,7 +180,7 @@ class Load:
 
 
 def choices(engine: Engine) -> str:
-    """What was chosen where "auto" was asked for, for the log: "cuda, bfloat16, captured stages"."""
+    """The choices made for "auto", for the log: "cuda, bfloat16, captured stages"."""
     dtype = str(engine.policy.kv_dtype).removeprefix("torch.")
     how = "captured stages" if engine.config.fast else "plain torch"
     why = engine.runner.partitioned.why
@@ -188,10 +188,10 @@ def choices(engine: Engine) -> str:
 
 
 def warm_up(engine: Engine, contract: Contract) -> float:
-    """Observe, act on and, if it has a language head, ask about a black frame of a robot in the middle of its
+    """Observe, act on and, with a language head, ask about a black frame of a robot in the middle of its
     range.
 
-    Returns how long it then takes from images to a chunk, in seconds.
+    Returns the time from images to a chunk after that, in seconds.
     """
     nothing = black_frame(engine, contract)
     with engine.observe(nothing) as prefix:

@@ -2,16 +2,15 @@
 answers out.
 
 Images arrive by the transport that the contract gives each camera (nodes/inference/streams.py). Vision,
-actions and text stream through one engine at their own rates (engine/streaming.py); this node only opens
-topics, hands over what comes in, and reports: `session` and `observed`, from which every chunk can be
-computed again; LoopStats once a second for vision, action and language; `inputs`, what comes of every stream
-and how fast chunks are made (reports.py); and in /diagnostics the rate, age and drops of every stream, times
-and misses of vision, action and language, what is given up for overload, and what chunks wait for. Loading,
-comparing with the contract and warming up happen in configure; a changed instruction takes effect with the
-next frame. Each chunk is guided to continue the one before while the trajectory node tells, on `motion`, that
-it runs in mode `rtc`. A
-`question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers` breaks
-them off.
+actions and text stream through one engine at their own rates (engine/streaming.py); this node opens topics,
+passes inputs on, and reports. It publishes `session` and `observed`, from which every chunk can be computed
+again; LoopStats once a second for vision, action and language; `inputs`, the state of every stream and the
+pace of chunks (inputs.py). /diagnostics has the rate, age and drops of every stream, times and misses of
+vision, action and language, what is given up under overload, and what chunks wait for. Configure loads the
+model, compares it with the contract and warms up. A changed instruction takes effect with the next frame.
+Each chunk is guided to continue the previous one while the trajectory node reports, on `motion`, that it runs
+in mode `rtc`. A `question` is answered beside acting, several at once, in the time that is left;
+`~/cancel_answers` cancels them.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ from vla_accel_ros.types import Chunk, Observation
 
 
 class InferenceNode(ManagedNode):
-    """inference; see the module docstring and nodes/params/inference.py."""
+    """The node inference; see the module docstring and nodes/params/inference.py."""
 
     def __init__(self) -> None:
         super().__init__("inference", INFERENCE)
@@ -78,7 +77,8 @@ class InferenceNode(ManagedNode):
         if value(self, "engine") != "local":
             raise ValueError("engine is fleet: start the executable fleet_inference, which needs no GPU")
         load = chosen(self)
-        self._horizons = Horizons(value(self, "horizon"))  # what is none is refused before a model is loaded
+        # an invalid horizon is refused before a model is loaded
+        self._horizons = Horizons(value(self, "horizon"))
         engine, warm_s = load_engine(self, load, contract)
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
         self._policy, self._partitioned = engine.policy, engine.runner.partitioned
@@ -162,7 +162,7 @@ class InferenceNode(ManagedNode):
             self._restart()
 
     def _restart(self) -> None:
-        """Continue nothing that was begun so far."""
+        """Continue nothing that was begun before."""
         assert self._stream is not None
         self._guiding.restart()
         self._horizons.forget()
@@ -171,7 +171,7 @@ class InferenceNode(ManagedNode):
     def _on_instruction(self, message: String) -> None:
         try:
             self._check_words(message.data)
-        except ValueError as error:  # nobody wants the one before any longer
+        except ValueError as error:  # the previous instruction is no longer wanted either
             refusal = f"the instruction is refused: {error}"
             self._instruction.told("")
             self._ingest.instruct("", refusal)
@@ -196,7 +196,7 @@ class InferenceNode(ManagedNode):
             self._texts.publish(convert.refusal_to_message(message.data, str(error), self.now_ns()))
 
     def _check_words(self, text: str) -> None:
-        """Raise ValueError for words that the policy cannot take, with their number of tokens."""
+        """Raises ValueError, with the number of tokens, for words that the policy cannot take."""
         self._policy.prompt(text, np.zeros(self._policy.joints))
 
     def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
@@ -222,8 +222,8 @@ class InferenceNode(ManagedNode):
         self._observed.publish(convert.observed_to_message(prefix, observation, self._contract, known_as))
 
     def _limit(self, chunk: Chunk, instruction: str) -> Chunk:
-        """A chunk that was just made, with its horizon. Guidance and the trajectory node both go by it, so it
-        is set before either hears of the chunk."""
+        """Give a new chunk its horizon. Guidance and the trajectory node both obey it, so it is set before
+        either gets the chunk."""
         chunk = self._horizons.limit(chunk, instruction)
         self._executed.note(chunk, self.now_ns())
         return chunk

@@ -1,6 +1,6 @@
-"""The contract's rates against a plan of this GPU, in one line, before the first frame comes.
+"""Compares the contract's rates with a plan for this GPU, in one line, before the first frame arrives.
 
-The device file is chosen by the GPU's name; without one, or on a CPU, that is what the line says.
+The device file is chosen by the GPU's name. Without one, or on a CPU, the line says so.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from vla_accel_ros.planning.verdict import Verdict, Wanted, judge
 
 NOTHING = "no plan: only captured stages on a GPU have one"
 PROMPT = 64
-"""Tokens that a prompt is planned with, if the model takes as many."""
+"""Number of prompt tokens in the plan, if the model takes as many."""
 
 
 def planned(engine: Engine, contract: Contract, rates_hz: Mapping[str, float]) -> Planned:
-    """Of an engine; rates_hz: of vision and action. Plain torch is planned by nobody."""
+    """The comparison for an engine; rates_hz: of vision and action. There is no plan for plain torch."""
     device, config = engine.policy.device, engine.config
     known = device.type == "cuda" and config.fast
     gpu = torch.cuda.get_device_name(device) if known else ""
@@ -36,8 +36,8 @@ def planned(engine: Engine, contract: Contract, rates_hz: Mapping[str, float]) -
 
 
 class Planned:
-    """verdict: None where there is no plan, and `line` says why. gpu: its name, "" where the engine has no
-    captured stages on one. seats: of staggered chunks. keep_exact, text: see planning.memory."""
+    """verdict: None if there is no plan; `line` then says why. gpu: its name, "" if the engine has no
+    captured stages on a GPU. seats: of staggered chunks. keep_exact, text: see planning.memory."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Planned:
 
     @property
     def late(self) -> bool:
-        """Whether the rates cannot be met as predicted."""
+        """Whether the predicted times miss the rates."""
         return self.verdict is not None and bool(self.verdict.late)
 
     def status(self) -> DiagnosticStatus:
-        """For /diagnostics."""
+        """The line for /diagnostics."""
         load_share = "" if self.verdict is None else f"{self.verdict.load:.2f}"
         return status("plan", WARN if self.late else OK, self.line, {"load": load_share})

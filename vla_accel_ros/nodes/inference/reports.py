@@ -1,8 +1,8 @@
-"""What inference tells of itself: the topic `session`, and lines in /diagnostics of its engine and chunks.
+"""Reports of the inference node: the topic `session`, and lines in /diagnostics about its engine and chunks.
 
-`session`, what chunks are computed with, is latched, for whoever records them. The checksum of gigabytes of
-weights takes seconds that the robot need not wait for: a thread of its own computes it, and the session is
-told when it is there, whatever the lifecycle state.
+`session` says what chunks are computed with; it is latched, for recorders. The checksum of gigabytes of
+weights takes seconds that the robot need not wait for. So a separate thread computes it, and the session is
+published once it is known, in any lifecycle state.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ GIVEN_UP = {
     ACTIONS: "too much to do: text is paused, and a frame has fewer chunks after its first",
     VISION: "too much to do: text is paused, a frame has one chunk, and waits for that of the one before",
 }
-"""By the level of engine.policies.overload."""
+"""Sentences by the level of engine.policies.overload."""
 _REMEMBERED = 50
-"""Chunks whose executed actions are averaged."""
+"""Number of chunks whose executed actions are averaged."""
 
 
 class SessionTopic:
-    """Tells the session of a node's engine, once its checkpoint's checksum is known, until the node's
-    release."""
+    """Publishes the session of a node's engine once its checkpoint's checksum is known; closed with the
+    node's release."""
 
     def __init__(self, node: ManagedNode, session: Session) -> None:
         self.session = session
@@ -69,8 +69,8 @@ class SessionTopic:
 
 
 class HorizonReport:
-    """How much of the last chunks may be executed. A horizon that ends before its chunk is there lets the
-    robot stand still: such chunks are counted and warned of. spec: the parameter `horizon`."""
+    """How much of the last chunks may be executed. A horizon that ends before its chunk is ready makes the
+    robot stand still; such chunks are counted, with a warning. spec: the parameter `horizon`."""
 
     def __init__(self, spec: str) -> None:
         self._spec = spec
@@ -78,7 +78,7 @@ class HorizonReport:
         self._made, self._past, self._newest_past = 0, 0, False
 
     def note(self, chunk: Chunk, now_ns: int) -> None:
-        """A chunk was just made, and has its horizon. now_ns: by the ROS clock."""
+        """Note a new chunk, which has its horizon. now_ns: by the ROS clock."""
         cut = chunk.executed < chunk.horizon
         self._newest_past = cut and chunk.due_ns(chunk.executed - 1) <= now_ns
         self._past += self._newest_past
@@ -102,7 +102,7 @@ class HorizonReport:
 
 
 def of_chunking(guiding: Guiding, step_dt_s: float) -> DiagnosticStatus:
-    """The measured delay, and how many chunks were guided, or why they were not."""
+    """The measured delay, how many chunks were guided, and why others were not."""
     chunking = guiding.chunking
     steps, counts = chunking.delay_steps(step_dt_s), dict(chunking.counts)
     values = {
@@ -116,7 +116,7 @@ def of_chunking(guiding: Guiding, step_dt_s: float) -> DiagnosticStatus:
 
 
 def of_overload(now: Degradation) -> DiagnosticStatus:
-    """What the engine gives up for overload, and what it gave up so far."""
+    """What the engine gives up under overload, now and so far."""
     values = {
         "level": now.level,
         "rungs taken": now.raised,
@@ -128,7 +128,7 @@ def of_overload(now: Degradation) -> DiagnosticStatus:
 
 
 def of_partition(partitioned: Partitioned) -> DiagnosticStatus:
-    """Which multiprocessors actions have to themselves, and why."""
+    """The set of multiprocessors that only actions use, and why."""
     values: dict[str, object] = {
         "partition": partitioned.split or NO_PARTITION,
         "splits by load": ", ".join(map(str, partitioned.sets)) or "no",
@@ -143,7 +143,7 @@ def of_partition(partitioned: Partitioned) -> DiagnosticStatus:
 
 
 def of_loops(loops: Iterable[LoopStats]) -> list[DiagnosticStatus]:
-    """Rates, times and misses."""
+    """Rates, times and misses of the loops."""
     return [
         status(
             f"loop {stats.name}",

@@ -1,6 +1,7 @@
-"""What inference makes of its parameters when it is configured.
+"""Makes the objects of the inference node from its parameters when it is configured.
 
-The engine, how often what is done, how chunks agree, and the session that tells what they are computed with.
+These are the engine, the rates of its loops, the agreement of chunks, and the session, which says what chunks
+are computed with.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _RENAMED = {"answers": "language_answers", "answer_tokens": "language_max_tokens
 
 
 def chosen(node: ManagedNode) -> Load:
-    """What to load and how, as far as the node has parameters for it."""
+    """What to load and how, from those parameters that the node has."""
     names = {one.name: _RENAMED.get(one.name, one.name) for one in fields(Load) if one.name != "model"}
     options = {
         name: value(node, parameter) for name, parameter in names.items() if node.has_parameter(parameter)
@@ -34,8 +35,8 @@ def chosen(node: ManagedNode) -> Load:
 
 
 def load_engine(node: ManagedNode, load: Load, contract: Contract) -> tuple[Engine, float]:
-    """The warm engine, and how long it takes from images to a chunk, in seconds. Raises ValueError, in one
-    sentence, for what does not fit."""
+    """The warm engine, and its time from images to a chunk, in seconds. Raises ValueError, in one sentence,
+    if something does not fit."""
     log, warm_s = node.get_logger(), list[float]()
 
     def preparing(name: str, done: int, total: int) -> None:
@@ -54,7 +55,7 @@ def load_engine(node: ManagedNode, load: Load, contract: Contract) -> tuple[Engi
 
 
 def paces(node: ManagedNode) -> dict[str, Pace]:
-    """Of vision, action and, where its rate is not 0, language."""
+    """The paces of vision, action and, if its rate is not 0, language."""
     return {
         name: Pace(value(node, f"{name}_hz"), value(node, f"{name}_deadline_s"))
         for name in ("vision", "action", "language")
@@ -63,7 +64,7 @@ def paces(node: ManagedNode) -> dict[str, Pace]:
 
 
 def guiding(node: ManagedNode, engine: Engine) -> Guiding:
-    """How chunks agree with the ones before."""
+    """How chunks agree with the previous ones."""
     settings = RtcSettings(
         value(node, "rtc_mask"),
         value(node, "rtc_mask_horizon"),
@@ -76,7 +77,7 @@ def guiding(node: ManagedNode, engine: Engine) -> Guiding:
 
 
 def session(node: ManagedNode, engine: Engine, load: Load, contract: Contract) -> Session:
-    """What chunks are computed with."""
+    """The session: what chunks are computed with."""
     return session_of(
         engine,
         {name: choice for name, choice in vars(load).items() if name != "model"},

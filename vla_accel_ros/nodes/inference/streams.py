@@ -1,8 +1,8 @@
-"""The cameras and the joints of a contract as subscriptions of a node, and how each of them does.
+"""The cameras and the joints of a contract as subscriptions of a node, and their diagnostics.
 
-Whole images come as serialized bytes, so that their pixels are copied once, into the slot where they are
-wanted; of a frame in a shared-memory ring only the handle comes. What cannot be used is one sentence in the
-log, and counted. CameraInfo is optional and only compared: the policy sees the pixels as they are.
+Images arrive as serialized bytes, so that their pixels are copied only once, into their slot; for a frame in
+a shared-memory ring only the handle arrives. Unusable messages are logged with one sentence, and counted.
+CameraInfo is optional and only compared: the policy sees the pixels as they are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from vla_accel_ros.sensing.ingest import Ingest
 
 
 class Streams:
-    """Subscribes to every stream of the contract until the node's release; fills `ingest` while it is
-    active. joints_came: told after each message of joints."""
+    """Subscribes to every stream of the contract until the node's release; fills `ingest` while the node is
+    active. joints_came: called after each message of joints."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Streams:
         return lines
 
     def _losses(self, camera: str) -> str:
-        """A sentence when frames were lost since this was last asked, else empty."""
+        """A sentence if frames were lost since the last call, else empty."""
         before, self._lost[camera] = self._lost[camera], self._ingest.lost(camera)
         new = self._lost[camera] - before
         if not new:
@@ -108,8 +108,8 @@ class Streams:
             self._node.get_logger().warning(mismatch)
 
     def _try(self, stream: str, take: Callable[[int], None]) -> None:
-        """Take it while active. A refusal is logged once a second for each stream: rclpy's own throttle is
-        one for all that goes through a line, and would let one camera hide another."""
+        """Take a message while active. Refusals are logged once a second for each stream; rclpy's own
+        throttle works per line of code, so one camera would hide another."""
         if not self._node.active:
             return
         now_ns = self._node.now_ns()

@@ -1,4 +1,4 @@
-"""Parameters of the nodes that send images: the simulated robot and a camera, which share three."""
+"""Parameters of the nodes that send images, the simulated robot and a camera, which share three."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Parameters of the node inference where a fleet makes its chunks; the executable fleet_inference reads them.
+"""Parameters of the node inference if a fleet makes its chunks; the executable fleet_inference reads them.
 
-The node has all of inference's parameters, so that one file serves both; those of the model mean nothing
+The node has all parameters of inference, so that one file serves both; those of the model have no effect
 there.
 """
 

@@ -1,4 +1,5 @@
-"""Parameters of the node fleet_scheduler: the model, as the node inference has it, and whose turn it is."""
+"""Parameters of the node fleet_scheduler: those of the model, as in the node inference, and of the
+scheduling."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ OF_THE_MODEL = (
     "language_answers",
     "language_max_tokens",
 )
-"""As the node inference has them."""
+"""Names of the parameters that are the same as in the node inference."""
 
 FLEET_SCHEDULER = (
     AUTOSTART,

@@ -1,4 +1,4 @@
-"""Parameters of the node inference: the model, its loops, how chunks agree, and those of a fleet."""
+"""Parameters of the node inference: the model, its loops, the agreement of chunks, and those of a fleet."""
 
 from __future__ import annotations
 

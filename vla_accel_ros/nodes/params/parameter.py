@@ -1,9 +1,10 @@
-"""What a parameter is: name, default, what it means, what it may be; and those that several nodes have.
+"""The definition of a parameter (name, default, description, allowed values), and parameters of several
+nodes.
 
-The tables beside this module are the one place a parameter is written down. The nodes declare from them
-(nodes/declare.py), the tests check launch and parameter files against them, and none imports rclpy so that
-both can. Lifecycle nodes read their parameters in on_configure, and refuse a change from then until cleanup;
-those of other nodes cannot change at all, unless they are live.
+The tables beside this module are the only place where parameters are written down. The nodes declare them
+from there (nodes/declare.py), and the tests check launch and parameter files against them; no table imports
+rclpy, so both can. Lifecycle nodes read their parameters in on_configure, and refuse a change from then until
+cleanup. Parameters of other nodes cannot change at all, unless they are live.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class Parameter:
 
     @property
     def takes_bool(self) -> bool:
-        """Whether true and false are two of its choices, which may be given as such."""
+        """Whether true and false are two of its choices, which may also be given as bool."""
         return {"true", "false"} <= set(self.choices)
 
     def check(self, value: Value) -> None:
-        """Raise TypeError or ValueError, in one sentence, for a value this parameter may not have."""
+        """Raises TypeError or ValueError, in one sentence, for a value that this parameter may not have."""
         if self.takes_bool and isinstance(value, bool):
             return
         if type(value) is not type(self.default):
@@ -57,7 +58,7 @@ class Parameter:
 
 
 def read_once(*table: Parameter) -> tuple[Parameter, ...]:
-    """The table of a node that reads its parameters when it starts: none changes, but the live ones."""
+    """The table of a node that reads its parameters when it starts: only the live ones can change."""
     return tuple(replace(parameter, read_only=not parameter.live) for parameter in table)
 
 

@@ -1,7 +1,8 @@
-"""What a ROS 2 parameter file says for one node, read before there is a node. No ROS: launch files import it.
+"""Reads a node's parameters from a ROS 2 parameter file before there is a node. No ROS: launch files import
+it.
 
-As rcl reads it: a key is a node's full name, in which `*` stands for one part and `**` for any number, or a
-tree of such parts; of several that fit, the last in the file counts.
+It reads the file as rcl does: a key is a node's full name, in which `*` stands for one part and `**` for any
+number, or a tree of such parts; if several match, the last in the file counts.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ _PARAMETERS = "ros__parameters"
 
 
 def parameter_of(path: str | Path, node: str, name: str, default: str) -> str:
-    """The text of a parameter of a node, by its full name; the default where the file does not give it, or is
-    not there, which the node will say. Raises ValueError for one that is no YAML.
-    """
+    """The text of a parameter of a node, by its full name. Returns the default if the file does not give it
+    or does not exist, which the node will report. Raises ValueError if the file is not YAML."""
     if not Path(path).is_file():
         return default
     try:

@@ -1,4 +1,4 @@
-"""Parameters of the node recorder: where the bag goes, and what it may take of the machine."""
+"""Parameters of the node recorder: where the bag goes, and how much memory and disk it may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of all nodes, by the node's name: for what reads or checks every one of them."""
+"""The tables of all nodes, by the node's name, for code that reads or checks every table."""
 
 from __future__ import annotations
 

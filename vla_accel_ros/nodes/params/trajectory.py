@@ -1,4 +1,5 @@
-"""Parameters of the node trajectory: how chunks become motion, and how the robot is handed over."""
+"""Parameters of the node trajectory: how chunks become motion, and how the robot is released and
+reclaimed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The lifecycle node that writes what happens into a bag, from which every chunk can be computed again.
+"""The lifecycle node that records a bag, from which every chunk can be computed again.
 
-Active, it records: a bag begins with activation and ends with deactivation. Messages come serialized and go
-into the bag as they are; only frames of a shared-memory ring are made into images, because a handle plays
-nowhere else. What is recorded follows from the contract (nodes/recorder/topics.py). A thread of its own
-writes (recording/background_writer.py); what that drops, and why it has ended, is in the log once and in the
-diagnostics.
+It records while it is active: a bag begins with activation and ends with deactivation. Messages arrive
+serialized and go into the bag as they are; only frames of a shared-memory ring are converted to images,
+because a handle can be played nowhere else. The contract determines what is recorded
+(nodes/recorder/topics.py). A separate thread writes (recording/background_writer.py); what it drops, and why
+it has ended, is logged once and in the diagnostics.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 
 _LOOK_S = 0.1
-# A process that was asked to end is broken off after LONGEST_S of nodes/shutdown.py.
+# After LONGEST_S (nodes/shutdown.py) a process that was asked to end is killed.
 _PATIENCE_S = 0.7
 
 
 class RecorderNode(ManagedNode):
-    """recorder; see the module docstring and nodes/params/recorder.py."""
+    """The node recorder; see the module docstring and nodes/params/recorder.py."""
 
     def __init__(self) -> None:
         super().__init__("recorder", RECORDER)
@@ -57,7 +57,7 @@ class RecorderNode(ManagedNode):
         self._reporter.hardware_id = self._contract.robot
         self._wanted = recorded(self._contract)
         for entry in self._wanted:
-            definition(entry.bag_type)  # of a type that is not installed it is said now
+            definition(entry.bag_type)  # report a type that is not installed now
         self.every(_LOOK_S, self._look)
         self.every(1.0, self._tell)
 
@@ -99,14 +99,14 @@ class RecorderNode(ManagedNode):
         self._contract = self._recording = None
 
     def _new_folder(self, robot: str) -> Path:
-        """A bag's folder that is not there yet, named by robot and time."""
+        """A new folder for a bag, named by robot and time."""
         parent = Path(value(self, "record_dir") or "bags").expanduser().absolute()
         name = f"{robot}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
         names = (name, *(f"{name}_{i}" for i in range(2, 1000)))
         return next(parent / name for name in names if not (parent / name).exists())
 
     def _look(self) -> None:
-        """Subscribe to others' topics as their publishers are found, by the reliability that these offer."""
+        """Subscribe to others' topics as their publishers appear, with the reliability that they offer."""
         for entry in list(self._awaited):
             offered = self.get_publishers_info_by_topic(entry.topic)
             if offered:
@@ -141,7 +141,7 @@ class RecorderNode(ManagedNode):
         self._recording.put(topic, self.now_ns(), message)
 
     def _take_frame(self, camera: str, topic: str, message: FrameHandle) -> None:
-        """Copy a frame out of its ring, and have it written unless it was overwritten meanwhile."""
+        """Copy a frame out of its ring, and write it unless it was overwritten meanwhile."""
         handle = convert.handle_from_message(message)
         try:
             self._rings.follow(camera, handle.ring)
@@ -162,7 +162,7 @@ class RecorderNode(ManagedNode):
             self._lost[topic] += 1
 
     def _tell(self) -> None:
-        """Say once that messages are dropped, and why recording has ended."""
+        """Log once that messages are dropped, and why recording has ended."""
         assert self._recording is not None
         if self._recording.trouble and not self._told_trouble:
             self._told_trouble = True

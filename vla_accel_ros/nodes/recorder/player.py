@@ -1,12 +1,12 @@
 """Plays a bag to its topics as it was recorded, with /clock: for the stack itself, and for viewers.
 
-Inputs alone are played unless commands are asked for, and no topic that is alive: a recorded picture between
-those of a camera, or a recorded command at a controller that listens, is motion that nobody wants. The graph
-is looked at before the first message and again while playing.
+Only inputs are played unless commands are asked for, and no topic that another node publishes: a recorded
+picture between those of a live camera, or a recorded command to a live controller, would cause unwanted
+motion. The graph is checked before the first message and again while playing.
 
-`ros2 bag play` does the same, without this care, where it is installed; this one needs no rosbag2 and plays a
-bag whose recorder was killed. Messages go out as bytes, with the quality of service they were recorded with,
-when /clock says the time of their recording, so that nodes with use_sim_time see the same ages.
+`ros2 bag play` does the same without this care, if it is installed; this player needs no rosbag2 and plays a
+bag whose recorder was killed. Messages go out as bytes, with the QoS they were recorded with, when /clock
+shows the time of their recording, so nodes with use_sim_time see the same ages.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.roles import Role, role
 
 CLOCK_NS = 10_000_000
-# For others to find the publishers before the first message.
+# Time for others to find the publishers before the first message.
 SETTLE_S = 1.0
-# We have found the others when the graph has stayed the same for so long; a busy machine finds them slowly.
+# Discovery counts as complete when the graph has not changed for this long; a busy machine discovers slowly.
 DISCOVERY_S, LONGEST_DISCOVERY_S = 3.0, 15.0
-# How often the graph is looked at afterwards.
+# How often the graph is checked afterwards.
 LOOK_S = 0.5
 SAY_S = 5.0
 CLOCK = "/clock"
@@ -46,13 +46,13 @@ CLOCK = "/clock"
 def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) -> int:
     """Play the inputs of a bag, or all of it; returns the exit status.
 
-    rate: seconds of the bag in one second. commands: play what is no input, too. say: gets a sentence for
-    the user now and then. Raises ValueError for a bag that is damaged, of types that are not installed, or
-    without anything to play, and where somebody else publishes a topic or listens to a command.
+    rate: seconds of the bag in one second. commands: also play what is not an input. say: called with
+    sentences for the user. Raises ValueError if the bag is damaged, has types that are not installed, or has
+    nothing to play, and if another node publishes a topic or subscribes to a command.
     """
     context = rclpy.Context()
     rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
-    # The endpoints of a node are told apart by its name, and there may be another player.
+    # The name of a node identifies its endpoints, and there may be another player.
     node = rclpy.create_node(f"player_{uuid4().hex[:8]}", context=context, enable_rosout=False)
     try:
         bag.survey()
@@ -76,14 +76,14 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
 
 
 def chosen(bag: Bag, commands: bool) -> set[str]:
-    """The topics of a surveyed bag that are played: its inputs, or all."""
+    """The topics of a surveyed bag to play: its inputs, or all."""
     return {topic for topic, kind in bag.topics.items() if commands or role(topic, kind) is Role.INPUT}
 
 
 def wait_for_discovery(
     node: Node, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], object] = time.sleep
 ) -> None:
-    """Return when no node and no topic has been found for DISCOVERY_S, or after LONGEST_DISCOVERY_S."""
+    """Return when no new node or topic has appeared for DISCOVERY_S, or after LONGEST_DISCOVERY_S."""
     began_s = changed_s = clock()
     known: object = None
     while clock() - changed_s < DISCOVERY_S and clock() - began_s < LONGEST_DISCOVERY_S:
@@ -94,7 +94,7 @@ def wait_for_discovery(
 
 
 def refuse_alive(node: Node, bag: Bag, topics: Collection[str]) -> None:
-    """Raise ValueError where a node other than `node` publishes one of the topics or /clock, or listens to
+    """Raises ValueError if a node other than `node` publishes one of the topics or /clock, or subscribes to
     one that is a command."""
     for topic in (CLOCK, *sorted(topics)):
         others = _others(node, node.get_publishers_info_by_topic(topic))
@@ -120,8 +120,8 @@ def _others(node: Node, there: Collection[TopicEndpointInfo]) -> str:
 class Player:
     """Publishes entries of some topics when they are due.
 
-    bag: surveyed. clock, wait: monotonic seconds, and how to wait some. look: is called every LOOK_S, and may
-    raise. say: gets a sentence every SAY_S. Its publishers are open to view: `publishers` by topic, `clock`.
+    bag: surveyed. clock: monotonic seconds; wait: sleeps for some seconds. look: called every LOOK_S, may
+    raise. say: called with a sentence every SAY_S. Attributes: `publishers` by topic, `clock`, `played`.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Player:
         self.played: Counter[str] = Counter()
 
     def play(self, entry: Entry) -> None:
-        """Wait until it is due, telling the time meanwhile, and publish it."""
+        """Wait until the entry is due, publishing /clock meanwhile, and publish it."""
         self._advance(entry.log_ns)
         self.publishers[entry.topic].publish(entry.data)
         self.played[entry.topic] += 1
@@ -169,7 +169,7 @@ class Player:
             self.clock.publish(message)
 
     def _tell(self, played_ns: int) -> None:
-        """Look, and say how far we are, both now and then."""
+        """Check the graph, and report the progress, each at its own interval."""
         now_s = self._now_s()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -181,7 +181,7 @@ class Player:
 
 
 def profile(offered: str) -> QoSProfile:
-    """The quality of service of a recorded topic, from its metadata: words, or numbers before version 9."""
+    """The QoS profile of a recorded topic, from its metadata: words, or numbers before version 9."""
     try:
         listed = bounded_yaml.load(offered)
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Writes a bag through rosbag2, where ROS brings it: its storage plugin, its metadata, its version.
+"""Writes a bag through rosbag2, if ROS has it: its storage plugin, its metadata, its version.
 
 rosbag2_py differs between distributions: Humble has no number for a topic and takes the QoS as text, later
-ones take what `to_rclcpp_qos_vector` makes of it, and only the latest can be closed. What it has is used.
+ones take the result of `to_rclcpp_qos_vector`, and only the latest can be closed. This uses what there is.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ _QOS_VERSION = 9
 
 
 def open_bag(path: Path, writer: str, compression: str) -> BagWriter:
-    """A new bag. writer: of WRITERS; auto is rosbag2 where it is installed and can write MCAP, else mcap.
+    """A new bag. writer: one of WRITERS; auto is rosbag2 if it is installed and can write MCAP, else mcap.
 
-    Raises ValueError, in one sentence, for rosbag2 where it is not there, OSError for a folder that cannot be
-    written.
+    Raises ValueError, in one sentence, for rosbag2 if it is missing, OSError if the folder cannot be written.
     """
     if writer != "mcap":
         try:
@@ -81,7 +80,7 @@ class Rosbag2Bag:
         """See BagWriter."""
         if hasattr(self._writer, "close"):
             self._writer.close()
-        self._writer = None  # the last reference closes it where it has no `close`
+        self._writer = None  # dropping the last reference closes it if it has no `close`
 
     def abandon(self) -> None:
         """See BagWriter."""

@@ -1,8 +1,8 @@
-"""What of a robot is recorded: all that goes in, comes out and is said of it, by its contract.
+"""The topics to record of a robot, by its contract: all inputs, outputs and reports.
 
-What our own nodes publish has a known quality of service and is listened to from the start. The topics of
-others (cameras, joints, controllers' commands, which one of several adapters sends) are subscribed to as
-they are found, reliably where they are offered so: a recorder must not lose what the network can keep.
+Our own nodes publish with known QoS, so their topics are subscribed to from the start. The topics of others
+(cameras, joints, controllers' commands, which one of several adapters sends) are subscribed to when their
+publishers appear, reliably if those offer it: a recorder must not lose what the network can keep.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.nodes.interfaces import interface, type_name
 
-# Best-effort images of a second: the writer may have to wait for the disk, the executor never does.
+# A second of best-effort images: the writer may have to wait for the disk, the executor never does.
 _IMAGES, _MESSAGES = 30, 200
 _CAMERA = {"raw": Image, "compressed": CompressedImage, "ring": FrameHandle}
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A topic to subscribe to. ours: published by a node of this package, reliably. camera: whose frames."""
+    """A topic to subscribe to. ours: published by a node of this package, reliably. camera: the camera of its
+    frames."""
 
     kind: Any
     topic: str
@@ -46,12 +47,12 @@ class Recorded:
 
     @property
     def bag_type(self) -> str:
-        """The type under which it is in the bag."""
+        """The type of the topic in the bag."""
         return type_name(Image if self.kind is FrameHandle else self.kind)
 
 
 def recorded(contract: Contract) -> list[Recorded]:
-    """Every topic of a robot, each once. Raises ValueError where an interface package is not installed."""
+    """Every topic of a robot, each once. Raises ValueError if an interface package is not installed."""
     entries = [
         Recorded(kind, topic, ours=True, latched=True)
         for kind, topic in (

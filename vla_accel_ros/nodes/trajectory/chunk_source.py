@@ -1,12 +1,12 @@
-"""Where the trajectory node has its chunks from: shared memory of this machine, or the topic.
+"""Where the trajectory node's chunks come from: shared memory of this machine, or the topic.
 
-Messages carry some tens of chunks a second, the slot as many as the engine makes; it is looked into before
-each command of the fastest controller. `auto` takes the slot where all controllers are sent commands at a
-rate, and the topic otherwise: a controller that is sent whole trajectories is sent TRAJECTORIES_HZ of them at
-most, and one motion is decided for all. While the slot has new chunks, messages are left alone; when it has
-none for SILENT_S and messages come, when it is damaged, or its writer has ended, the topic takes over, and
-the log says so. Whichever way a chunk comes, it is followed once, and what was there before the node began is
-never followed. Chunks of both ways are checked alike, and grow old alike.
+Messages carry some tens of chunks a second, the slot as many as the engine makes. The slot is polled before
+each command of the fastest controller. `auto` uses the slot if all controllers are commanded at a fixed rate,
+and the topic otherwise: a controller that gets whole trajectories gets at most TRAJECTORIES_HZ of them, and
+one motion is decided for all. While the slot has new chunks, messages are ignored. The topic takes over, and
+the log says so, when the slot has no new chunk for SILENT_S and messages come, when it is damaged, or when
+its writer has ended. A chunk that comes both ways is followed once; one that was there before the node began
+is never followed. Chunks are checked, and grow old, in the same way on both paths.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.chunk_slot import ChunkSlot, Take
 
 TRAJECTORIES_HZ = 60.0
-"""Most whole trajectories that are sent to a controller of chunks from the slot."""
+"""Highest rate of whole trajectories to a controller, for chunks from the slot."""
 SILENT_S = 0.2
 SLOT, BY_TOPIC = "slot", "topic"
 
@@ -36,10 +36,9 @@ SLOT, BY_TOPIC = "slot", "topic"
 class ChunkSource:
     """The chunks of a trajectory node, from its configuration to its release.
 
-    take: follows what it is given a function for, which raises ValueError for what is refused; returns
-    whether it was not. lost: gets the sentence why the slot that was followed is there no more. clock:
-    monotonic seconds. Attributes: `used`, "slot" or "topic", whence the last
-    chunks came; `counts` for diagnostics.
+    take: gets a function that returns a chunk or raises ValueError; follows the chunk and returns whether it
+    was accepted. lost: called with the reason when the slot in use is gone. clock: monotonic seconds.
+    Attributes: `used`, "slot" or "topic", the source of the last chunks; `counts` for diagnostics.
     """
 
     def __init__(
@@ -72,13 +71,13 @@ class ChunkSource:
         self.begin()
 
     def begin(self) -> None:
-        """Follow nothing of before: at activation, and when the clock has jumped."""
+        """Ignore earlier chunks: at activation, and when the clock has jumped."""
         if self._slot is not None:
             self._slot.begin()
 
     def poll_before_commands(self, outputs: Outputs) -> None:
-        """Look into the slot before each command of the fastest controller; at TRAJECTORIES_HZ where none is
-        sent commands at a rate."""
+        """Poll the slot before each command of the fastest controller; at TRAJECTORIES_HZ if no controller is
+        commanded at a fixed rate."""
         if self._slot is not None and outputs.fastest_hz:
             outputs.before_commands = self.poll
         elif self._slot is not None:
@@ -95,7 +94,7 @@ class ChunkSource:
         return self._slot.writer if self._slot is not None else ""
 
     def poll(self) -> None:
-        """Follow what is new in the slot."""
+        """Follow a new chunk in the slot."""
         if self._slot is None:
             return
         taken = self._slot.poll(self._take)
@@ -108,7 +107,7 @@ class ChunkSource:
             self._use(SLOT, f"chunks come by the slot of {self.writer}")
 
     def takes(self, message: ActionChunk) -> bool:
-        """Whether a message is to be followed: not what the slot has had, or has something newer for."""
+        """Whether to follow a message: not if the slot had the same chunk, or has a newer one."""
         if self._slot is None:
             return True
         self.poll()
@@ -121,7 +120,7 @@ class ChunkSource:
 
     @property
     def problem(self) -> str:
-        """Why no chunk comes from the slot, a sentence; empty when it may."""
+        """One sentence that says why no chunk comes from the slot; empty if one may."""
         slot = self._slot
         if slot is None:
             return ""
@@ -137,7 +136,7 @@ class ChunkSource:
         return ""
 
     def statuses(self) -> list[DiagnosticStatus]:
-        """A line of diagnostics, where the slot may be used."""
+        """A line of diagnostics, if the slot may be used."""
         if self._slot is None:
             return []
         fine = self.used == SLOT and self._slot.is_open
@@ -147,14 +146,14 @@ class ChunkSource:
         return [status("chunks", OK if fine or self.listens else WARN, what, dict(self.counts))]
 
     def close(self) -> None:
-        """Let go of the slot."""
+        """Release the slot."""
         if self._slot is not None:
             self._slot.close()
 
     def _use(self, used: str, sentence: str) -> None:
-        """Say when it is another."""
+        """Log a change of the source."""
         if self.used == SLOT and used != SLOT:
             self._node.get_logger().warning(sentence)
-        elif self.used != used:  # in a line of its own: rclpy binds a line of code to one severity
+        elif self.used != used:  # on its own line: rclpy binds a line of code to one severity
             self._node.get_logger().info(sentence)
         self.used = used

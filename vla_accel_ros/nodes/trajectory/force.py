@@ -1,11 +1,11 @@
 """The thread of the force sensors: from a sample to a command without the node's executor.
 
-It looks for samples at twice their rate, 1000 to 2000 times a second, has the guard (control/force) judge
-them, sends what that reacts with, and makes the ticks of controllers that are told where to be at a rate: a
-tick waits for the sample that is about to come, so that its command is as fresh as can be. Everything it
-shares with the node is behind the lock of the adapters, which each side holds for microseconds. The node
-takes a reaction over afterwards (control/force/taking_over.py). That it has the interpreter soon is the
-process's affair (nodes/process.py).
+It polls for samples at twice their rate, 1000 to 2000 times a second. The guard (control/force) judges them,
+and this thread sends its reactions. It also makes the ticks of controllers that are commanded at a fixed
+rate: a tick waits for the sample that is about to come, so that its command is as fresh as possible.
+Everything shared with the node is behind the lock of the adapters, which each side holds for microseconds.
+The node takes over a reaction afterwards (control/force/taking_over.py). nodes/process.py makes sure that
+this thread soon gets the GIL.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LEAST_SLEEP_S = 5e-5
 
 class ForceLoop:
     """The force sensors of a trajectory node, from configure to cleanup. Without a contract's section `force`
-    nothing is done.
+    it does nothing.
 
-    cancel_move: ends a discrete move for a reason. latencies_ns: from the stamp of a sample to the command
-    that was made with it; reactions_ns: of those, to a stop or a retreat; the newest of each.
+    cancel_move: called with a reason to end a discrete move. latencies_ns: from the stamp of a sample to the
+    command that it led to; reactions_ns: those of a stop or a retreat; the newest of each.
     """
 
     def __init__(self, hold: Hold, outputs: Outputs, contract: Contract) -> None:
@@ -79,21 +79,22 @@ class ForceLoop:
             source.close()
 
     def begin(self, follower: ChunkFollower) -> None:
-        """Motion begins anew with this follower."""
+        """Motion starts anew with this follower."""
         self._follower = follower
         if self._taking_over is not None:
             self._taking_over.begin(follower)
 
     def adopt(self, set_by_ns: int = 0) -> None:
-        """Take over what was reacted with since the last call; before anything is decided about motion.
+        """Take over the reactions since the last call. Call it before anything is decided about motion.
 
-        set_by_ns: by how much the clock has been set since then.
+        set_by_ns: how far the clock has been set since then.
         """
         if self._taking_over is not None:
             self._taking_over.adopt(self._node.now_ns() - set_by_ns)
 
     def watch(self) -> None:
-        """Hold, and let go, by what the sensors tell; at the watchdog's rate, after the follower's step."""
+        """Hold and release by what the sensors report; call it at the watchdog's rate, after the follower's
+        step."""
         if self._taking_over is None:
             return
         sentence = self._taking_over.watch(self._node.now_ns())
@@ -107,7 +108,7 @@ class ForceLoop:
             self._taking_over.forgive()
 
     def tare(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """~/tare: take the bias anew, while the arm stands."""
+        """~/tare: measure the bias again, while the arm stands still."""
         if self.guard is None or not any(watch.sensor.tared for watch in self.guard.watches):
             return say(response, False, "no sensor of the contract has a bias to be tared")
         if not self._node.active:
@@ -119,7 +120,7 @@ class ForceLoop:
         return say(response, True, "taring; motion goes on when there is a bias, /diagnostics tells it")
 
     def statuses(self) -> list[DiagnosticStatus]:
-        """A line for each sensor."""
+        """A line of diagnostics for each sensor."""
         if self.guard is None:
             return []
         now_ns = self._node.now_ns()
@@ -175,7 +176,7 @@ class ForceLoop:
     def _step(self, guard: ForceGuard) -> None:
         now_ns = self._node.now_ns()
         if self._clock.jump_ns() and not self._node.get_clock().ros_time_is_active:
-            guard.armed = False  # the times of the path mean nothing now
+            guard.armed = False  # the path's times have lost their meaning
             for adapter, _ in self._paces:
                 adapter.stop(None, now_ns)
         newest_ns = None
@@ -202,7 +203,7 @@ class ForceLoop:
 
 
 class Pace:
-    """When a tick is due: about every period, but with the sample that comes about then."""
+    """When a tick is due: about every period, together with a sample if one comes about then."""
 
     def __init__(self, rate_hz: float, samples_hz: float) -> None:
         self._period_s = 1.0 / rate_hz
@@ -210,7 +211,7 @@ class Pace:
         self.told_s = 0.0
 
     def due(self, now_s: float, fresh: bool) -> bool:
-        """Whether a tick is due. fresh: there is a new sample."""
+        """Whether a tick is due. fresh: whether there is a new sample."""
         passed_s = now_s - self.told_s
         return passed_s >= self._period_s + (-self._slack_s if fresh else self._slack_s)
 

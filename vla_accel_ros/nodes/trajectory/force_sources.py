@@ -1,8 +1,7 @@
-"""Where samples of a force sensor come from: a slot of shared memory, or a topic heard in a thread of its
-own.
+"""Sources of force samples: a slot of shared memory, or a topic that is received in its own thread.
 
-A topic of a sensor has a node and an executor of its own, because the trajectory node's executor may be busy
-with a chunk for milliseconds. At 1 kHz a WrenchStamped is read in place instead of being made into a message.
+A sensor's topic has its own node and executor, because a chunk may keep the trajectory node's executor busy
+for milliseconds. A WrenchStamped, at 1 kHz, is read in place and not converted to a message.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Sample = tuple[int, tuple[float, ...]]
 
 
 class Source(Protocol):
-    """Gives what is new; `problem` says why nothing is, as far as that is known."""
+    """Gives new samples; `problem` says why there are none, if that is known."""
 
     @property
     def problem(self) -> str: ...
@@ -47,12 +46,12 @@ class Source(Protocol):
 
 
 def open_source(node: ManagedNode, sensor: ForceSensor) -> Source:
-    """The source of a sensor of a contract. Raises ValueError for a bad slot's name."""
+    """The source of a sensor of a contract. Raises ValueError for an invalid slot name."""
     return ForceReader(sensor.slot) if sensor.slot else TopicSource(node, sensor)
 
 
 class TopicSource:
-    """The newest samples of a topic. Its node has the name of the trajectory node and of the sensor."""
+    """The newest samples of a topic. Its node is named after the trajectory node and the sensor."""
 
     problem = ""
 
@@ -64,7 +63,7 @@ class TopicSource:
             f"{owner.get_name()}_{sensor.name}",
             namespace=owner.get_namespace(),
             context=owner.context,
-            use_global_arguments=False,  # which would give it the name of the other
+            use_global_arguments=False,  # these would give it the trajectory node's name
             enable_rosout=False,
             start_parameter_services=False,
             parameter_overrides=[Parameter("use_sim_time", value=_simulated(owner))],
@@ -110,17 +109,17 @@ class TopicSource:
         self._samples.append((convert.stamp_ns(message.header.stamp), sample))
 
     def _on_array(self, message: Float64MultiArray) -> None:
-        # It has no stamp: it is as new as it is here.
+        # The message has no stamp: its arrival counts.
         self._samples.append((self._clock_ns(), tuple(message.data)))
 
 
 def wrench_of(message: bytes) -> Sample:
-    """Stamp and numbers of a serialized WrenchStamped (CDR, either byte order); an empty sample where the
-    bytes are none, which anybody may publish."""
+    """Stamp and numbers of a serialized WrenchStamped (CDR, either byte order); an empty sample if the bytes
+    are invalid, since anybody may publish them."""
     try:
         order = "<" if message[1] & 1 else ">"
         seconds, nanoseconds, length = struct.unpack_from(f"{order}iII", message, 4)
-        # Doubles are aligned to 8 bytes, counted from behind the 4 of the encapsulation.
+        # Doubles are aligned to 8 bytes, counted from after the 4 bytes of the encapsulation.
         at = 4 + -(-(12 + length) // 8) * 8
         return seconds * 1_000_000_000 + nanoseconds, struct.unpack_from(f"{order}6d", message, at)
     except (IndexError, struct.error):

@@ -1,9 +1,9 @@
-"""Brings the robot to a stand for a reason, keeps it there, and lets it go on from where it is then.
+"""Brings the robot to rest for a reason, keeps it there, and lets it continue from where it is then.
 
-What others do with the robot (an operator's hold, a move home, MoveIt) begins with a robot that stands and
-to which nothing is sent. A reason that a person must take back (~/resume, ~/reclaim) survives what makes the
-motion begin anew, a clock jump, a deactivation and a cleanup, and is in the node's state file, so that it
-survives the process too. After a process that did not end cleanly the robot is held as well, unless
+Everything else that moves the robot (a move home, MoveIt), and an operator's hold, begins with a robot at
+rest that gets no commands. A reason that a person must take back (~/resume, ~/reclaim) survives everything
+that makes the motion start anew: a clock jump, a deactivation, a cleanup. It is also in the node's state
+file, so it survives the process. After a process that did not end cleanly the robot is held as well, unless
 `after_restart` says go_on.
 """
 
@@ -42,11 +42,10 @@ _LATE = f"the disk did not take it within {_WRITTEN_S:g} s"
 
 
 class Hold:
-    """The holds of a trajectory node. state: where they survive a restart; None: nowhere.
+    """The holds of a trajectory node. state: where they survive a restart; None for nowhere.
 
-    holds: their reasons, oldest first. faults: those of them that nobody asked for, and a person must take
-    back. switched: what the controller manager was told when the robot was released, empty for nothing; see
-    Release.
+    holds: their reasons, oldest first. faults: those that nobody asked for, and a person must take back.
+    switched: the request to the controller manager when the robot was released, empty for none; see Release.
     """
 
     def __init__(self, node: ManagedNode, state: StateFile | None = None) -> None:
@@ -61,9 +60,9 @@ class Hold:
         self._brakes_until_ns = self._settles_until_ns = 0
 
     def restore(self, go_on: bool, warn: Callable[[str], object]) -> None:
-        """Take up what the process before was held by; from the second call on nothing happens.
+        """Restore the holds of the previous process; later calls do nothing.
 
-        go_on: do not hold because it ended uncleanly. warn: gets what a person should know.
+        go_on: do not hold because it ended uncleanly. warn: called with sentences for a person.
         """
         if self._restored or self._state is None:
             return
@@ -82,30 +81,30 @@ class Hold:
             self.holds[RESTARTED] = None
         unwritten = _result(self._state.keep(self._fields()))
         if unwritten and not go_on:
-            # Its own next process could not know either.
+            # The next process could not know either.
             self.holds[f"{UNKNOWN} ({unwritten}); ~/resume goes on"] = None
         for sentence in (*self.holds, unwritten):
             if sentence:
                 warn(sentence)
 
     def finish(self) -> None:
-        """The process ends cleanly."""
+        """Record that the process ends cleanly."""
         if self._state is not None and self._restored:
             _result(self._state.finish(self._fields()))
 
     def over(
         self, follower: ChunkFollower, joints: JointHistory, outputs: Outputs, motion: MotionTopic
     ) -> None:
-        """Hold this motion from now on, as the one before.
+        """Apply the holds to a new motion, which begins now.
 
-        In an active node it begins anew because the clock has jumped: the controllers may still brake.
+        In an active node it begins because the clock has jumped: the controllers may still brake.
         """
         self._follower, self._joints, self._outputs, self._motion = follower, joints, outputs, motion
         for reason in self.holds:
             follower.safety.hold(reason)
         self._brakes_until_ns = self._settles_until_ns = 0
         if not self.node.active:
-            self.settle()  # controllers may still execute what a process before this one sent
+            self.settle()  # controllers may still execute what an earlier process sent
         else:
             limits = follower.buffer.limits
             longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
@@ -113,12 +112,12 @@ class Hold:
 
     @property
     def lent(self) -> bool:
-        """Whether something else than chunks moves the robot, or is about to."""
+        """Whether something other than chunks moves the robot, or is about to."""
         return RELEASED in self.holds or HOMING in self.holds
 
     @property
     def kept_ns(self) -> int:
-        """How long what was sent must go on as it was, for what is sent now comes that late."""
+        """How long the sent motion must go on unchanged, since a new message arrives that late."""
         return round(self._follower.buffer.kept_s * 1e9)
 
     @property
@@ -129,7 +128,8 @@ class Hold:
         return dict(zip(self._joints.joints, self._joints.newest().tolist()))
 
     def approach_ns(self) -> int:
-        """How long a controller takes at most to where the joints are, from wherever it holds them."""
+        """Longest time that a controller needs to the measured position, from wherever it holds the
+        joints."""
         return self._follower.joining.approach_ns
 
     @property
@@ -138,14 +138,13 @@ class Hold:
         return self._joints.newest_ns or 0
 
     def late(self, name: str) -> str:
-        """What is late of this input, a sentence; empty when it is not."""
+        """A sentence if this input is late, else empty."""
         late = self._follower.safety.watchdog.late(self.node.now_ns())
         return next((str(one) for one in late if one.name == name), "")
 
     def hold(self, reason: str = OPERATOR, passing: bool = False) -> None:
         """Stop, and stay stopped until this reason is taken back. passing: it passes by itself, and does not
-        survive a restart.
-        """
+        survive a restart."""
         self.holds[reason] = None
         self._follower.safety.hold(reason)
         if passing:
@@ -154,7 +153,7 @@ class Hold:
             self._keep()
 
     def hindered(self, sentences: list[str]) -> None:
-        """Stop for these as long as they are told, at a rate."""
+        """Stop for these reasons as long as they are passed; called at a fixed rate."""
         if sentences == self._hindrances:
             return
         for sentence in set(self._hindrances) - set(sentences):
@@ -165,14 +164,14 @@ class Hold:
         self._hindrances = sentences
 
     def fault(self, sentence: str) -> None:
-        """Stop for what went wrong, until a person resumes."""
+        """Stop because of a fault, until a person resumes."""
         if sentence not in self.holds:
             self.node.get_logger().error(sentence)
         self.faults[sentence] = None
         self.hold(sentence)
 
     def resume(self, reason: str = OPERATOR) -> None:
-        """Take a reason back; motion goes on where it was commanded to."""
+        """Take a reason back; motion continues from the commanded position."""
         if reason in self.holds:
             del self.holds[reason]
             self._follower.safety.resume(reason)
@@ -181,32 +180,34 @@ class Hold:
             self._passing.discard(reason)
 
     def resume_all(self) -> None:
-        """Take back all that a person may: not what passes by itself, nor the release to others."""
+        """Take back everything that a person may: not what passes by itself, nor the release to others."""
         for reason in [h for h in self.holds if h not in self._passing and h != RELEASED]:
             self.resume(reason)
         self._follower.resume()
         self.faults.clear()
 
     def resume_passing(self) -> None:
-        """Take back what passes by itself, but for a move."""
+        """Take back what passes by itself, except a move."""
         self._hindrances = []
         for reason in self._passing - {HOMING}:
             self.resume(reason)
 
     def switch(self, on: list[str], off: list[str], sure: bool = True) -> None:
-        """The controller manager was told to activate and deactivate these; not sure: or is about to be."""
+        """Record that the controller manager was asked to activate and deactivate these; sure=False: is about
+        to be."""
         self.switched = {"on": on, "off": off, "sure": sure} if on or off else {}
         self._keep()
 
     def open(self) -> None:
-        """Make the controllers listen again."""
+        """Prepare the controllers again."""
         self._outputs.open()
 
     async def kept(self) -> str:
-        """Return when what holds the robot is on the disk; words for an answer when it is not for now."""
+        """Return when the holds are on the disk; returns words for an answer if they are not."""
         if self._written is None:
             return ""
-        with suppress(concurrent.futures.TimeoutError):  # mostly at once: who asked need not wait a turn
+        # usually at once, without another turn of the executor
+        with suppress(concurrent.futures.TimeoutError):
             return _unwritten(self._written.result(_AT_ONCE_S))
         answer: Future = Future()
         self._answering.append((answer, time.monotonic() + _WRITTEN_S))
@@ -214,21 +215,22 @@ class Hold:
         return _unwritten(await answer)
 
     async def stand(self, reason: str) -> bool:
-        """Hold, and return when the robot stands and nothing is sent; False when the node is not active."""
+        """Hold, and return when the robot is at rest and gets no commands; False if the node is not
+        active."""
         if not self.node.active:
             return False
         self.hold(reason, passing=reason == HOMING)
         if reason == HOMING:
-            self.settle()  # a move begins where the joints are
+            self.settle()  # a move begins at the measured position
         if not await self.stood():
             self.resume(reason)
             return False
-        if reason != HOMING:  # a move goes on from what was commanded last
+        if reason != HOMING:  # a move continues from the last command
             self._outputs.begin()
         return True
 
     async def stood(self) -> bool:
-        """Return when a robot that is held stands, brakes and all; False when the node is not active."""
+        """Return when a held robot is at rest, braking included; False if the node is not active."""
         while self.node.active and not self._stands():
             stands: Future = Future()
             self._waiting.append(stands)
@@ -237,22 +239,21 @@ class Hold:
         return self.node.active
 
     def braking(self, end_ns: int) -> None:
-        """Brakes were sent to the controllers; the robot does not stand before they end."""
+        """Stops were sent to the controllers; the robot is not at rest before they end."""
         self._brakes_until_ns = max(self._brakes_until_ns, end_ns)
 
     def settle(self) -> None:
-        """A controller was told to stop in its own way; the robot does not stand before its joints do, for
-        SETTLE_S at most."""
+        """A controller was told to stop in its own way; the robot is not at rest before its joints are, for
+        at most SETTLE_S."""
         self._settles_until_ns = self.node.now_ns() + round(SETTLE_S * 1e9)
 
     def go_on(self, reason: str, sent: Iterable[Trajectory] = ()) -> None:
-        """Take a reason back when the robot stands; motion begins anew where the joints are, by chunks that
-        are observed from now on. sent: what controllers were told to do meanwhile.
-        """
+        """Take a reason back when the robot is at rest; motion starts anew from the measured position, with
+        chunks that are observed from now on. sent: what controllers were told to do meanwhile."""
         self._follower.begin_anew(self.node.now_ns())
         for last in sent:
             self._follower.joining.begin_after(last)
-        if reason == HOMING:  # what was commanded last is known
+        if reason == HOMING:  # the last command is known
             self._outputs.rest()
         else:
             self._outputs.begin()
@@ -260,7 +261,7 @@ class Hold:
         self.resume(reason)
 
     def poll(self) -> None:
-        """Tell those who wait for a stand or for the disk; call at a rate."""
+        """Answer the calls that wait for rest or for the disk; called at a fixed rate."""
         if self._waiting and self._stands():
             self._answer(True)
         for answer, until_s in self._answering:
@@ -269,7 +270,7 @@ class Hold:
         self._answering = [one for one in self._answering if not one[0].done()]
 
     def abandon(self) -> None:
-        """Tell those who wait that the node is no longer active."""
+        """Answer waiting calls that the node is no longer active."""
         self._answer(False)
 
     def _stands(self) -> bool:
@@ -294,7 +295,7 @@ class Hold:
         return {"holds": [h for h in self.holds if h not in self._passing], "switched": self.switched}
 
     def _is_written(self, answer: Future, written: concurrent.futures.Future[str]) -> None:
-        """In the thread that has written it."""
+        """Runs in the thread that has written the file."""
         answer.set_result(written.result())
         executor = self.node.executor
         if executor is not None:

@@ -1,10 +1,9 @@
-"""~/home of the trajectory node: all joints to the contract's home, in one discrete move.
+"""~/home of the trajectory node: moves all joints to the contract's home, in one discrete move.
 
-Chunks stop and the robot stands before; after, wherever the move ended, it is held until ~/resume, and then
-goes on from where the joints are. A controller moves by its FollowJointTrajectory action where the contract
-names one, which judges by tolerances of its own;
-otherwise through its adapter, and we look whether the joints get there. If one of several controllers does
-not, the others stop too.
+Chunks stop and the robot comes to rest first. Afterwards, wherever the move ended, it is held until ~/resume,
+and then continues from the measured position. A controller moves by its FollowJointTrajectory action if the
+contract names one, and judges by its own tolerances. Otherwise it moves through its adapter, and this module
+checks whether the joints arrive. If one of several controllers fails, the others stop too.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _INACTIVE = "the trajectory node is not active: activate it first"
 
 @dataclass
 class _Streamed:
-    """A move through an adapter. Its outcome comes when the joints are there, or a while later."""
+    """A move through an adapter. Its outcome comes when the joints have arrived, or some time later."""
 
     adapter: Adapter
     parts: MoveInParts
@@ -44,10 +43,10 @@ class _Streamed:
 
 
 class Home:
-    """~/home: to the contract's home, all its joints at once.
+    """~/home: moves all joints of the contract's home at once.
 
     hold: as in Release. adapters: of the contract's controllers. speed: share of the limits. Raises
-    ValueError when control_msgs is needed and not installed.
+    ValueError if control_msgs is needed and not installed.
     """
 
     def __init__(
@@ -72,12 +71,12 @@ class Home:
             if a.controller.action
         }
         self._streamed: list[_Streamed] = []
-        self._sent: dict[str, Trajectory] = {}  # by topic, the last
+        self._sent: dict[str, Trajectory] = {}  # the last one sent, by topic
         self._calls = self._unfinished = self._polled_ns = 0
         self._why = ""
 
     async def home(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """Stop, stand, go home, and stay there until ~/resume."""
+        """Stop, come to rest, go home, and stay there until ~/resume."""
         refusal = self._refusal()
         if refusal:
             return say(response, False, refusal)
@@ -96,7 +95,7 @@ class Home:
         return say(response, not problem, problem or AT_HOME)
 
     def cancel(self, why: str, jumped: bool = False) -> None:
-        """Stop a move that has begun, within limits; one that still waits for the stand never begins.
+        """Stop a move in progress, within limits; one that still waits for rest never begins.
 
         jumped: the clock was set since the last poll.
         """
@@ -105,7 +104,7 @@ class Home:
         self._stop(why, jumped)
 
     def poll(self) -> None:
-        """See how far moves are; call at some rate."""
+        """Check the progress of the moves; call it at some rate."""
         self._polled_ns = self._hold.node.now_ns()
         for action in self._actions.values():
             action.poll()
@@ -128,13 +127,13 @@ class Home:
                 one.outcome.set_result(Outcome(not away, sentence))
 
     def close(self) -> None:
-        """Cancel, and leave the actions."""
+        """Cancel, and close the actions."""
         self.cancel("the trajectory node was cleaned up")
         for action in self._actions.values():
             action.close()
 
     async def _go(self, call: int) -> str:
-        """Stand and move, unless cancelled; empty when home, else the sentence."""
+        """Come to rest and move, unless cancelled; empty when home, else a sentence."""
         if not await self._hold.stand(HOMING):
             return _INACTIVE
         if call != self._calls:
@@ -161,8 +160,8 @@ class Home:
             one.outcome.set_result(Outcome(False, f"{one.adapter.controller.topic}: {why}"))
 
     def _in_new_time(self, braking: set[str]) -> None:
-        """What controllers were sent is of a time that is no more, but for these topics: what was still in
-        motion, after a move that was stopped before, brakes; what had come to rest rests."""
+        """Convert sent trajectories to the new time, except for the topics in `braking`: a motion that a
+        stopped move left brakes; one that had ended rests."""
         now_ns = self._hold.node.now_ns()
         for adapter in self._adapters:
             topic = adapter.controller.topic
@@ -176,14 +175,13 @@ class Home:
 
     @property
     def _was_ns(self) -> int:
-        """After the clock was set: the present in the time before."""
+        """After the clock was set: the present in the old time."""
         node = self._hold.node
         return max(self._polled_ns, node.now_ns() - node.jumped_ns)
 
     def _renew(self, one: _Streamed, now_ns: int) -> bool:
-        """Send the next part, so that the controller never has more than chunks may have; False if that
-        would come too late.
-        """
+        """Send the next part, so that the controller never has more motion than chunks may give it; False if
+        that would come too late."""
         parts, most_ns = one.parts, self._most_ns
         if not parts.is_due(now_ns, most_ns):
             return True
@@ -195,11 +193,11 @@ class Home:
 
     @property
     def _most_ns(self) -> int:
-        """How much of a motion a controller has at most: as much as of chunks, and enough to be renewed."""
+        """Longest motion that a controller may have: as long as of chunks, and long enough to be renewed."""
         return max(self._age_ns, 3 * self._hold.kept_ns)
 
     def _brake(self, adapter: Adapter, jumped: bool) -> None:
-        """Stop what was sent; jumped: before the clock was set."""
+        """Stop what was sent; jumped: it was sent before the clock was set."""
         topic, now_ns = adapter.controller.topic, self._hold.node.now_ns()
         sent, was_ns = self._sent[topic], self._was_ns if jumped else None
         given = now_ns, self._hold.approach_ns(), self._hold.kept_ns, self._limits_of(sent.joints), was_ns
@@ -239,7 +237,7 @@ class Home:
         goal = np.array([self._home[name] for name in names])
         self._following.forget()
         now_ns = self._hold.node.now_ns()
-        # From wherever the setpoint is to where the joints are, first, which is what the motion begins with.
+        # The motion begins with an approach from the controller's setpoint to the measured position.
         first_ns = self._hold.approach_ns()
         whole = move(names, here, goal, self._limits, self._speed, now_ns + first_ns)
         futures = []
@@ -254,7 +252,7 @@ class Home:
                 parts = MoveInParts(share, self._limits_of(share.joints), self._most_ns)
                 first = parts.part
                 adapter.send(first, now_ns)
-                parts.later(max(adapter.rests_ns() - first.end_ns, 0))  # it was moved by so much
+                parts.later(max(adapter.rests_ns() - first.end_ns, 0))  # it was shifted by this much
                 self._sent[adapter.controller.topic] = parts.part
                 self._streamed.append(_Streamed(adapter, parts, future))
             futures.append(future)
@@ -263,14 +261,15 @@ class Home:
         return futures
 
     def _ended(self, future: Future) -> None:
-        """One controller that does not get there stops the others."""
+        """A controller that fails stops the others."""
         outcome: Outcome = future.result()
         if not outcome.reached:
             self._stop("stopped, because another controller did not get there")
 
     def _lost(self) -> str:
-        """Which joint does not follow; empty when all do that are on their way. Before it begins a controller
-        may be anywhere: it was activated where the joints are, and has told nothing of that."""
+        """The sentence of a joint that does not follow; empty if all joints in motion do. Before its motion
+        begins a controller may be anywhere: it was activated at the measured position, and may not have
+        reported that."""
         measured, stamp_ns = self._hold.measured or {}, self._hold.measured_ns
         here = np.array([measured.get(joint.name, np.nan) for joint in self._joints])
         commanded = dict[str, float]()
@@ -283,7 +282,7 @@ class Home:
         return "" if j is None else astray(self._joints[j].name, there[j], here[j])
 
     def _away(self, trajectory: Trajectory) -> str:
-        """Which joint is not at the trajectory's end; empty when all are."""
+        """The sentence of a joint that is not at the trajectory's end; empty if all are."""
         measured = self._hold.measured or {}
         for name, goal in zip(trajectory.joints, trajectory.positions[-1]):
             if abs(measured[name] - goal) > _CLOSE_OF_RANGE * self._range[name]:

@@ -1,9 +1,8 @@
-"""Discrete moves through a controller's FollowJointTrajectory action: home, approach, and whatever ends.
+"""Discrete moves through a controller's FollowJointTrajectory action, such as going home.
 
-Never for a stream of chunks: every goal preempts the one before and is judged by tolerances. Whatever
-becomes of a goal (rejected, aborted with a code, cancelled, replaced, no answer) is an outcome with one
-sentence and its mend, so that who asked can show it as it is. Nothing here waits: outcomes are futures of
-the node's executor.
+It is not for a stream of chunks: every goal preempts the one before and is judged by tolerances. However a
+goal ends (rejected, aborted with a code, cancelled, replaced, no answer), its outcome has one sentence with
+the mend, which can be shown as it is. Nothing here waits: outcomes are futures of the node's executor.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.interfaces import interface
 
-# What each error_code of the action means, and what to do about it.
+# The meaning of each error_code of the action, and the mend.
 ERRORS = {
     -1: ("calls the goal invalid", "look at what it says, and into its log"),
     -2: ("has other joints than the goal", "mend controllers[].joints of the contract"),
@@ -40,10 +39,10 @@ ERRORS = {
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Of a goal; 0 leaves each to the controller's own parameters.
+    """Tolerances of a goal; 0 leaves each to the controller's own parameters.
 
-    path, goal: of every joint (rad or m), on the way and at the end. time_s: how long after its time the goal
-    may be reached.
+    path, goal: of every joint (rad or m), on the way and at the end. time_s: how late the goal may be
+    reached.
     """
 
     path: float = 0.0
@@ -53,7 +52,7 @@ class Tolerances:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a goal. reached: it is where it should be. sentence: why not, or that it is."""
+    """How a goal ended. reached: the joints are at the goal. sentence: says that, or why not."""
 
     reached: bool
     sentence: str
@@ -62,8 +61,8 @@ class Outcome:
 class JointMove:
     """Moves one controller's joints to the end of a trajectory.
 
-    action: name of its FollowJointTrajectory action. grace_s: how much longer than its time a goal may take
-    before it is given up. Raises ValueError when control_msgs is not installed.
+    action: name of its FollowJointTrajectory action. grace_s: how much longer than planned a goal may take
+    before it is cancelled. Raises ValueError if control_msgs is not installed.
     """
 
     def __init__(
@@ -77,14 +76,14 @@ class JointMove:
         self._goal: _Goal | None = None
 
     def ready(self) -> bool:
-        """Whether somebody offers the action."""
+        """Whether there is a server of the action."""
         return self._client.server_is_ready()
 
     def start(self, trajectory: Trajectory) -> Future:
-        """Go; the future's result is an Outcome. A goal that is unfinished is replaced by this one.
+        """Send a goal; the future's result is an Outcome. It replaces an unfinished goal.
 
-        The trajectory begins when it arrives, whatever its times; the controller goes to its second point
-        from where it is then.
+        The trajectory begins when it arrives, whatever its times; the controller goes from its state then to
+        the trajectory's second point.
         """
         replaced, self._goal = self._goal, None
         goal = _Goal(self.action, _length_s(trajectory) + self._tolerances.time_s + self._grace_s)
@@ -101,18 +100,18 @@ class JointMove:
         return goal.outcome
 
     def cancel(self, why: str) -> bool:
-        """Stop where it is; why: the sentence of the outcome. Whether a goal was unfinished, whose controller
-        now brakes in its own way."""
+        """Cancel the goal; why: the sentence of the outcome. Returns whether a goal was unfinished; its
+        controller then brakes in its own way."""
         goal, self._goal = self._goal, None
         return goal is not None and goal.cancel(f"{self.action}: {why}")
 
     def poll(self) -> None:
-        """Give a goal up whose controller has not told its end long after it; call now and then."""
+        """Cancel a goal whose result is long overdue; call it regularly."""
         if self._goal is not None and self._goal.overdue:
             self.cancel("the controller did not tell how it ended; look whether it still runs")
 
     def close(self) -> None:
-        """Cancel, and leave the action."""
+        """Cancel, and destroy the client."""
         self.cancel("cancelled")
         self._client.destroy()
 
@@ -151,7 +150,7 @@ class _Goal:
             self.outcome.set_result(Outcome(reached, sentence))
 
     def cancel(self, sentence: str) -> bool:
-        """Whether it had not come to its end yet."""
+        """Cancel the goal; returns whether it was unfinished."""
         self._cancelled, unfinished = True, not self.outcome.done()
         if self._handle is not None and unfinished:
             self._handle.cancel_goal_async()

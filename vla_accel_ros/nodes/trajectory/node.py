@@ -1,16 +1,16 @@
 """The lifecycle node between chunks and controllers: action_chunk and joint_states in, commands out.
 
-Each chunk is joined to what is commanded, limited, split by controller and sent. A timer checks the ages of
-cameras (as inference tells them on `inputs`), joints and chunk against the contract; beyond a limit the arm
-is brought to a smooth stop and held, and goes on by itself when everything is fresh. Joints that leap or do
-not follow, and another publisher beside us, stop it until somebody resumes. ~/hold and ~/resume do the same
-by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there; ~/reset
-says that the joints were put elsewhere, as a simulator does.
-These survive a restart in the node's state file, and after a crash the node comes up held. A node that is
-deactivated or ended stops the arm first. The age from image stamp to published trajectory is LoopStats
-"image_to_trajectory" on loop_stats: p50_s and p99_s over the last 512 trajectories, runs counts them, misses
-those older than the chunk's age limit. What becomes of chunks is told on `motion`, so that inference guides
-only what is executed.
+Each chunk is joined to the commanded motion, limited, split by controller and sent. A timer checks the ages
+of cameras (as inference reports them on `inputs`), joints and chunk against the contract. Beyond a limit the
+arm stops smoothly and is held, and continues by itself when everything is fresh. Joints that leap or do not
+follow, and another publisher beside this node, stop it until a person resumes. ~/hold and ~/resume do the
+same by hand,
+/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there; ~/reset says that
+    the joints were put elsewhere, as a simulator does. Holds survive a restart in the node's state file, and
+    after a crash the node comes up held. A node that is deactivated or ended stops the arm first. The age
+    from image stamp to published trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and p99_s
+    over the last 512 trajectories, runs counts them, misses those older than the chunk's age limit. `motion`
+    reports what happens to chunks, so that inference guides only chunks that are executed.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from vla_accel_ros.nodes.trajectory.reports import MotionTopic, controller_lines
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.types import Chunk
 
-# After a chunk that took longer to follow than this, others have their turn for as long.
+# After a chunk that took longer to follow than this, other callbacks get as much time.
 _LONG_S = 0.005
 
 
 class TrajectoryNode(ManagedNode):
-    """trajectory; see the module docstring and nodes/params/trajectory.py."""
+    """The node trajectory; see the module docstring and nodes/params/trajectory.py."""
 
     def __init__(self) -> None:
         super().__init__("trajectory", TRAJECTORY)
@@ -70,7 +70,7 @@ class TrajectoryNode(ManagedNode):
         state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
         self._hold = Hold(self, state)
         self._next: ActionChunk | None = None
-        self._free_s = 0.0  # before then no chunk is followed
+        self._free_s = 0.0  # no chunk is followed before then
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -165,7 +165,7 @@ class TrajectoryNode(ManagedNode):
             self._home.cancel("ROS time has jumped", jumped=True)
 
     def _begin(self, contract: Contract) -> None:
-        """Know nothing, command nothing."""
+        """Start without knowledge of the motion, and command nothing."""
         self._next = None
         self._source.begin()
         self._motion.begin()
@@ -200,7 +200,7 @@ class TrajectoryNode(ManagedNode):
     def _follow_next(self) -> None:
         began_s = time.monotonic()
         if self._next is None or began_s < self._free_s:
-            return  # the newest waits, so that a flood of such chunks delays no order
+            return  # the newest waits, so that a flood of slow chunks delays no service call
         self._follow(self._next)
         ended_s = time.monotonic()
         if ended_s - began_s > _LONG_S:
@@ -212,7 +212,7 @@ class TrajectoryNode(ManagedNode):
         self._take(partial(convert.chunk_from_message, message, self._contract.action_names))
 
     def _take(self, received: Callable[[], Chunk]) -> bool:
-        """Follow a chunk; False when it is refused."""
+        """Follow a chunk; False if it is refused."""
         self._force.adopt()
         try:
             try:
@@ -254,13 +254,13 @@ class TrajectoryNode(ManagedNode):
             return
         newest_ns = self._joints.newest_ns
         if newest_ns is None or newest_ns == self._joints_ns:
-            return  # nothing of ours is new
+            return  # none of our joints is new
         self._joints_ns = newest_ns
         newest, now_ns = self._joints.newest(), self.now_ns()
         self._outputs.measured(newest)
         fault = self._follower.measured(newest[self._columns], newest_ns, now_ns)
         if fault and self._hold.lent:
-            self._follower.resume()  # others move it; where it is then is found out when it comes back
+            self._follower.resume()  # others move it; its position is found when it comes back
         elif fault:
             self._hold.fault(fault)
             self._watch()
@@ -276,7 +276,7 @@ class TrajectoryNode(ManagedNode):
         change, path = self._follower.step(now_ns)
         self._outputs.send(path, now_ns)
         if self.clock_was_set():
-            return  # while that was held up: nothing is to be believed before it begins anew
+            return  # the clock was set meanwhile: believe nothing before `clock_jumped`
         self._force.watch()
         self._note_silence()
         self._follower.buffer.lead_s = self._outputs.lead_s()
@@ -296,7 +296,7 @@ class TrajectoryNode(ManagedNode):
         self._motion.tell(state, safety.reasons, self.now_ns(), safety.causes)
 
     def _note_silence(self) -> None:
-        """Why the joints are late, if it is one of them; and which topics were silent."""
+        """Note why the joints or chunks are late, and which of their topics were silent."""
         assert self._contract is not None
         watchdog, states = self._follower.safety.watchdog, self._contract.joint_states
         for late in watchdog.late(self.now_ns()):
@@ -336,7 +336,7 @@ class TrajectoryNode(ManagedNode):
     def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         if not self.active:
             return say(response, True, "the trajectory node is not active")
-        # No stop: it would lead from where the joints were before.
+        # No stop: it would begin where the joints were before.
         self._follower.begin_anew(self.now_ns())
         self._outputs.begin()
         self._motion.begin()

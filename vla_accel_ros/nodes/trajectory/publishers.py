@@ -1,11 +1,11 @@
-"""Who else publishes what only one should: joint states, chunks, and above all commands.
+"""Detects a second publisher of joint states, of chunks, and above all of commands.
 
-Two who command one controller tear the robot between them, and two who tell its joints make them leap. A
-publisher that comes while the robot is active, on a topic that was not silent, is a second one: it stops the
-robot until a person resumes. One that comes after a silence took the place of another. At activation there
-may be ghosts, publishers of a process that died, which the middleware takes some 20 s to forget: beside us on
-a topic of commands, or two on that of chunks, they hold the robot for as long as they are there. Several
-drivers may share the joint states from the beginning.
+Two publishers that command one controller fight over the robot, and two that publish its joints make them
+leap. A publisher that appears while the robot is active, on a topic that was not silent, is a second one: it
+stops the robot until a person resumes. One that appears after a silence has replaced another. At activation
+there may be publishers of a dead process, which the middleware forgets only after some 20 s. One beside us on
+a topic of commands, or two on that of chunks, hold the robot for as long as they are there. Several drivers
+may share the joint states from the beginning.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from vla_accel_ros.nodes.trajectory.hold import Hold
 
 Gid = tuple[int, ...]
 LOOKS_HZ = 5.0
-# The graph is discovered in the background: what the first looks, of so many seconds, find was there before.
+# Discovery runs in the background: publishers found in the first looks, within some seconds, were there
+# before.
 _FIRST_LOOKS, _DISCOVERY_S = 3, 3.0
-# A publisher is discovered before its node: it is waited for so many looks, since it may not be a ROS node's.
+# A publisher is discovered before its node. Its name is awaited for some looks; it may belong to no ROS node.
 _UNNAMED, _UNNAMED_LOOKS = "_NODE_NAME_UNKNOWN_", 5
-# A publisher that comes this soon after its topic was silent took the place of another.
+# A publisher that appears this soon after its topic was silent has replaced another.
 _SILENCE_S = 1.0
 
 
 class Publishers:
-    """Looks at the publishers of a node's topics, LOOKS_HZ times a second.
+    """Checks the publishers of a node's topics, LOOKS_HZ times a second.
 
-    hold: holds the robot for what is found. states, chunks: topics its node listens to. commands: topics on
-    which it has one publisher itself. writer: the node that writes chunks to shared memory, empty for none;
-    it counts as a publisher of them. Attribute `beside`: sentences of what is there now, and goes by itself.
+    hold: holds the robot for what is found. states, chunks: topics that its node subscribes to. commands:
+    topics on which the node has one publisher. writer: the node that writes chunks to shared memory, empty
+    for none; it counts as a publisher of them. Attribute `beside`: sentences about present publishers that
+    may pass by themselves.
     """
 
     def __init__(
@@ -49,21 +51,22 @@ class Publishers:
         self.begin()
 
     def begin(self) -> None:
-        """Those of the next looks were there before: at activation, and when we command again."""
+        """Start anew: publishers found in the next looks were there before. Called at activation, and when
+        this node commands again."""
         self.beside: tuple[str, ...] = ()
         self._looks, self._began_s = 0, time.monotonic()
-        self._silent_s: dict[str, float] = {}  # when a topic was silent last
-        self._unnamed = Counter[Gid]()  # looks at a publisher whose node is not known
-        self._came_s: dict[Gid, float] = {}  # when a publisher was seen first
+        self._silent_s: dict[str, float] = {}  # when a topic was last silent
+        self._unnamed = Counter[Gid]()  # number of looks at a publisher without a known node
+        self._came_s: dict[Gid, float] = {}  # when a publisher was first seen
         self._known: dict[str, set[Gid]] = {}
         self._doubtful: dict[str, set[Gid]] = {}
 
     def silent(self, topic: str) -> None:
-        """Nothing comes on a topic now."""
+        """Nothing arrives on a topic now."""
         self._silent_s[topic] = time.monotonic()
 
     def look(self) -> None:
-        """Look, and hold the robot while it must not move."""
+        """Check the publishers, and hold the robot while it must not move."""
         lasting, passing = self._found(self._hold.lent)
         for sentence in lasting:
             self._hold.fault(sentence)
@@ -76,7 +79,8 @@ class Publishers:
         self.beside = tuple(passing)
 
     def _found(self, lent: bool) -> tuple[list[str], list[str]]:
-        """Sentences of what needs a person, and of what goes by itself. lent: others may command now."""
+        """Sentences that need a person, and sentences that pass by themselves. lent: others may command
+        now."""
         now_s = time.monotonic()
         if lent:
             self._known = {topic: gids for topic, gids in self._known.items() if topic not in self._commands}
@@ -103,11 +107,11 @@ class Publishers:
         return lasting, passing
 
     def _took_a_place(self, gid: Gid, topic: str, now_s: float) -> bool:
-        """Whether it came, named or not, soon after its topic was silent."""
+        """Whether it appeared, named or not, soon after its topic was silent."""
         return self._came_s.get(gid, now_s) <= self._silent_s.get(topic, -math.inf) + _SILENCE_S
 
     def _others(self, topic: str) -> dict[Gid, str]:
-        """Publishers of a topic that are not ours: id -> node. Of those of our name one is ours."""
+        """Publishers of a topic that are not ours: id -> node. Of those with our name one is ours."""
         node = self._hold.node
         own, found, named = node.get_fully_qualified_name(), dict[Gid, str](), list[Gid]()
         for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic)):

@@ -1,10 +1,10 @@
-"""The robot in other hands, and back: ~/release and ~/reclaim of the trajectory node.
+"""Hands the robot over to others and takes it back: ~/release and ~/reclaim of the trajectory node.
 
-Two who drive one controller at once tear the robot between them, so ours always stops and stands first, and
-sends nothing until it has the controllers back. MoveIt, or anyone else, takes over by our mere silence
-(release_by: pause) or gets the controllers of its choice, by the controller manager, in place of ours
-(switch). What was switched is switched back by ~/reclaim, whatever the parameters say by then: the robot may
-be released longer than this process lives.
+Two nodes that drive one controller at once fight over the robot. So this one always comes to rest first, and
+sends nothing until it has the controllers back. MoveIt, or anyone else, takes over by our silence alone
+(release_by: pause), or the controller manager activates controllers of its choice in place of ours (switch).
+~/reclaim switches back what was switched, whatever the parameters say by then: the robot may be released
+longer than this process lives.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ANSWER_S = 3.0
 class Release:
     """~/release and ~/reclaim.
 
-    hold: stops the robot and lets it go on. by: "pause" or "switch". theirs: controllers to activate
-    while ours are released. manager: the controller manager's node. Raises ValueError when
-    controller_manager_msgs is needed and not installed.
+    hold: stops the robot and lets it continue. by: "pause" or "switch". theirs: controllers to activate while
+    ours are released. manager: the controller manager's node. Raises ValueError if controller_manager_msgs is
+    needed and not installed.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Release:
             _switch_kind()
 
     async def release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """Stop, stand, fall silent, and hand over."""
+        """Stop, come to rest, stop sending, and hand over."""
         if self._state != "ours":
             return say(response, self._state == "released", f"the controllers are {self._state} already")
         self._state = "being released"
@@ -55,7 +55,7 @@ class Release:
             self._state = "ours"
             return say(response, False, "the trajectory node is not active: activate it first")
         if self._by_switch:
-            # Before it is done: who dies meanwhile cannot know whether it was.
+            # Recorded before it is done: a process that dies meanwhile cannot know whether it was.
             self._hold.switch(list(self._theirs), list(self._ours), sure=False)
             await self._hold.kept()
             problem = self._switch(self._theirs, self._ours)
@@ -70,7 +70,7 @@ class Release:
         return say(response, True, f"released; ~/reclaim takes the controllers back{unwritten}")
 
     async def reclaim(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """Take the controllers back and go on from where the joints are."""
+        """Take the controllers back and continue from the measured position."""
         if self._state != "released":
             return say(response, self._state == "ours", f"the controllers are {self._state} already")
         switched = self._hold.switched
@@ -92,7 +92,8 @@ class Release:
         )
 
     def _switch(self, activate: Sequence[str], deactivate: Sequence[str], sure: bool = True) -> str:
-        """Empty when the controller manager did it, else the sentence. sure: that none of it is done yet."""
+        """Ask the controller manager to switch; empty if it did, else a sentence. sure: none of it is done
+        yet."""
         kind = _switch_kind()
         request = kind.Request(
             activate_controllers=list(activate),
@@ -119,6 +120,6 @@ def _switch_kind() -> Any:
 
 
 def say(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:
-    """The response with these words."""
+    """The response, filled with these words."""
     response.success, response.message = success, message
     return response

@@ -1,8 +1,9 @@
-"""What the trajectory node tells of itself: the topic `motion`, and its lines in /diagnostics.
+"""Reports of the trajectory node: the topic `motion`, and its lines in /diagnostics.
 
-`motion`, what it does with chunks, is latched, and inference guides by it. It is told when it changes and not
-at a rate: what counts is that a chunk computed after the word was out agrees with nothing that was never
-executed. While the robot does not run it always says why, and again when the causes are others.
+`motion`, what the node does with chunks, is latched; guidance in inference depends on it. It is published on
+changes, not at a rate: a chunk computed after a change was published must not agree with motion that was
+never executed. While the robot does not run it always gives the reasons, and is published again when the
+causes change.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 
-# Told in steps, rounded up: an exact figure would be another one all the time.
+# Reported in steps, rounded up: an exact figure would change all the time.
 _LEAD_STEP_S = 0.01
 
 
 class MotionTopic:
-    """Tells of changes. mode: of the trajectory buffer."""
+    """Publishes changes. mode: of the trajectory buffer."""
 
     def __init__(self, publisher: LifecyclePublisher, mode: str) -> None:
         self._publisher = publisher
@@ -34,20 +35,21 @@ class MotionTopic:
         self._lead_s, self._causes = 0.0, tuple[str, ...]()
 
     def keep(self, kept_s: float) -> None:
-        """How much of the old motion a new chunk keeps; told with the next `tell`."""
+        """Set how much of the old motion a new chunk keeps; published by the next `tell`."""
         self._lead_s = math.ceil(kept_s / _LEAD_STEP_S - 1e-6) * _LEAD_STEP_S
 
     def begin(self) -> None:
-        """The commanded motion begins anew; told with the next `tell`."""
+        """The commanded motion starts anew; published by the next `tell`."""
         self._message.beginning += 1
         self._message.state = 0
 
     def tell(
         self, state: str, reasons: tuple[str, ...], now_ns: int, causes: tuple[str, ...] | None = None
     ) -> None:
-        """The present state, one of convert.MOTION, and why it does not run; said only when it is another.
+        """Publish the present state, one of convert.MOTION, and why it does not run, if that has changed.
 
-        causes: what of the reasons does not change from moment to moment (Safety.causes); None: all.
+        causes: the parts of the reasons that do not change from moment to moment (Safety.causes); None for
+        all.
         """
         message, causes = self._message, reasons if causes is None else causes
         if (message.state, message.lead_s, self._causes) != (convert.MOTION[state], self._lead_s, causes):
@@ -60,7 +62,8 @@ class MotionTopic:
 def motion_line(
     follower: ChunkFollower, contract: Contract, faults: Collection[str], now_ns: int
 ) -> DiagnosticStatus:
-    """What the robot does and why not, ages of the inputs, what became of chunks. faults: an error, each."""
+    """What the robot does and why, ages of the inputs, counts of chunks. faults: each makes the line an
+    error."""
     safety, buffer = follower.safety, follower.buffer
     running = safety.state is Motion.RUNNING
     stats = follower.stats(now_ns)
@@ -82,7 +85,7 @@ def motion_line(
 
 
 def controller_lines(check: ControllerCheck) -> list[DiagnosticStatus]:
-    """What is wrong with each controller that was asked."""
+    """The findings about each controller that was asked."""
     return [
         status(topic, WARN if found else OK, "; ".join(found) or "parameters fit")
         for topic, found in check.findings.items()

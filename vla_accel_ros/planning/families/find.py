@@ -1,4 +1,4 @@
-"""Which family a model's sizes are of."""
+"""Find the family of a model's sizes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ FAMILIES: dict[type, Any] = {PiConfig: pi, OpenVLAConfig: openvla, SmolVLAConfig
 
 
 def operations(sizes: Sizes, work: Work) -> Stages:
-    """Of every stage. Raises ValueError for a family that is not described."""
+    """Return the operations of every stage. Raises ValueError if the family is unknown."""
     found: Stages = _family(sizes).stages(sizes, work)
     return found
 
 
 def weight_bytes(sizes: Sizes) -> int:
-    """Of the parameters, as they are loaded in bfloat16. Raises ValueError as operations."""
+    """Return the bytes of the parameters as loaded in bfloat16. Raises ValueError as operations."""
     return sum(weight_parts(sizes).values())
 
 
 def weight_parts(sizes: Sizes) -> dict[str, int]:
-    """The same by what they are of. Raises ValueError as operations."""
+    """Return the same bytes by part of the model. Raises ValueError as operations."""
     family = _family(sizes)
     if not hasattr(family, "weight_parts"):
         return {"all": int(family.weight_bytes(sizes))}

@@ -1,7 +1,8 @@
-"""OpenVLA: two image towers in plain torch, captured; a Llama stack that acts and speaks by tokens.
+"""OpenVLA: two image towers in plain torch, captured; a Llama stack that generates actions and text as
+tokens.
 
-`prefill` is one packed forward of a frame (engine.stages.packed_forward); `decode` one of the tokens after
-it. With the drafts of the last frame all tokens of an action are verified in the prefill; one after another
+`prefill` is one packed forward of a frame (engine.stages.packed_forward), `decode` one of the following
+tokens. With the last frame's tokens as drafts, the prefill verifies all tokens of an action; without drafts
 there are seven decodes.
 """
 
@@ -19,9 +20,10 @@ ROUND = 16
 
 
 def stages(config: OpenVLAConfig, work: Work) -> Stages:
-    """Of one frame of each of work.batch robots; work.views and work.steps are not used."""
+    """Return the operations for one frame of each of work.batch robots; work.views and work.steps are not
+    used."""
     g, d = config.prefix, work.dtypes("prefill")
-    rows8 = work.rows_everywhere  # of the language model alone
+    rows8 = work.rows_everywhere  # only in the language model
     images, everywhere = work.batch, rows8 or work.precision.startswith("all-")
     d_towers = EXACT if rows8 else work.dtypes("encode")
     rows = -(-(config.dino.tokens + work.prompt + ACTION_TOKENS - 1) // ROUND) * ROUND
@@ -58,7 +60,7 @@ def stages(config: OpenVLAConfig, work: Work) -> Stages:
 
 
 def weight_parts(config: OpenVLAConfig) -> dict[str, int]:
-    """Bytes of the parameters, all of them in bfloat16, by what they are of."""
+    """Return the bytes of the parameters, all in bfloat16, by part of the model."""
     g, features = config.prefix, config.features
     seen = _tower(config.dino, config.registers) + _tower(config.siglip, None)
     seen += 4 * features * (features + 1) + g.width * (4 * features + 1) + g.width * (g.width + 1)

@@ -1,8 +1,8 @@
-"""pi0 and pi0.5: SigLIP, a prefix stack, an action expert for every step; text by the prefix stack.
+"""pi0 and pi0.5: SigLIP, a prefix stack, an action expert for every step; text from the prefix stack.
 
-As engine.stages has them captured: encode and prefill are products with one pass between two, whose last
-layer has keys and values alone; a few dozen rows of denoising go by five launches a layer, more of them by
-products with passes.
+The operations are those that engine.stages captures. Encode and prefill are products with one pass between
+two, and their last layer computes only keys and values. Denoising a few dozen rows takes five launches a
+layer; more rows are products with passes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from vla_accel_ros.planning.families.work import EXACT, Stages, Work
 from vla_accel_ros.planning.operations import PACKED, Kind, Op, of_rows, one_pass, product
 
 MOST_NARROW = 128
-"""Rows from which on denoising goes by products with passes (engine.stages.denoise.wide)."""
+"""Most rows that are denoised by five launches a layer (engine.stages.denoise.wide)."""
 
 
 def stages(config: PiConfig, work: Work) -> Stages:
-    """Of one frame and one chunk of each of work.batch robots; decode: of one token each."""
+    """Return the operations for one frame and one chunk of each of work.batch robots; decode: for one token
+    each."""
     made = {
         "encode": _encode(config, work),
         "prefill": _prefill(config, work),
@@ -72,7 +73,7 @@ def _denoise(config: PiConfig, work: Work) -> list[Op]:
     tokens = (work.chunk or config.horizon) + pi0
     keys = work.views * config.vision.tokens + work.prompt + tokens
     many = work.batch * tokens
-    if work.rows_everywhere and work.batch > 1:  # as staggered ones are
+    if work.rows_everywhere and work.batch > 1:  # staggered chunks are exact
         d = EXACT
     if work.rows_everywhere and d != EXACT:
         layers, ends_kind = rows_layers(g, g.depth, tokens, keys, d, placed=False), Kind.NARROW
@@ -109,8 +110,9 @@ def _decode(config: PiConfig, work: Work) -> list[Op]:
 
 
 def weight_parts(config: PiConfig) -> dict[str, int]:
-    """Bytes of the parameters as they are loaded in bfloat16, by what they are of: what openpi leaves in
-    float32 is in float32. modulation: what makes scale, shift and gate of pi0.5's norms of the flow time."""
+    """Return the bytes of the parameters as loaded in bfloat16, by part of the model; what openpi keeps in
+    float32 is in float32. modulation: the layers that compute scale, shift and gate of pi0.5's norms from the
+    flow time."""
     p, e, v = config.prefix, config.expert, config.vision
     embeddings, vision = vision_parameters(v)
     norms, modulation = (2 * p.depth + 1) * p.width, 0

@@ -1,7 +1,7 @@
 """SmolVLA: SigLIP at 512 pixels, a short Llama stack, an action expert; all of it plain torch, captured.
 
-Nothing is fused: a norm is eight passes over the rows, a rotation nine, and projections are products of their
-own. So most of the time of its few rows is launches, which the passes here count.
+Nothing is fused: a norm is eight passes over the rows, a rotation nine, and projections are separate
+products. So most of the time of its few rows is launch overhead, which the passes here count.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from vla_accel_ros.planning.operations import BATCHED, PLAIN, Op, one_pass, prod
 NORM, ROTATION = 8, 9
 """Passes of a norm and of a rotation as models.smolvla.stack writes them."""
 ATTENDING = 11
-"""Passes around an attention that is written out, but for its two products."""
+"""Passes of a written-out attention, besides its two products."""
 VISION_PASSES = 4
-"""Of a layer, beside its gelu: two norms, two sums."""
+"""Passes of a layer, besides its gelu: two norms, two sums."""
 JOINING = 5 + 19
-"""Of a prefix, outside of the layers: embedding and joining; masks, tables and the last norm."""
+"""Passes of a prefix outside of the layers: embedding and joining; masks, tables and the last norm."""
 ENDS = 53
-"""Of a step, outside of the layers: 45 of models.smolvla.model.velocity, 8 of the stage around it."""
+"""Passes of a step outside of the layers: 45 of models.smolvla.model.velocity, 8 of the stage around it."""
 
 
 def stages(config: SmolVLAConfig, work: Work) -> Stages:
-    """Of one frame and one chunk of each of work.batch robots, computed one after another."""
+    """Return the operations for one frame and one chunk of each of work.batch robots, computed one after
+    another."""
     v, g, e = config.vision, config.prefix, config.expert
     d = work.dtypes("prefill")
     rows = work.views * config.image_tokens + min(work.prompt, config.max_prompt) + 1
@@ -83,7 +84,7 @@ def _layers(
 
 
 def _crossing(g: LlamaConfig, layers: int, rows: int, keys: int, weights: str, compute: str) -> list[Op]:
-    """Layers whose keys and values are projections of the prefix's."""
+    """Return the operations of cross layers, which project the prefix's keys and values."""
     heads, kv = g.heads * g.head_dim, g.kv_heads * g.head_dim
     return [
         one_pass("norm", 2 * NORM * layers, rows, g.width, g.width, itemsize=3.0, by=PLAIN),
@@ -98,7 +99,8 @@ def _crossing(g: LlamaConfig, layers: int, rows: int, keys: int, weights: str, c
 
 
 def _attended(g: LlamaConfig, layers: int, rows: int, keys: int) -> list[Op]:
-    """Scores and weighted values, written out: scores are float32 in memory, their product exact."""
+    """Return a written-out attention: float32 scores in memory, from an exact product, and weighted
+    values."""
     many, head = g.heads * rows, g.head_dim
     return [
         product("scores", layers, many, keys, head, "fp32", by=BATCHED),
@@ -116,7 +118,8 @@ def _mlp(g: LlamaConfig, layers: int, rows: int, weights: str, compute: str) -> 
 
 
 def weight_bytes(config: SmolVLAConfig) -> int:
-    """Of the parameters as they are loaded in bfloat16; state, action and time projections are float32."""
+    """Return the bytes of the parameters as loaded in bfloat16; state, action and time projections are
+    float32."""
     g, e = config.prefix, config.expert
     embeddings, vision = vision_parameters(config.vision)
     half = embeddings + vision + config.vision.width * config.shuffle**2 * g.width

@@ -1,7 +1,8 @@
 """Layers that families share, as launches: decoder stacks between passes, image towers in plain torch.
 
-A captured stack has one matrix for query, key and value and one for gate and up; attention's output product
-stays bfloat16 in fewer bits, because the blocks that make its rows do not know a row's largest value.
+A captured stack has one matrix for query, key and value and one for gate and up. With quantised weights,
+attention's output product stays bfloat16, because the blocks that compute its rows do not know a row's
+largest value.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ def decoder_layers(
     everywhere: bool = False,
     by: str = "",
 ) -> list[Op]:
-    """`layers` fused layers of batch * rows tokens, each of which looks at `keys` keys.
+    """Return `layers` fused layers of batch * rows tokens, each of which attends to `keys` keys.
 
-    everywhere: attention's output product has fewer bits, too. by: of attention, see Op.
+    everywhere: attention's output product is quantised too. by: of attention, see Op.
     """
     many, heads = batch * rows, g.heads * g.head_dim
     qkv = heads + 2 * g.kv_heads * g.head_dim
     o = d if everywhere else EXACT
-    # Keys of single rows are cut into pieces, whose results are joined by a launch of their own.
+    # The keys of single rows are split, and a separate launch combines the results.
     pieces = [one_pass("join", layers, many, 2 * heads, heads)] if rows == 1 and by == PACKED else []
     return [
         *pieces,
@@ -46,7 +47,7 @@ def decoder_layers(
 def narrow_layers(
     g: GemmaConfig, layers: int, rows: int, keys: int, d: Dtypes = EXACT, batch: int = 1
 ) -> list[Op]:
-    """Five launches a layer, made for a few dozen rows; norms and activations are within them."""
+    """Return five launches a layer for a few dozen rows; they include norms and activations."""
     many, heads = batch * rows, g.heads * g.head_dim
     qkv = heads + 2 * g.kv_heads * g.head_dim
 
@@ -65,8 +66,8 @@ def narrow_layers(
 def rows_layers(
     g: GemmaConfig, layers: int, rows: int, keys: int, d: Dtypes, placed: bool, batch: int = 1
 ) -> list[Op]:
-    """As decoder_layers of rows in 8 bits: gates are within the product, results of attention and of the
-    MLP's first half are rounded by a pass each. placed: keys and values are by a pass of their own."""
+    """Return decoder_layers for 8-bit rows: the product includes the gate, and the results of attention and
+    of the MLP's first half need a rounding pass each. placed: a separate pass writes keys and values."""
     many, heads = batch * rows, g.heads * g.head_dim
     made = decoder_layers(g, layers, rows, keys, d, batch, everywhere=True)
     left_out = {"activation"} if placed else {"activation", "place"}
@@ -88,10 +89,10 @@ def tower_layers(
     everywhere: bool = False,
     plain: bool = False,
 ) -> list[Op]:
-    """Layers of an image encoder of `images` x `tokens` rows.
+    """Return the layers of an image encoder with `images` x `tokens` rows.
 
-    passes: over the rows in a layer, of the tower's width. joined: matrices that query, key and value are: 1
-    or 3. everywhere: attention's output product has fewer bits, too. plain: in plain torch.
+    passes: over the rows in a layer, of the tower's width. joined: number of matrices for query, key and
+    value: 1 or 3. everywhere: attention's output product is quantised too. plain: in plain torch.
     """
     rows, o = images * tokens, d if everywhere else EXACT
     by, attending = (PLAIN, SDPA) if plain else ("", "")
@@ -107,7 +108,7 @@ def tower_layers(
 
 
 def patches(v: VisionConfig, images: int, compute: str = "fp32") -> list[Op]:
-    """From pixels to rows: cut, multiplied, positions added."""
+    """Return the operations from pixels to rows: cut, multiply, add positions."""
     rows, cut = images * v.tokens, 3 * v.patch**2
     return [
         one_pass("cut", 1, rows, cut, cut, itemsize=2.5),
@@ -117,7 +118,8 @@ def patches(v: VisionConfig, images: int, compute: str = "fp32") -> list[Op]:
 
 
 def vision_parameters(v: VisionConfig, layers: int | None = None) -> tuple[int, int]:
-    """Numbers of a SigLIP encoder, of its embeddings and of all else, the last norm with it."""
+    """Return the parameters of a SigLIP encoder: those of its embeddings, and all others, including the last
+    norm."""
     depth = v.depth if layers is None else layers
     layer = 4 * (v.width**2 + v.width) + 2 * v.width * v.mlp + v.mlp + v.width + 4 * v.width
     embeddings = 3 * v.patch**2 * v.width + v.width + v.tokens * v.width
@@ -125,6 +127,6 @@ def vision_parameters(v: VisionConfig, layers: int | None = None) -> tuple[int, 
 
 
 def decoder_parameters(g: GemmaConfig) -> int:
-    """Numbers in the matrices of a decoder stack's layer."""
+    """Return the parameters in the matrices of one decoder layer."""
     heads, kv = g.heads * g.head_dim, g.kv_heads * g.head_dim
     return g.width * (2 * heads + 2 * kv) + 3 * g.width * g.mlp

@@ -1,4 +1,4 @@
-"""What is asked of a model's stages: how many images, words, steps, chunks; and in which dtypes."""
+"""The load of a model's stages: images, words, steps, chunks; and the dtypes of their products."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from vla_accel_ros.planning.operations import Op
 
 STAGES = ("encode", "prefill", "denoise", "decode")
 Stages = Mapping[str, tuple[Op, ...]]
-"""The operations of each of STAGES; empty where a family does not have it. decode: of one token."""
+"""The operations of each of STAGES; empty if a family lacks it. decode: of one token."""
 
 BUCKET = 16
-"""Prompts are padded to a multiple of this in captured stages of pi0 and pi0.5."""
+"""Captured stages of pi0 and pi0.5 pad prompts to a multiple of this."""
 
 
 @dataclass(frozen=True)
 class Dtypes:
-    """In which dtype the weights of a stage's products are, and in which they are multiplied."""
+    """Dtype of the weights of a stage's products, and dtype in which they are multiplied."""
 
     weights: str = "bf16"
     compute: str = "bf16"
@@ -39,23 +39,23 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
     "all-fp8": {name: Dtypes("fp8", "fp8") for name in STAGES},
     "all-fp4": {name: Dtypes("fp4", "fp4") for name in STAGES},
 }
-"""By the engine's name of it (engine.stages.precision). Those that begin with all- no engine here has:
-weights and activations of every stage, as other engines have them, for comparison."""
+"""By the engine's name (engine.stages.precision). Those that begin with all- are not in this engine: they
+quantise weights and activations of every stage, as other engines do, for comparison."""
 
 ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8")
 ROWS = {"w8a8": "int8", "w8a8-int4": "int8", "w8a8-fp8": "fp8"}
-"""Of the engine's precisions whose encode and prefill have rows in 8 bits: the dtype."""
+"""The engine's precisions with 8-bit rows in encode and prefill, and their dtype."""
 ROWS_EVERYWHERE = ("w8a8", "w8a8-fp8")
 
 
 @dataclass(frozen=True)
 class Work:
-    """views: images of a frame; prompt: tokens of words; steps: of the flow; chunk: actions, None = the
-    model's; batch: robots whose frames and chunks are computed together; answer: tokens that are decoded.
+    """views: images of a frame. prompt: text tokens. steps: of the flow. chunk: actions, None = the model's.
+    batch: robots whose frames and chunks are computed together.
 
-    eight_bit_denoise: denoising of w8a8 and w8a8-fp8 is in 8 bits where memory is fast, too. fast_memory: the
-    device feeds few rows faster than its processors widen weights, where fp8 is for prefill alone, and
-    denoising of w8a8 and w8a8-fp8 is exact unless asked for. Raises ValueError for what no stage computes.
+    eight_bit_denoise: w8a8 and w8a8-fp8 denoise in 8 bits even on a device with fast memory. fast_memory: the
+    device feeds few rows faster than its SMs dequantise weights; fp8 then applies only to prefill, and w8a8
+    and w8a8-fp8 denoise exactly unless asked otherwise. Raises ValueError if a value is out of range.
     """
 
     views: int = 2
@@ -81,7 +81,7 @@ class Work:
             )
 
     def dtypes(self, stage: str) -> Dtypes:
-        """Of the products of a stage that may have fewer bits."""
+        """Return the dtypes of a stage's products that may be quantised."""
         if self.precision == "fp8" and self.fast_memory and stage != "prefill":
             return EXACT
         if self.rows_everywhere and self.fast_memory and stage == "denoise" and not self.eight_bit_denoise:
@@ -90,15 +90,15 @@ class Work:
 
     @property
     def rows_in(self) -> str | None:
-        """In which dtype encode and prefill have rows in 8 bits, as the engine has them; None = in none."""
+        """Dtype of the 8-bit rows in encode and prefill; None if the precision has none."""
         return ROWS.get(self.precision)
 
     @property
     def rows_everywhere(self) -> bool:
-        """Whether denoising and text have them, too, as far as the device pays."""
+        """Whether denoise and text have 8-bit rows too, where the device benefits."""
         return self.precision in ROWS_EVERYWHERE
 
     @property
     def bucket(self) -> int:
-        """Prompt tokens that are computed."""
+        """Prompt tokens that are computed, padding included."""
         return -(-self.prompt // BUCKET) * BUCKET

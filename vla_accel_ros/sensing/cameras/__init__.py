@@ -1,7 +1,7 @@
-"""Pictures: how they are read, decoded, shared between processes and kept until the engine takes them.
+"""Pictures: reading, decoding, sharing between processes, and keeping them until the engine takes them.
 
-capture: from whatever OpenCV opens; calibration: a camera_info file; image: an image message, read in place,
-as RGB; compressed: a compressed one. ring, ring_view, ring_reader: frames in shared memory, from the writer's
-side to the reader's. frames: the pool of frames, and several sources as one; frame_sets: when the
+capture: anything that OpenCV opens; calibration: a camera_info file; image: image messages, read in place, as
+RGB; compressed: JPEG and PNG messages. ring, ring_view, ring_reader: frames in shared memory (writer, one
+open ring, all rings of a reader). frames: the frame pool, and several sources as one; frame_sets: when the
 newest frames of all cameras belong together.
 """

@@ -1,7 +1,7 @@
 """A camera's calibration, from the YAML file that ROS's calibrators write (camera_info format).
 
-Only what CameraInfo carries; every number is checked here, since a matrix with a missing number would go out
-as a picture's geometry.
+It reads only what CameraInfo carries. Every number is checked here, since an incomplete matrix would be
+published as a picture's geometry.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Read a file. Raises ValueError, one sentence with file, field and mend; OSError when unreadable."""
+        """Read a file. Raises ValueError, one sentence with file, field and mend; OSError if it is
+        unreadable."""
         try:
             fields = bounded_yaml.load(Path(path).read_text())
         except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -1,9 +1,9 @@
-"""Frames from whatever OpenCV can open: a V4L2 device, a GStreamer pipeline, a URL, a video file, a folder.
+"""Frames from anything that OpenCV can open: a V4L2 device, GStreamer pipeline, URL, video file or folder.
 
-A live source blocks until its next frame and says how long ago that was taken; a recorded one is played at
-its own rate, or the one asked for, over and over or once. What cannot be right (no such file, no picture in a
-folder) is a ValueError at once; what may come back (a device that is not there, or no longer) is an OSError:
-open the source again. No ROS, no threads; clock and waiting are given.
+A live source blocks until its next frame and says how long ago that was taken. A recording is played at its
+own rate or a given one, once or in a loop. A permanent fault (no such file, no picture in a folder) raises
+ValueError at once. A fault that may pass (a device that is absent or unplugged) raises OSError: open the
+source again. No ROS, no threads; clock and waiting are given.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RECENT_S = 1.0
 
 @dataclass(frozen=True)
 class Shot:
-    """A frame as OpenCV has it, uint8 [height, width, 3], BGR, good until the next; taken age_s ago."""
+    """A frame as OpenCV has it, uint8 [height, width, 3], BGR, valid until the next; taken age_s ago."""
 
     bgr: np.ndarray
     age_s: float
@@ -32,8 +32,8 @@ class Shot:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked of a source, 0 and empty leaving it its own. width, height [px], fps, fourcc (such as
-    MJPG): of a device; fps: also of a recording. loop: play a recording over and over."""
+    """Settings of a source; 0 and empty leave its default. width, height [px], fps and fourcc (such as MJPG)
+    apply to a device; fps also to a recording. loop: play a recording over and over."""
 
     width: int = 0
     height: int = 0
@@ -46,12 +46,12 @@ class Capture(Protocol):
     """An open source."""
 
     def next(self) -> Shot | None:
-        """Wait for the next frame; None when a recording has ended. Raises OSError when the source is gone,
-        ValueError for a frame that cannot be read, after which the next may be asked for."""
+        """Wait for the next frame; None when a recording has ended. Raises OSError if the source is gone, and
+        ValueError for an unreadable frame, after which `next` may be called again."""
         ...
 
     def close(self) -> None:
-        """Let go of the source; again does nothing."""
+        """Release the source. A second call does nothing."""
         ...
 
 
@@ -61,10 +61,11 @@ def open_source(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Capture:
-    """Open a source: a number or /dev/..., a GStreamer pipeline (has a '!'), a URL, a folder or a video file.
+    """Open a source: a number or /dev/..., a GStreamer pipeline (contains '!'), a URL, a folder or a video
+    file.
 
-    wait: waits so many seconds. clock: seconds, the monotonic clock that V4L2 stamps frames with.
-    Raises ValueError or OSError, one sentence, see the module.
+    wait: sleeps for the given seconds. clock: seconds of the monotonic clock that V4L2 stamps frames with.
+    Raises ValueError or OSError, one sentence; see the module.
     """
     path = Path(source)
     if not source:
@@ -125,7 +126,7 @@ class Live:
         self._capture.release()
 
     def _age_s(self) -> float:
-        """Since the driver stamped the frame, where it does by this clock; else it is from now."""
+        """Time since the driver stamped the frame; 0 if the driver does not stamp with this clock."""
         if not self._stamped:
             return 0.0
         age_s = self._clock() - self._capture.get(cv2.CAP_PROP_POS_MSEC) * 1e-3
@@ -133,7 +134,7 @@ class Live:
 
 
 class Played:
-    """A recording, each frame at its time. begin: starts it anew."""
+    """A recording, played frame by frame in real time. begin: starts it from the beginning."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class Played:
 
 
 def _number(device: str) -> int | str:
-    """OpenCV's number of a device, also by one of its other names such as /dev/v4l/by-id/..."""
+    """OpenCV's number of a device; accepts other names such as /dev/v4l/by-id/..."""
     if device.isdigit():
         return int(device)
     number = Path(device).resolve().name.removeprefix("video")
@@ -180,7 +181,8 @@ def _number(device: str) -> int | str:
 
 
 def _video(path: Path) -> tuple[Callable[[], Iterator[np.ndarray]], float]:
-    """The frames of a video file, and its rate."""
+    """A function that starts the frames of a video file, and its rate. Raises ValueError if it is
+    unreadable."""
     first = cv2.VideoCapture(str(path))
     readable, _ = first.read()
     fps = first.get(cv2.CAP_PROP_FPS)
@@ -202,7 +204,7 @@ def _video(path: Path) -> tuple[Callable[[], Iterator[np.ndarray]], float]:
 
 
 def _folder(path: Path) -> Callable[[], Iterator[np.ndarray]]:
-    """The pictures of a folder by their names."""
+    """A function that starts the pictures of a folder, sorted by name. Raises ValueError if there is none."""
     pictures = sorted(p for p in path.iterdir() if p.suffix.lower() in _PICTURES)
     if not pictures:
         kinds = ", ".join(sorted(_PICTURES))

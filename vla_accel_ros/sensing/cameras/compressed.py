@@ -1,11 +1,10 @@
-"""A compressed picture as RGB, decoded once and written once into the place where it is wanted.
+"""Decodes a compressed picture once, and writes it as RGB once into its place.
 
-OpenCV decodes; what it would do silently is decided here first, from the picture's own header, because the
-bytes come from the network: 16-bit PNG would lose half its bits, a JPEG that was cut short would be filled up
-with grey, a header that claims more pixels than its bytes can hold would be given the memory, and each of ten
-thousand scans would go over all pixels. PNG carries checksums, so a damaged one is always refused; in a JPEG
-only broken structure can be seen. The pixels are taken as they are stored, as cv_bridge does: no EXIF
-rotation.
+OpenCV decodes. The bytes come from the network, so the header is checked first for what OpenCV would do
+silently: 16-bit PNG would lose half its bits, a truncated JPEG would be filled with grey, a header that
+claims more pixels than its bytes can hold would get the memory, and each of ten thousand scans would go over
+all pixels. PNG has checksums, so a damaged one is always refused; in a JPEG only broken structure is
+detected. The pixels are taken as stored, as cv_bridge does: without EXIF rotation.
 """
 
 from __future__ import annotations
@@ -20,25 +19,27 @@ from vla_accel_ros.sensing.cameras.image import CompressedView
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8"
 MOST_PIXELS = 7680 * 4320
-"""An 8K camera's; who knows the camera says less. OpenCV takes 6 bytes a pixel, 193 MB for this."""
+"""An 8K camera's; a caller that knows the camera gives less. OpenCV takes 6 bytes a pixel, 193 MB for
+this."""
 _MOST_SCANS = 32
-"""Of a JPEG. Progressive ones have 10; each goes over all pixels, 30 ms at 8K even if it is 12 bytes long."""
+"""Limit for a JPEG. Progressive ones have 10; each scan goes over all pixels, 30 ms at 8K even for 12
+bytes."""
 _FEW_PIXELS = 1 << 20
-"""Whatever their file's size, these are decoded: 6 MB."""
+"""Pictures of up to this size are decoded whatever their file's size: 6 MB."""
 _PIXELS_A_BYTE = {"jpeg": 512, "png": 8256}
-"""What cannot be exceeded: 8 x 8 pixels of a JPEG take a bit at least, and deflate makes at most 1032 bytes
-of one, of 8 pixels each."""
+"""Upper bounds: 8 x 8 pixels of a JPEG take at least a bit, and deflate makes at most 1032 bytes from one,
+with 8 pixels in each."""
 _JPEG_KINDS = {0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive"}
 _COMPONENTS = (1, 3, 4)
 _SCAN = b"\xff\xda"
 _STANDALONE = (0x01, *range(0xD0, 0xD8))
-_NO_FRAME = (0xC4, 0xC8, 0xCC)  # between the frame headers C0 to CF, but none
+_NO_FRAME = (0xC4, 0xC8, 0xCC)  # between C0 and CF, but not frame headers
 _READ = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a picture says of itself. bits: of one number. scans: how often its data go over the pixels."""
+    """What a picture's header says. bits: per sample. scans: how often its data go over the pixels."""
 
     kind: str
     height: int
@@ -48,10 +49,10 @@ class Header:
 
 
 def decode(view: CompressedView, most_pixels: int = MOST_PIXELS) -> np.ndarray:
-    """The picture as OpenCV has it, uint8 [height, width, 3], BGR; `write_bgr` puts it where it is wanted.
+    """Decode to OpenCV's format, uint8 [height, width, 3], BGR; `write_bgr` converts it into its place.
 
-    most_pixels: what its camera can send. Raises ValueError, one sentence, for what is neither JPEG nor PNG,
-    is not 8-bit, is damaged or too large; nothing is decoded then.
+    most_pixels: what its camera can send. Raises ValueError, one sentence, if it is neither JPEG nor PNG, not
+    8-bit, damaged or too large; bad headers are refused before anything is decoded.
     """
     header = check_picture(view, most_pixels)
     size = f"{header.height} x {header.width}"
@@ -65,8 +66,8 @@ def decode(view: CompressedView, most_pixels: int = MOST_PIXELS) -> np.ndarray:
 
 
 def check_picture(view: CompressedView, most_pixels: int = MOST_PIXELS) -> Header:
-    """What a picture that may be decoded says of itself. Raises ValueError as `decode`, which finds damage
-    that its header does not show."""
+    """The header of a picture that may be decoded. Raises ValueError as `decode` does, except for damage that
+    the header does not show."""
     header = read_header(view)
     if header.bits > 8:
         raise ValueError(
@@ -78,7 +79,7 @@ def check_picture(view: CompressedView, most_pixels: int = MOST_PIXELS) -> Heade
 
 
 def _check_size(header: Header, file_bytes: int, most_pixels: int) -> None:
-    """Raise ValueError for a picture that is not to be given memory."""
+    """Raises ValueError for a picture whose size must not be allocated."""
     size, pixels = f"{header.height} x {header.width}", header.height * header.width
     if not 0 < pixels <= most_pixels:
         raise ValueError(
@@ -98,12 +99,12 @@ def _check_size(header: Header, file_bytes: int, most_pixels: int) -> None:
 
 
 def write_bgr(picture: np.ndarray, out: np.ndarray) -> None:
-    """Write a picture as OpenCV has it, uint8 [height, width, 3], BGR, as RGB into `out` of the same size."""
+    """Write OpenCV's picture, uint8 [height, width, 3], BGR, as RGB into `out` of the same size."""
     cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=out)
 
 
 def read_header(view: CompressedView) -> Header:
-    """What the picture is, by its own first bytes and not by `format`. Raises ValueError, one sentence."""
+    """Identify the picture by its first bytes, not by `format`. Raises ValueError, one sentence."""
     head = view.data[:33].tobytes()
     if head.startswith(_PNG) and len(head) == 33 and head[12:16] == b"IHDR":
         width, height = (int.from_bytes(head[at : at + 4], "big") for at in (16, 20))
@@ -121,7 +122,7 @@ def read_header(view: CompressedView) -> Header:
 
 
 def _has_end(data: np.ndarray) -> bool:
-    """Whether the last bytes, padding aside, end a JPEG."""
+    """Whether the last bytes, without padding, are the end marker of a JPEG."""
     tail = data[-2:]
     if tail[-1] == 0:
         used = np.flatnonzero(data)
@@ -130,11 +131,12 @@ def _has_end(data: np.ndarray) -> bool:
 
 
 def _jpeg_header(data: np.ndarray) -> Header:
-    """Go from marker to marker to the frame header (ITU-T T.81, B.2.2)."""
+    """Go from marker to marker to the frame header (ITU-T T.81, B.2.2). Raises ValueError if there is
+    none."""
     at = len(_JPEG)
     while at + 9 < len(data) and data[at] == 0xFF:
         marker, length = int(data[at + 1]), (int(data[at + 2]) << 8) + int(data[at + 3])
-        if marker == 0xFF:  # a marker may be filled up with these
+        if marker == 0xFF:  # fill bytes before a marker
             at += 1
         elif marker in _STANDALONE:
             at += 2
@@ -146,7 +148,8 @@ def _jpeg_header(data: np.ndarray) -> Header:
                     f"compressed image is a jpeg of kind {marker:02X} with {components} components, which no "
                     "camera sends: have the driver publish baseline jpeg"
                 )
-            # In coded data FF is followed by other bytes than DA: none is missed; a thumbnail's are counted.
+            # In coded data FF is never followed by DA, so this finds every scan; those of a thumbnail count
+            # too.
             return Header("jpeg", h1 << 8 | h0, w1 << 8 | w0, bits, data.tobytes().count(_SCAN))
         else:
             at += 2 + length

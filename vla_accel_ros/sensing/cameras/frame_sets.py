@@ -1,12 +1,12 @@
-"""When the cameras' newest frames belong together, and waiting for the next frames that do.
+"""Decides when the cameras' newest frames belong together, and waits for the next such set.
 
-A loop that takes images at its own times finds them up to a frame interval old, always equally old, by the
-chance of when it was started. So it asks here when it is due. A set that came within a quarter of an interval
-is as good as a new one and is taken at once; else the next is waited for, if by the last intervals it is
-expected within the caller's patience, and until half an interval after that. No camera is needed for this to
-return: one that is silent makes no set, nothing is then expected, and what is wrong is said by the checks of
-age and skew. A set is whole when the newest stamps are as near to each other as n cameras at one rate must
-come, (n - 1) / n of an interval, and its oldest frame is new. Arrivals are timed by a clock that never jumps.
+A loop that takes images at its own times gets frames that are up to one interval old, and always equally old,
+depending on when it was started. So it asks here when to start. A set that came within a quarter of an
+interval is as good as new and is taken at once. Otherwise the loop waits for the next set, if the last
+intervals predict it within the caller's patience, and at most half an interval longer than predicted. The
+wait always ends: for a silent camera no set is predicted, and the checks of age and skew report it. A set is
+whole when its oldest frame is new and the newest stamps are within (n - 1) / n of an interval, as they are
+for n cameras at one rate. Arrivals are timed by a clock that never jumps.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _JUMP_NS = 500_000_000
 
 
 class FrameSets:
-    """The arrivals of all cameras, whose rates are given [Hz]. Any threads. clock: monotonic seconds.
+    """The arrivals of all cameras, whose rates are given [Hz]. Safe to use from several threads. clock:
+    monotonic seconds.
 
-    count: how many whole sets there were.
+    Attribute `count`: number of whole sets so far.
     """
 
     def __init__(self, rates_hz: Mapping[str, float], clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +44,7 @@ class FrameSets:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all frames, as at activation and after a clock jump."""
+        """Forget all frames: at activation and after a clock jump."""
         with self._changed:
             self._stamps: dict[str, int] = {}
             self._oldest_ns: int | None = None
@@ -51,7 +52,7 @@ class FrameSets:
             self._intervals: deque[float] = deque(maxlen=_INTERVALS)
 
     def arrived(self, camera: str, stamp_ns: int) -> None:
-        """A frame of that capture time can be used now."""
+        """A frame with this capture time is now usable."""
         with self._changed:
             self._stamps[camera] = stamp_ns
             if len(self._stamps) < len(self._cameras):
@@ -68,9 +69,9 @@ class FrameSets:
             self._changed.notify_all()
 
     def wait(self, patience_s: float, given_up: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for the next whole set as far as it is worth it; whether the newest set is now a fresh one.
+        """Wait for the next whole set while it is worth it. Returns whether the newest set is now fresh.
 
-        given_up: asked under the lock after `wake`; true ends the wait.
+        given_up: called under the lock after `wake`; True ends the wait.
         """
         with self._changed:
             before = self.count
@@ -80,7 +81,7 @@ class FrameSets:
             return self.count != before or self._is_fresh()
 
     def worth_s(self, patience_s: float) -> float:
-        """How long it is worth to wait for the next set from now on; 0 when the newest is to be taken."""
+        """How long to wait for the next set, in seconds from now; 0 to take the newest."""
         with self._changed:
             if self._came_s is None or not self._intervals or self._is_fresh():
                 return 0.0
@@ -92,8 +93,8 @@ class FrameSets:
 
     @property
     def lead_s(self) -> float:
-        """As long as sets lately came earlier or later than their rhythm; at least LEAST of an interval, at
-        most half the time for which a set is fresh, and 0 before the rhythm is known."""
+        """How much earlier or later than their rhythm recent sets came: at least LEAST of an interval, at
+        most half the time for which a set is fresh, and 0 while the rhythm is unknown."""
         with self._changed:
             if not self._intervals:
                 return 0.0
@@ -102,17 +103,17 @@ class FrameSets:
             return min(max(LEAST * interval_s, uneven_s), 0.5 * FRESH * interval_s)
 
     def age_s(self) -> float:
-        """How long ago the newest set came; inf if none did."""
+        """Seconds since the newest set came; inf if none did."""
         with self._changed:
             return math.inf if self._came_s is None else self._clock() - self._came_s
 
     def wake(self) -> None:
-        """Have everybody who waits ask whether it is given up."""
+        """Make every waiting thread call its given_up."""
         with self._changed:
             self._changed.notify_all()
 
     def _is_newer(self, oldest_ns: int) -> bool:
-        """Whether this is a set after the last one; much older stamps are those of a clock set back."""
+        """Whether this set is newer than the last one; a much older stamp means a clock that was set back."""
         return self._oldest_ns is None or not -_JUMP_NS < oldest_ns - self._oldest_ns <= 0
 
     def _is_fresh(self) -> bool:

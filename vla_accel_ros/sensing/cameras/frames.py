@@ -1,12 +1,12 @@
 """Where camera frames live between the subscription and the engine.
 
-Every camera has a few slots that are allocated once and, where there is a GPU, page-locked, so that the
-upload is one DMA without a staging copy. A writer fills a slot nobody reads and then publishes it; readers
-lease the newest frame and the writer leaves a leased slot alone, so no reader ever sees half of two frames.
-When all slots are leased the frame is dropped and counted: the camera never waits. A shared-memory ring is
-the same `FrameSource`, and so are cameras of several kinds together: where all that is asked for lies in one
-source, that source chooses; across sources the rule is the same, the newest of each, or else what was taken
-nearest to the slowest camera's newest.
+Every camera has a few slots that are allocated once and, with a GPU, page-locked, so that the upload is one
+DMA without a staging copy. A writer fills a slot that nobody reads and then publishes it. Readers lease the
+newest frame, and the writer leaves leased slots alone, so no reader sees parts of two frames. When all slots
+are leased the frame is dropped and counted: the camera never waits. A shared-memory ring is also a
+`FrameSource`, and so is a combination of several sources. If all cameras that are asked for are in one
+source, that source chooses the set. Across sources the rule is the same: the newest frame of each camera, or
+else the frames taken nearest to the slowest camera's newest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture. image: uint8 [H, W, 3], RGB, not to be written. stamp_ns: its capture time."""
+    """One picture. image: uint8 [H, W, 3], RGB, read-only. stamp_ns: its capture time."""
 
     camera: str
     stamp_ns: int
@@ -31,13 +31,13 @@ class Frame:
 
 @dataclass(frozen=True)
 class NotReady:
-    """Why there is nothing to work on, in a sentence."""
+    """One sentence that says why there is nothing to work on."""
 
     reason: str
 
 
 class Stamped(Protocol):
-    """What has a capture time."""
+    """Anything with a capture time."""
 
     @property
     def stamp_ns(self) -> int: ...
@@ -47,18 +47,19 @@ S = TypeVar("S", bound=Stamped)
 
 
 class Lease:
-    """Frames that will not be overwritten before `release`, which leaving the `with` block does."""
+    """Frames that are not overwritten before `release`, which the end of a `with` block calls."""
 
     def __init__(self, frames: Mapping[str, Frame], slots: Sequence[_Slot], lock: threading.Lock):
         self.frames = frames
         self._slots, self._lock = tuple(slots), lock
 
     def intact(self) -> bool:
-        """Whether the frames are still those that were leased: always, unless a subclass says otherwise."""
+        """Whether the frames are still those that were leased: always true, unless a subclass says
+        otherwise."""
         return True
 
     def release(self) -> None:
-        """Give the slots back to the writer; again does nothing."""
+        """Give the slots back to the writer. A second call does nothing."""
         with self._lock:
             for slot in self._slots:
                 slot.readers -= 1
@@ -72,18 +73,18 @@ class Lease:
 
 
 class FrameSource(Protocol):
-    """What hands out frames: this process's pool or a ring shared with the camera's process."""
+    """A source of frames: this process's pool, or a ring shared with the camera's process."""
 
     def newest(self, camera: str) -> Lease | None:
         """The newest frame of one camera, None before the first."""
         ...
 
     def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
-        """One camera's frame taken nearest to that time, None before the first."""
+        """The camera's frame taken nearest to that time; None before the first."""
         ...
 
     def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
-        """The newest frames of all the cameras that belong together."""
+        """The newest frames of all these cameras that belong together, or why there are none."""
         ...
 
 
@@ -108,10 +109,10 @@ class _Camera:
 
 
 class FramePool:
-    """Slots of several cameras. One writer a camera, any number of readers, any threads.
+    """Slots of several cameras. One writer per camera, any number of readers, from any threads.
 
-    slots: per camera; 2 + the number of simultaneous leases is enough never to drop.
-    page_lock: page-lock them where CUDA is available.
+    slots: per camera; 2 + the number of simultaneous leases never drops a frame. page_lock: page-lock them
+    where CUDA is available.
     """
 
     def __init__(self, cameras: Iterable[str], slots: int = 4, page_lock: bool = True):
@@ -124,11 +125,10 @@ class FramePool:
 
     @contextmanager
     def write(self, camera: str, stamp_ns: int, height: int, width: int) -> Iterator[np.ndarray | None]:
-        """A slot to fill, uint8 [height, width, 3], published when the block ends well.
+        """A slot to fill, uint8 [height, width, 3], published when the block ends without an exception.
 
-        None when every slot is leased: the frame is to be dropped, and is counted. When the block raises,
-        nothing is published. The first frame of a camera, and one of another size, allocates that camera's
-        slots.
+        None if every slot is leased: the frame must be dropped, and is counted. If the block raises, nothing
+        is published. A camera's first frame, and one of another size, allocates that camera's slots.
         """
         slot = self._acquire(camera, height, width)
         try:
@@ -150,33 +150,34 @@ class FramePool:
             return self._lease({camera: published[0]}) if published else None
 
     def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
-        """The frame taken nearest to that time, None before the first."""
+        """The frame taken nearest to that time; None before the first."""
         with self._lock:
             published = self._cameras[camera].published()
             return self._lease({camera: nearest_of(published, stamp_ns)}) if published else None
 
     def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
-        """The newest frames of all the cameras whose stamps are at most max_skew_s apart.
+        """The newest frames of all these cameras, with stamps at most max_skew_s apart.
 
-        When the newest of each are further apart, the ones nearest to the slowest camera's newest are tried.
+        If the newest frames are further apart, those nearest to the slowest camera's newest are tried.
         """
         with self._lock:
             chosen = together({camera: self._cameras[camera].published() for camera in cameras}, max_skew_s)
             return chosen if isinstance(chosen, NotReady) else self._lease(chosen)
 
     def dropped(self, camera: str) -> int:
-        """How many frames of a camera found all slots leased."""
+        """Number of a camera's frames that were dropped because all slots were leased."""
         return self._cameras[camera].dropped
 
     def clear(self) -> None:
-        """Forget all frames, as after a clock jump. Leases stay good."""
+        """Forget all frames, as after a clock jump. Leases stay valid."""
         with self._lock:
             for camera in self._cameras.values():
                 for slot in camera.slots:
                     slot.number = 0
 
     def _acquire(self, camera: str, height: int, width: int) -> _Slot | None:
-        """The slot of the oldest frame that nobody reads, but never the only complete one."""
+        """The slot of the oldest frame that nobody reads, but never the newest complete one; None if all are
+        leased."""
         place = self._cameras[camera]
         if not place.slots or place.slots[0].image.shape != (height, width, 3):
             slots = [_Slot(_allocate((height, width, 3), self._page_lock)) for _ in range(self._slots)]
@@ -211,32 +212,33 @@ class JoinedLease(Lease):
         self._leases = tuple(leases)
 
     def intact(self) -> bool:
-        """Whether all of them are; each is asked, because each counts its own losses."""
+        """Whether all leases are intact; asks each of them, because each counts its own losses."""
         answers = [lease.intact() for lease in self._leases]
         return all(answers)
 
     def release(self) -> None:
-        """Release all of them."""
+        """Release all leases."""
         for lease in self._leases:
             lease.release()
 
 
 class Sources:
-    """A FrameSource of others. source_of: camera -> where its frames are."""
+    """Several FrameSources as one. source_of: camera -> its source."""
 
     def __init__(self, source_of: Mapping[str, FrameSource]):
         self._of = dict(source_of)
 
     def newest(self, camera: str) -> Lease | None:
-        """The newest frame of one camera, None when there is none."""
+        """The newest frame of one camera; None if there is none."""
         return self._of[camera].newest(camera)
 
     def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
-        """One camera's frame taken nearest to that time, None when there is none."""
+        """The camera's frame taken nearest to that time; None if there is none."""
         return self._of[camera].nearest(camera, stamp_ns)
 
     def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
-        """The newest frames of all the cameras whose stamps are at most max_skew_s apart, or why not."""
+        """The newest frames of all these cameras, with stamps at most max_skew_s apart, or why there are
+        none."""
         first = self._of[cameras[0]]
         if all(self._of[camera] is first for camera in cameras):
             return first.newest_set(cameras, max_skew_s)
@@ -261,7 +263,8 @@ class Sources:
 
 
 def together(published: Mapping[str, Sequence[S]], max_skew_s: float) -> dict[str, S] | NotReady:
-    """One of each camera's frames, at most max_skew_s apart. published: camera -> frames, newest first."""
+    """Choose one frame of each camera, at most max_skew_s apart. published: camera -> frames, newest
+    first."""
     missing = [camera for camera, frames in published.items() if not frames]
     if missing:
         return NotReady(f"no frame of camera {', '.join(missing)} yet")
@@ -284,7 +287,7 @@ def _chosen(leases: Mapping[str, Lease], max_skew_s: float) -> dict[str, Frame] 
 
 
 def nearest_of(frames: Sequence[S], stamp_ns: int) -> S:
-    """The one of them that was taken nearest to that time."""
+    """The frame that was taken nearest to that time."""
     return min(frames, key=lambda frame: abs(frame.stamp_ns - stamp_ns))
 
 
@@ -294,7 +297,7 @@ def _skew_s(chosen: Mapping[str, Stamped]) -> float:
 
 
 def _allocate(shape: tuple[int, int, int], page_lock: bool) -> np.ndarray:
-    """uint8 memory, page-locked when that is wanted and there is a CUDA device to read it."""
+    """uint8 memory, page-locked if that is wanted and there is a CUDA device."""
     if page_lock:
         try:
             import torch

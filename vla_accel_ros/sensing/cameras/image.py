@@ -1,16 +1,16 @@
-"""Image messages: read where they lie, and any 8-bit colour image written once as RGB where it is wanted.
+"""Reads image messages in place, and writes any 8-bit colour image once, as RGB, into its slot.
 
-rclpy would copy the pixels into a Python object for every frame; a raw subscription hands over the bytes as
-they came, and all that is needed is to find the pixels in them. The layout is plain CDR (XCDR1): four bytes
-that name the endianness, then the fields in order, each number aligned to its size counted from after those
-four bytes, each string with its length and a final NUL. The bytes come from the network, so whatever is wrong
-with them is a ValueError.
+rclpy would copy the pixels into a Python object for every frame. A raw subscription hands over the bytes as
+they came, and only the position of the pixels must be found. The layout is plain CDR (XCDR1): four bytes that
+name the endianness, then the fields in order, each number aligned to its size (counted from after those four
+bytes), each string with its length and a final NUL. The bytes come from the network, so every error in them
+raises ValueError.
 
-The rows are read in the message through their step, padding and all, and OpenCV converts them straight into
-the given slot: no intermediate picture, and the GIL is free meanwhile. What ROS and OpenCV call a Bayer
-pattern differs (ROS names the first two pixels of the first row, OpenCV those of the second row from the
-second column), hence the table. Encodings without a colour order are read as cv_bridge does: 8UC3 is bgr8,
-8UC4 is bgra8, 8UC1 is mono8.
+Rows are read in the message with their step and padding, and OpenCV converts them straight into the given
+slot: no intermediate picture, and the GIL is free meanwhile. ROS and OpenCV name Bayer patterns differently
+(ROS by the first two pixels of the first row, OpenCV by those of the second row from the second column),
+hence the table. Encodings without a colour order are read as cv_bridge does: 8UC3 is bgr8, 8UC4 is bgra8,
+8UC1 is mono8.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _RGB8 = b"rgb8\0"
 
 @dataclass(frozen=True)
 class ImageView:
-    """The fields of a sensor_msgs/Image; `data` is a view of the message's bytes, alive as long as they are.
+    """The fields of a sensor_msgs/Image; `data` is a view of the message's bytes and must not outlive them.
 
-    stamp_ns: capture time, nanoseconds of the ROS clock. step: bytes from one row to the next.
-    data: uint8 [N], not copied.
+    stamp_ns: capture time, nanoseconds of the ROS clock. step: bytes from one row to the next. data: uint8
+    [N], not copied.
     """
 
     stamp_ns: int
@@ -47,7 +47,7 @@ class ImageView:
 
 @dataclass(frozen=True)
 class CompressedView:
-    """The fields of a sensor_msgs/CompressedImage, see ImageView. format: what the sender says it is."""
+    """The fields of a sensor_msgs/CompressedImage, see ImageView. format: as the sender declares it."""
 
     stamp_ns: int
     frame_id: str
@@ -58,8 +58,8 @@ class CompressedView:
 def image_view(buffer: bytes | bytearray | memoryview) -> ImageView:
     """Parse a serialized sensor_msgs/Image without copying its pixels.
 
-    Raises ValueError when the bytes are not one: cut short, of another encoding than plain CDR, a string
-    without its end, a time that is none.
+    Raises ValueError if the bytes are not such a message: truncated, not plain CDR, a string without its end,
+    or an invalid time.
     """
     reader = _Reader(buffer, "image", "Image")
     return ImageView(
@@ -75,7 +75,7 @@ def image_view(buffer: bytes | bytearray | memoryview) -> ImageView:
 
 
 def compressed_view(buffer: bytes | bytearray | memoryview) -> CompressedView:
-    """Parse a serialized sensor_msgs/CompressedImage without copying its data. Raises as image_view."""
+    """Parse a serialized sensor_msgs/CompressedImage without copying its data. Raises as image_view does."""
     reader = _Reader(buffer, "compressed image", "CompressedImage")
     return CompressedView(
         stamp_ns=reader.stamp_ns(),
@@ -86,7 +86,7 @@ def compressed_view(buffer: bytes | bytearray | memoryview) -> CompressedView:
 
 
 def image_message(stamp_ns: int, frame_id: str, image: np.ndarray) -> bytearray:
-    """A serialized sensor_msgs/Image, rgb8, of uint8 [H, W, 3]; the pixels are copied once."""
+    """A serialized sensor_msgs/Image, rgb8, from uint8 [H, W, 3]; the pixels are copied once."""
     height, width = image.shape[:2]
     name = frame_id.encode() + b"\0"
     head = _LITTLE + struct.pack("<iII", *divmod(stamp_ns, 1_000_000_000), len(name)) + name
@@ -103,7 +103,7 @@ def _padded(head: bytes, size: int) -> bytes:
 
 
 class _Reader:
-    """A cursor in a message. what: its name in errors; kind: its type in sensor_msgs."""
+    """A cursor in a message. what: the message's name in errors; kind: its type in sensor_msgs."""
 
     def __init__(self, buffer: bytes | bytearray | memoryview, what: str, kind: str):
         message: memoryview = memoryview(buffer).cast("B")
@@ -149,7 +149,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Layout:
-    """code: OpenCV's conversion to RGB. channels: bytes a pixel. rows: rows of data per two image rows."""
+    """code: OpenCV's conversion to RGB. channels: bytes per pixel. rows: rows of data per two image rows."""
 
     code: int | None
     channels: int
@@ -180,10 +180,10 @@ ENCODINGS = tuple(_LAYOUTS)
 
 
 def check(image: ImageView) -> None:
-    """Refuse what `write_rgb` would, before there is a place: a header may claim any size, and be wrong.
+    """Raises the errors of `write_rgb` before memory is allocated: a header may claim any size, and be wrong.
 
-    Raises ValueError, one sentence, for an encoding that is not 8-bit colour, for an image without pixels,
-    for rows that are shorter than the width, and for data that is shorter than the rows.
+    Raises ValueError, one sentence, if the encoding is not 8-bit colour, the image has no pixels, the rows
+    are shorter than the width, or the data is shorter than the rows.
     """
     _source(image)
 
@@ -191,7 +191,7 @@ def check(image: ImageView) -> None:
 def write_rgb(image: ImageView, out: np.ndarray) -> None:
     """Write the image as RGB into `out`, uint8 [height, width, 3], contiguous.
 
-    Raises ValueError as `check` does, and for an `out` of another size.
+    Raises ValueError as `check` does, and if `out` has another size.
     """
     layout, source = _source(image)
     height, width = image.height, image.width
@@ -212,7 +212,7 @@ def write_rgb(image: ImageView, out: np.ndarray) -> None:
 
 
 def _source(image: ImageView) -> tuple[_Layout, np.ndarray]:
-    """How the pixels lie, and a view of them."""
+    """The layout of the pixels, and a view of them."""
     layout = _LAYOUTS.get(image.encoding)
     if layout is None:
         raise ValueError(
@@ -227,7 +227,7 @@ def _source(image: ImageView) -> tuple[_Layout, np.ndarray]:
 
 
 def _rows(image: ImageView, rows: int, channels: int) -> np.ndarray:
-    """The pixels as uint8 [rows, width] or [rows, width, channels], a view over the padding."""
+    """The pixels as uint8 [rows, width] or [rows, width, channels], a view that skips the padding."""
     length = image.width * channels
     if image.step < length:
         raise ValueError(

@@ -1,12 +1,12 @@
-"""Frames in shared memory: the camera's process writes each one once, other processes read it there.
+"""Frames in shared memory: the camera's process writes each frame once, other processes read it in place.
 
 A ring is one segment: a header, a record for each slot, and the slots, page-aligned. The writer goes round
-the slots and waits for nobody, so a reader may be overtaken and must find out. That is the sequence's work:
-odd while the slot is being written, and a new even number for every frame, which is looked at before and
-after use. The guarantee: a frame's slot is touched again when the `slots`-th frame after it is begun. At a
-steady rate the newest frame therefore stays whole for at least (slots - 1) / rate after a reader took it,
-less the time one write takes: about 100 ms with 4 slots at 30 Hz. A ring never changes its size; a camera
-that does makes a new ring of the same name, and readers notice.
+the slots and waits for nobody, so a reader may be overtaken and must detect it. The sequence number is for
+that: odd while the slot is being written, and a new even number for every frame; readers compare it before
+and after use. A frame's slot is written again only when the `slots`-th frame after it begins. At a steady
+rate the newest frame therefore stays whole for at least (slots - 1) / rate after a reader took it, less the
+time of one write: about 100 ms with 4 slots at 30 Hz. A ring never changes its size. A camera that does makes
+a new ring of the same name, and readers notice.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from vla_accel_ros.sensing.segment import Segment, View, segment_path
 ENCODING = "rgb8"
 VERSION = 1
 _MAGIC = b"VLARING\n"
-_HEADER = struct.Struct("=8sIIIIQQ")  # magic, version, slots, height, width, bytes in all, writer's process
+_HEADER = struct.Struct("=8sIIIIQQ")  # magic, version, slots, height, width, total bytes, writer's process
 _CHECK = struct.Struct("=I")
 _WORD = struct.Struct("=Q")
-_RECORD = struct.Struct("=QqQI")  # sequence, stamp_ns, bytes of the frame, check of these and the slot
+_RECORD = struct.Struct("=QqQI")  # sequence, stamp_ns, bytes of the frame, checksum over these and the slot
 RECORD_BYTES = _RECORD.size
 _RECORDS_AT = 128
-_RECORD_STEP = 64  # a cache line each
+_RECORD_STEP = 64  # one cache line each
 
 
 @dataclass(frozen=True)
 class Handle:
-    """Which frame is where, as it travels beside the ring (vla_accel_msgs/FrameHandle).
+    """Where a frame lies: the message that travels beside the ring (vla_accel_msgs/FrameHandle).
 
-    ring: its name. sequence: the slot's while it holds this frame, even, rising from frame to frame and from
+    ring: its name. sequence: the slot's while it holds this frame, even, growing from frame to frame and from
     writer to writer. stamp_ns: the frame's capture time. encoding: always rgb8.
     """
 
@@ -57,7 +57,7 @@ class Handle:
 
 @dataclass(frozen=True)
 class Record:
-    """What a slot says of itself; damaged: it says what no writer wrote."""
+    """What a slot's record says; damaged: no writer wrote it like this."""
 
     slot: int
     sequence: int
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where everything is in a ring of so many slots for frames uint8 [height, width, 3]."""
+    """The layout of a ring with this many slots for frames uint8 [height, width, 3]."""
 
     slots: int
     height: int
@@ -91,15 +91,15 @@ class Geometry:
 
     @property
     def records_bytes(self) -> int:
-        """From the first record to the end of the last."""
+        """Bytes from the first record to the end of the last."""
         return self.record_at(self.slots) - _RECORDS_AT
 
     def record_at(self, slot: int) -> int:
-        """Where the slot's record begins, in bytes; its first 8 are the sequence."""
+        """Byte offset of the slot's record; its first 8 bytes are the sequence."""
         return _RECORDS_AT + slot * _RECORD_STEP
 
     def pixels_at(self, slot: int) -> int:
-        """Where the slot's pixels begin, in bytes; behind the last slot, where the ring ends."""
+        """Byte offset of the slot's pixels; for slot = slots, the size of the ring."""
         first = _pages(self.record_at(self.slots))
         return first + slot * _pages(self.frame_bytes)
 
@@ -109,7 +109,7 @@ def _pages(size: int) -> int:
 
 
 def pack_header(geometry: Geometry) -> bytes:
-    """The first bytes of a ring that this process writes."""
+    """The header of a ring that this process writes."""
     header = _HEADER.pack(
         _MAGIC, VERSION, geometry.slots, geometry.height, geometry.width, geometry.size, os.getpid()
     )
@@ -117,9 +117,9 @@ def pack_header(geometry: Geometry) -> bytes:
 
 
 def read_header(name: str, head: bytes, size: int) -> tuple[Geometry, int]:
-    """The geometry and the writer's process of a ring of `size` bytes that begins with `head`.
+    """The geometry and the writer's process id of a ring of `size` bytes that begins with `head`.
 
-    Raises ValueError, one sentence, for what is no ring, one of another version, and a damaged one.
+    Raises ValueError, one sentence, if it is not a ring, has another version, or is damaged.
     """
     if len(head) < _HEADER.size + _CHECK.size or head[: len(_MAGIC)] != _MAGIC:
         raise ValueError(f"ring {name!r} is none: remove {segment_path(name)} and restart its camera")
@@ -142,13 +142,13 @@ def read_header(name: str, head: bytes, size: int) -> tuple[Geometry, int]:
 
 
 def pack_record(slot: int, sequence: int, stamp_ns: int, frame_bytes: int) -> bytes:
-    """A slot's record once its frame is complete."""
+    """A slot's record for a complete frame."""
     record = _RECORD.pack(sequence, stamp_ns, frame_bytes, 0)[: -_CHECK.size]
     return record + _CHECK.pack(_check(slot, record))
 
 
 def read_record(raw: bytes, slot: int, geometry: Geometry) -> Record | None:
-    """What a slot's record says; None when it holds no complete frame. raw: a copy of at least its bytes."""
+    """Decode a slot's record; None if it holds no complete frame. raw: a copy of at least its bytes."""
     sequence, stamp_ns, frame_bytes, check = _RECORD.unpack_from(raw)
     if not sequence or sequence % 2:
         return None
@@ -157,21 +157,22 @@ def read_record(raw: bytes, slot: int, geometry: Geometry) -> Record | None:
 
 
 def _check(slot: int, record: bytes) -> int:
-    """Checksum of the slot's number followed by its record, so that a record fits no other slot."""
+    """Checksum over the slot's number and its record, so that a record is valid only in its own slot."""
     return zlib.crc32(record, zlib.crc32(slot.to_bytes(4, "little")))
 
 
 def ring_name(domain: int, namespace: str, camera: str) -> str:
-    """What a camera's ring is called: d42.robot1.front, so that robots and domains of one host keep apart."""
+    """The name of a camera's ring, such as d42.robot1.front; robots and domains of one host get different
+    names."""
     return ".".join((f"d{domain}", *filter(None, namespace.split("/")), camera))
 
 
 def fence() -> None:
-    """Let no access to memory move from before to behind, for this thread as others see it.
+    """A full memory fence: no memory access of this thread moves across it, as other threads see it.
 
-    Taking and releasing a lock twice orders everything before the first release and after the second taking:
-    on x86 each is a locked instruction, on 64-bit Arm a release is never passed by a later acquire. The lock
-    is a fresh one, so that neither another thread nor a fork can hold it.
+    Taking and releasing a lock twice orders everything before the first release with everything after the
+    second acquire: on x86 each is a locked instruction, on 64-bit Arm a later acquire never passes a release.
+    The lock is a fresh one, so that neither another thread nor a fork can hold it.
     """
     lock = threading.Lock()
     for _ in range(2):
@@ -180,15 +181,14 @@ def fence() -> None:
 
 
 class RingWriter:
-    """The one writer of a ring; makes it, and removes it at `close` or when the process ends.
+    """The only writer of a ring. It creates the ring, and removes it at `close` or when the process ends.
 
     name: letters, digits, '_', '-' and '.'. height, width: of every frame. slots: at least 2, see the module.
-    clock: nanoseconds since the epoch; the number of the first frame, so that a handle of an earlier writer's
-    frame fits none of this one's.
-    What a dead writer left under this name or another is removed; its readers find this ring by themselves.
-    It writes by system calls, so that another process which cuts the ring short does not end this one.
-    Raises ValueError, one sentence: a name, size or number of slots that cannot be, a living writer of that
-    name, too little shared memory.
+    clock: nanoseconds since the epoch; numbers the first frame, so that a handle of an earlier writer fits no
+        frame of this one. Rings of dead writers, of this name or another, are removed; their readers find
+        this ring by themselves. It writes by system calls, so that another process that truncates the ring
+        cannot crash this one. Raises ValueError, one sentence, for an invalid name, size or number of slots,
+        a living writer of that name, or too little shared memory.
     """
 
     def __init__(
@@ -212,17 +212,19 @@ class RingWriter:
 
     @contextmanager
     def slot(self, stamp_ns: int) -> Iterator[np.ndarray]:
-        """A place to fill, uint8 [height, width, 3], published when the block ends well.
+        """A place to fill, uint8 [height, width, 3], published when the block ends without an exception.
 
-        Do not touch it after the block: the next frame is made in it. When the block raises, nothing is
-        published. `handle` is the published frame's. Raises RuntimeError when a slot is being written.
+        Do not touch it after the block, as the next frame uses the same memory. If the block raises, nothing
+        is published. `handle` is then the published frame's. Raises RuntimeError if a slot is already being
+        written.
         """
         with self._next(stamp_ns) as at:
             yield self._place
             self._segment.write(at, self._place)
 
     def write(self, image: np.ndarray, stamp_ns: int) -> Handle:
-        """Copy a frame in. image: uint8 [height, width, 3], RGB. Raises ValueError for another."""
+        """Copy a frame into the ring. image: uint8 [height, width, 3], RGB. Raises ValueError for any
+        other."""
         height, width = self.geometry.height, self.geometry.width
         if image.shape != (height, width, 3) or image.dtype != np.uint8:
             raise ValueError(
@@ -235,18 +237,19 @@ class RingWriter:
         return self.handle
 
     def is_whole(self) -> bool:
-        """Whether readers can still read it; not once another process has cut it short: make a new one."""
+        """Whether readers can still read it. False after another process has truncated it: make a new one."""
         return self._segment.is_whole()
 
     @contextmanager
     def _next(self, stamp_ns: int) -> Iterator[int]:
-        """The place of the next slot's pixels, in bytes; published when the block ends well."""
+        """Byte offset of the next slot's pixels; the slot is published when the block ends without an
+        exception."""
         if self._closed:
             raise ValueError(f"ring {self.name!r} is closed: make a new RingWriter")
         if not self._writing.acquire(blocking=False):
             raise RuntimeError(f"ring {self.name!r} is written by two threads: give each its own ring")
         try:
-            # Written on, it would be a ring again, but readers would have other pages mapped than it has.
+            # Writing would extend a truncated file again, but with other pages than the readers have mapped.
             if not self.is_whole():
                 raise ValueError(
                     f"ring {self.name!r} was cut short by another process: make a new RingWriter"
@@ -273,7 +276,7 @@ class RingWriter:
             self._writing.release()
 
     def close(self) -> None:
-        """Remove the ring. Readers keep the frames they have leased. Again does nothing."""
+        """Remove the ring. Readers keep the frames that they have leased. A second call does nothing."""
         self._closed = True
         self._segment.close()
 
@@ -285,7 +288,7 @@ class RingWriter:
 
 
 def _holder(name: str) -> str:
-    """What is known of who has the name."""
+    """What is known about the process that holds the name."""
     try:
         _, pid = View(name, partial(read_header, name)).layout
         return f"is being written by process {pid}"

@@ -1,11 +1,11 @@
-"""The other end of the rings: the frames of several cameras' processes as one FrameSource.
+"""The reading end of the rings: the frames of several cameras' processes as one FrameSource.
 
-A frame is copied into this process, looked at again, and only then handed out, so its lease is as good as
-any: what was overwritten during the copy is counted, tried again, and never seen. Where CUDA holds the ring's
-pages, leases may be the shared memory itself, for whoever uploads straight from there; then the rule is to
-use it, to ask `lease.intact()`, and to throw away what came of it when that says no. Whatever a reader does
-or however it dies, the ring stays whole; and whatever becomes of the ring, the reader goes on. A ring that is
-not there, is damaged, cut short, another user's, or of another version is a reason, not an exception, since
+A frame is copied into this process, checked again, and only then handed out, so its lease is as good as any.
+A frame that was overwritten during the copy is counted and the copy is tried again. Where CUDA has
+page-locked the ring, a lease may be the shared memory itself, for an upload straight from there. The rule is
+then to use it, to call `lease.intact()`, and to discard the result if that returns False. Whatever a reader
+does or however it dies, the ring stays whole; whatever happens to the ring, the reader goes on. A ring that
+is missing, damaged, truncated, another user's, or of another version gives a reason, not an exception, since
 its camera may be restarted at any time.
 """
 
@@ -32,8 +32,8 @@ _OVERTAKEN = NotReady("frames are overwritten while they are copied: give the ri
 
 @dataclass(frozen=True)
 class RingCounts:
-    """overtaken: frames overwritten before they were used. damaged: records that no writer wrote.
-    opened: rings; more than one when the camera was restarted."""
+    """overtaken: frames overwritten before they were used. damaged: invalid records. opened: rings; more than
+    one if the camera was restarted."""
 
     overtaken: int = 0
     damaged: int = 0
@@ -41,9 +41,9 @@ class RingCounts:
 
 
 class RingLease(Lease):
-    """Frames that lie in the rings. What is made of them counts only if they are `intact` afterwards.
+    """Frames that lie in the rings. A result made from them is valid only if they are `intact` afterwards.
 
-    frames: of the cameras whose rings are mapped.
+    frames: those of the cameras whose rings are mapped.
     """
 
     def __init__(self, reader: RingReader, rings: Mapping[str, OpenRing], chosen: Mapping[str, Record]):
@@ -67,16 +67,16 @@ class RingLease(Lease):
         return self._intact
 
     def release(self) -> None:
-        """Nothing: the writers never waited for this lease."""
+        """Does nothing: the writers never wait for this lease."""
 
 
 class RingReader:
-    """A FrameSource over rings of other processes. Any threads.
+    """A FrameSource over rings of other processes. Safe to use from several threads.
 
-    rings: camera -> the name of its ring, which need not be there yet; empty until `hear` says it.
-    copy: None copies but where CUDA holds the ring's pages. False never does; the caller knows then that
-    nobody cuts a ring short, which would be a SIGBUS here. page_lock: have, where there is CUDA, page-locked
-    memory under the leases.
+    rings: camera -> the name of its ring, which need not exist yet; empty until `hear` gives it. copy: None
+    copies unless CUDA has page-locked the ring. False never copies; the caller must then be sure that nobody
+    truncates a ring, which would raise SIGBUS here. page_lock: use page-locked memory where CUDA is
+    available.
     """
 
     def __init__(self, rings: Mapping[str, str], copy: bool | None = None, page_lock: bool = True):
@@ -91,11 +91,12 @@ class RingReader:
 
     @property
     def cameras(self) -> Collection[str]:
-        """Whose frames it reads."""
+        """The cameras whose frames it reads."""
         return self._names.keys()
 
     def follow(self, camera: str, name: str) -> None:
-        """From now on this is the camera's ring. Raises ValueError, one sentence, for a name that is none."""
+        """Read the camera's frames from this ring from now on. Raises ValueError, one sentence, for an
+        invalid name or another camera's ring."""
         if self._names[camera] == name:
             return
         segment_path(name)
@@ -108,12 +109,12 @@ class RingReader:
             self._names[camera], self._cameras[name] = name, camera
 
     def newest(self, camera: str) -> Lease | None:
-        """The newest frame of one camera, None when there is none; `newest_set` says why."""
+        """The newest frame of one camera; None if there is none (`newest_set` says why)."""
         lease = self.newest_set((camera,), 0.0)
         return None if isinstance(lease, NotReady) else lease
 
     def nearest(self, camera: str, stamp_ns: int) -> Lease | None:
-        """The frame taken nearest to that time, None when there is none."""
+        """The frame taken nearest to that time; None if there is none."""
 
         def choose(published: Mapping[str, Sequence[Record]]) -> dict[str, Record] | NotReady:
             frames = published[camera]
@@ -123,23 +124,24 @@ class RingReader:
         return None if isinstance(lease, NotReady) else lease
 
     def newest_set(self, cameras: Sequence[str], max_skew_s: float) -> Lease | NotReady:
-        """The newest frames of all the cameras whose stamps are at most max_skew_s apart.
+        """The newest frames of all these cameras, with stamps at most max_skew_s apart.
 
-        NotReady, too, when a ring is missing or unusable, and when frames are overwritten faster than copied.
+        NotReady also if a ring is missing or unusable, or if frames are overwritten faster than they are
+        copied.
         """
         return self._lease(cameras, partial(together, max_skew_s=max_skew_s))
 
     def hear(self, camera: str, handle: Handle) -> None:
-        """A handle has come: follow its ring, and count its frame as overtaken if that is gone already.
+        """A handle has arrived: follow its ring, and count its frame as overtaken if it is already gone.
 
-        Raises ValueError, one sentence, for a handle of no ring that can be read here.
+        Raises ValueError, one sentence, for a handle whose ring cannot be read here.
         """
         self.follow(camera, handle.ring)
         with self._lock:
             self._find(camera, handle)
 
     def take(self, handle: Handle) -> Lease | NotReady:
-        """The very frame of a handle, or why it cannot be had (any more)."""
+        """The frame of this handle, or why it is not available (any more)."""
         with self._lock:
             camera = self._cameras.get(handle.ring)
             if camera is None:
@@ -153,22 +155,22 @@ class RingReader:
         return NotReady(f"a handle's frame is no longer in ring {handle.ring!r}: it was taken too late")
 
     def page_lock(self, camera: str) -> PageLock:
-        """How the camera's ring lies in memory as CUDA sees it."""
+        """Whether CUDA has page-locked the camera's ring, or why not."""
         with self._lock:
             ring = self._rings.get(camera)
         return PageLock("no ring yet") if ring is None else ring.page_lock
 
     def counts(self, camera: str) -> RingCounts:
-        """What has become of this camera's frames so far."""
+        """The counts of this camera's frames so far."""
         return self._counts[camera]
 
     def dropped(self, camera: str) -> int:
-        """How many of a camera's frames were found but could not be used."""
+        """Number of a camera's frames that were found but could not be used."""
         counts = self._counts[camera]
         return counts.overtaken + counts.damaged + self._pool.dropped(camera)
 
     def clear(self) -> None:
-        """Forget all frames, as after a clock jump. Leases stay good."""
+        """Forget all frames, as after a clock jump. Leases stay valid."""
         with self._lock:
             for camera in self._names:
                 ring = self._ring(camera)
@@ -176,7 +178,7 @@ class RingReader:
                     ring.clear()
 
     def close(self) -> None:
-        """Let go of the rings; each is unmapped with the last lease of its frames."""
+        """Release the rings; each is unmapped with the last lease of its frames."""
         with self._lock:
             self._rings.clear()
 
@@ -187,7 +189,7 @@ class RingReader:
         self.close()
 
     def _lease(self, cameras: Sequence[str], choose: Choice) -> Lease | NotReady:
-        """The frames that are chosen, copied where that is wanted."""
+        """The chosen frames, copied if necessary."""
         with self._lock:
             for _ in range(_TRIES):
                 lease = self._in_place(cameras, choose)
@@ -199,7 +201,8 @@ class RingReader:
         return _OVERTAKEN
 
     def _copies(self, lease: RingLease) -> bool:
-        """Whether a lease's frames are to be copied: asked for, or not all of them are page-locked."""
+        """Whether to copy a lease's frames: because it was asked for, or because a ring is not
+        page-locked."""
         if self._copy is not None:
             return self._copy
         return not all(ring.page_lock.locked for ring in lease.rings.values())
@@ -218,7 +221,7 @@ class RingReader:
         return chosen if isinstance(chosen, NotReady) else RingLease(self, rings, chosen)
 
     def _ring(self, camera: str) -> OpenRing | NotReady:
-        """The ring that now has the camera's name; opened again when that is another than last time."""
+        """The ring that has the camera's name now; opened again if it is another one than last time."""
         ring = self._rings.get(camera)
         if ring is not None and ring.is_current():
             return ring
@@ -243,7 +246,7 @@ class RingReader:
         return ring
 
     def _find(self, camera: str, handle: Handle) -> RingLease | None:
-        """The handle's frame in place; None, and counted, when it is gone. Raises ValueError, see `hear`."""
+        """The handle's frame in place; None, and counted, if it is gone. Raises ValueError, see `hear`."""
         ring = self._ring(camera)
         if isinstance(ring, NotReady):
             raise ValueError(ring.reason.removeprefix(f"camera {camera}: "))
@@ -260,7 +263,7 @@ class RingReader:
         return None
 
     def _copy_of(self, lease: RingLease) -> Lease | NotReady:
-        """The frames of a lease in memory of our own; _OVERTAKEN when they were overwritten meanwhile."""
+        """The frames of a lease in this process's memory; _OVERTAKEN if they were overwritten meanwhile."""
         cameras = tuple(lease.records)
         new = {
             camera: record for camera, record in lease.records.items() if self._copied.get(camera) != record

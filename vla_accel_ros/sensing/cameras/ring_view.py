@@ -1,9 +1,8 @@
-"""One ring as a reader has it: its records read by the rules of the sequence, its pixels copied or mapped.
+"""One open ring at the reader: reads its records by the rules of the sequence, copies or maps its pixels.
 
-Nothing here waits or believes the writer: a record that no writer wrote is damage and counted once, one that
-is being written is simply not there yet. Records and copies are read by system calls, which a ring that
-another process cuts short does not end with a SIGBUS; it is mapped only for CUDA, which keeps its pages, and
-where it is asked for.
+It never waits and does not trust the writer. An invalid record is damage and is counted once; one that is
+being written is not there yet. Records and copies are read by system calls, which do not raise SIGBUS if
+another process truncates the ring. The ring is mapped only for CUDA, which keeps its pages, and on request.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from vla_accel_ros.sensing.segment import View
 
 
 class OpenRing:
-    """One ring, for as long as its object lives. Raises as View and read_header do.
+    """One ring, open as long as this object lives. Raises as View and read_header do.
 
-    page_lock: have CUDA page-lock its memory. in_place: map it even where CUDA does not.
-    page_lock says how the memory lies. images: uint8 [height, width, 3] of each slot, read-only; empty where
-    it is not mapped.
+    page_lock: have CUDA page-lock its memory. in_place: map it even without CUDA. Attributes: `page_lock`
+    says whether the memory is page-locked; `images`, uint8 [height, width, 3] of each slot, read-only, empty
+    if it is not mapped.
     """
 
     def __init__(self, name: str, page_lock: bool, in_place: bool = False):
@@ -42,7 +41,7 @@ class OpenRing:
         self._new_damage = 0
 
     def is_current(self) -> bool:
-        """Whether this is still the ring of its name, and whole."""
+        """Whether this is still the ring of its name, and not truncated."""
         return self._view.is_current()
 
     def published(self) -> list[Record]:
@@ -55,7 +54,7 @@ class OpenRing:
         return sorted(whole, key=lambda record: -record.sequence)
 
     def clear(self) -> None:
-        """Forget the frames that are there."""
+        """Forget the frames that are there now."""
         self._cleared = max((record.sequence for record in self.published()), default=self._cleared)
 
     def holds(self, record: Record) -> bool:
@@ -63,15 +62,15 @@ class OpenRing:
         return self.record(record.slot) == record
 
     def record(self, slot: int) -> Record | None:
-        """The slot's complete frame, if it has one."""
+        """The slot's complete frame, if there is one."""
         return self._record(slot, self._raw(slot))
 
     def copy(self, slot: int, place: np.ndarray) -> bool:
-        """Copy a slot's pixels to uint8 [height, width, 3], contiguous; False if the ring was cut short."""
+        """Copy a slot's pixels to uint8 [height, width, 3], contiguous; False if the ring was truncated."""
         return self._view.read_into(self.geometry.pixels_at(slot), place)
 
     def take_damaged(self) -> int:
-        """How many records were newly found damaged since the last call."""
+        """Number of records newly found damaged since the last call."""
         found, self._new_damage = self._new_damage, 0
         return found
 
@@ -79,7 +78,7 @@ class OpenRing:
         record = read_record(raw, slot, self.geometry) if len(raw) == RECORD_BYTES else None
         if record is None or not record.damaged:
             return record
-        # A record that is being written looks damaged, too, but not twice the same.
+        # A record that is being written looks damaged too, but differs when it is read again.
         if self._raw(slot) == raw and self._damage.get(slot) != raw:
             self._damage[slot] = raw
             self._new_damage += 1

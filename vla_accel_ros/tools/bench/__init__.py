@@ -1,7 +1,7 @@
-"""`vla bench`: what is measured of a GPU, or of a checkpoint of the user's own.
+"""`vla bench`: measurements of a GPU, or of a user's checkpoint.
 
-command: the subcommands. device: one of them, with kernels (each against its reference), stages (their
-times), planned (the plan beside them), memory (peaks of an allocator, or counted), subjects, policies and
-tiny (models of random weights). solvers: errors and times of ways to integrate the flow, on observations of a
-bag or of the simulated arm.
+command: the subcommands. device: measures a GPU. kernels: each kernel against its reference. stages: times of
+the engine's stages. planned: the plan beside them. memory: peaks of an allocator, or counted. subjects,
+policies, tiny: models with random weights. solvers: errors and times of flow solvers. observations: from a
+bag or the simulated arm.
 """

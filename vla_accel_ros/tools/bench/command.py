@@ -51,7 +51,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises ValueError for what cannot be measured so."""
+    """Measure, print, write. Raises ValueError if an option or the checkpoint does not allow the
+    measurement."""
     from vla_accel_ros.tools.bench.solvers import lines
 
     document = measure(arguments)
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What is written, but for where and when. further: ways of one's own, see tools.bench.solvers."""
+    """Return the document, without provenance. further: additional integrators, see tools.bench.solvers."""
     import torch
 
     from vla_accel_ros.contract.contract import Contract
@@ -77,7 +78,7 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
         raise ValueError(
             f"--frames is {arguments.frames} and --runs {arguments.runs}; give at least 1 and 0."
         )
-    torch.set_num_threads(1)  # as engines have it
+    torch.set_num_threads(1)  # as in an engine
     where = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = arguments.dtype or ("bfloat16" if where.type == "cuda" else "float32")
     if arguments.bag is None:

@@ -1,9 +1,9 @@
-"""`vla bench device`: what this GPU computes, how fast, and how near a plan comes, in one file to send.
+"""`vla bench device`: what this GPU computes, how fast, and how close a plan comes, in one file to share.
 
-Kernels against their references; the engine's stages of the published sizes, with random weights; both beside
-the plan from micro-benchmarks of this machine and from the device file that is nearest. What does not fit, is
-not multiplied here or would begin too late is left out with its reason. Nothing of the user's is in the file:
-no path, no name of a host, no checkpoint.
+It compares kernels with their references, and times the engine's stages at the published sizes with random
+weights. Beside both it puts the plan from micro-benchmarks of this machine and the plan from the nearest
+device file. What does not fit, is not multiplied here, or would start too late is left out with its reason.
+The file has nothing of the user's: no path, no host name, no checkpoint.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.tools.provenance import provenance
 
 NEAREST = "rtx-4090"
-"""Whose numbers stand where nothing was measured, for a GPU without a device file."""
+"""Device file with the default numbers for a GPU without a file of its own."""
 FAST_FIRST = ("exact", "fp8", "int8", "w8a8", "w8a8-fp8", "w8a8-int4", "int4")
 SLOW_FIRST = ("exact", "w8a8-int4", "w8a8", "fp8", "int8", "int4", "w8a8-fp8")
-"""Precisions in the order in which they are of use, on GPUs with stacked memory and on others: what there is
-no time for is left out."""
+"""Precisions by usefulness, on GPUs with stacked memory and on others; the last ones are left out if time
+runs short."""
 NO_GPU = "torch sees no CUDA device here; --small tries the command with tiny models on a CPU."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the subcommand."""
+    """Add the subcommand's options."""
     add = parser.add_argument
     add("--small", action="store_true", help="tiny models on the CPU, whose times mean nothing")
     add("--kinds", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="(default: all)")
@@ -43,8 +43,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write; status 0 if every kernel is near its reference. Raises RuntimeError without a
-    GPU, unless `small`; ValueError for views or a device that there are not."""
+    """Measure, print, write. Returns 0 if every kernel is close to its reference. Raises RuntimeError without
+    a GPU, unless `small`; ValueError if the views or the device are invalid."""
     import torch
 
     small = arguments.small
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measured(arguments: argparse.Namespace, base: Device, say: Callable[[str], object]) -> dict[str, Any]:
-    """What is written."""
+    """Return the document."""
     import torch
 
     from vla_accel_ros.models.config import PiConfig
@@ -103,7 +103,7 @@ def measured(arguments: argparse.Namespace, base: Device, say: Callable[[str], o
 
 
 def described(device: Any) -> dict[str, Any]:
-    """A device as torch has it."""
+    """Describe a device as torch sees it."""
     import torch
 
     if device.type != "cuda":
@@ -120,7 +120,7 @@ def described(device: Any) -> dict[str, Any]:
 
 
 def lines(document: dict[str, Any]) -> Iterable[str]:
-    """For a terminal."""
+    """Yield the document's lines for a terminal."""
     from vla_accel_ros.tools.bench.planned import table
 
     yield f"{'kernel':20}{'launches':>9}{'error':>10}{'at most':>9}  at its worst"

@@ -1,11 +1,11 @@
-"""Every kernel against its reference, at the shapes at which stages launch it.
+"""Compare every kernel with its reference, at the shapes at which stages launch it.
 
-Stages of a model with the published widths and few layers are run without graphs. Each launch is made twice,
-on the same numbers: by the kernel, and by its plain reference in float32; the arguments are compared
-afterwards, by the norm of the difference. So a kernel is checked for what is asked of it, and a new one with
-the first stage that launches it. Those of a denoising step are also checked with poisoned results, as
-`vla tune` draws them. Forwards of tokens write into memory that their arguments only point to, and are
-compared as a whole.
+Stages of a model with the published widths and few layers run without graphs. Each launch is made twice on
+the same numbers: by the kernel, and by its plain reference in float32; afterwards the arguments are compared,
+by the norm of the difference. So a kernel is checked for its real arguments, and a new kernel with the first
+stage that launches it. Kernels of a denoise step are also checked with poisoned results, as `vla tune` draws
+them. Forwards of tokens write into memory that their arguments only point to, so they are compared as a
+whole.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from vla_accel_ros.tools.tune import pieces
 from vla_accel_ros.tools.tune.pieces import NEAR
 
 ROWS_NEAR = 3e-2
-"""The same of rows in 8 bits, whose values may be one rounding apart."""
+"""Largest relative error for 8-bit rows, whose values may be one rounding apart."""
 STEPS = 3
 KERNELS = tuple(
     name for name, value in vars(Ops).items() if isinstance(value, staticmethod) and not name.startswith("_")
 )
 FORWARD = "packed forward"
 FEW_ROWS = {FP8: FP8, INT8: INT8, INT4: INT4, W8A8_INT4: INT4}
-"""By precision, the kind of the weights that few rows are multiplied by."""
+"""By precision: the kind of weights for products of few rows."""
 ONLY = {"attend": 5, "attend_rotary": 9}
-"""Of these the argument that is a result; others may be left as they were or used as scratch memory."""
+"""Index of the argument that is the result; the others may be unchanged or used as scratch memory."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A kernel at its worst: the greatest relative error of its launches, and in which precision of which
-    model. wrong: why it could not be computed, "" if it could."""
+    """A kernel at its worst: the greatest relative error of its launches, and the model and precision of it.
+    wrong: why it could not be computed, "" if it could."""
 
     kernel: str
     launches: int
@@ -66,12 +66,12 @@ class Checked:
 
     @property
     def good(self) -> bool:
-        """Whether it is near enough."""
+        """Whether the error is small enough."""
         return not self.wrong and self.error <= self.most
 
 
 class CheckedOps(Ops):
-    """Kernels, each launch of which is compared with the reference; found: (kernel, error, most) of each."""
+    """Kernels whose launches are compared with the reference. found: (kernel, error, most) of each launch."""
 
     def __init__(self, ops: Ops, found: list[tuple[str, float, float]]) -> None:
         self._ops, self._found = ops, found
@@ -88,7 +88,7 @@ class CheckedOps(Ops):
             made = getattr(self._ops, name)(*given, **named)
             ours: Any = (given, named)
             expected: Any = (exact, exact_named)
-            if name == "add_product":  # what is left for the norm after it to add is a part of the result
+            if name == "add_product":  # what the following norm must still add is part of the result
                 ours, expected = _joined(given, made), _joined(exact, left)
             elif name in ONLY:
                 ours, expected = given[ONLY[name]], exact[ONLY[name]]
@@ -102,7 +102,7 @@ class CheckedOps(Ops):
 
 
 class Uncaptured(Stages):
-    """Stages whose bodies are computed anew in every call."""
+    """Stages that run eagerly in every call."""
 
     def record(self, stage: Stage, partition: Hashable) -> None:
         stage.partition = partition
@@ -111,9 +111,9 @@ class Uncaptured(Stages):
 def checked(
     configs: Sequence[PiConfig], device: torch.device, dtype: torch.dtype = torch.bfloat16, views: int = 2
 ) -> Iterator[Checked]:
-    """Of all kernels that stages of these models launch in any precision that the device has, each once.
+    """Yield each kernel that stages of these models launch in any precision of the device, once.
 
-    What the device refuses or fails to launch is in `wrong`.
+    `wrong` says what the device refuses or fails to launch.
     """
     worst: dict[str, Checked] = {}
     for config in configs:
@@ -123,7 +123,7 @@ def checked(
             try:
                 check(precision, True, device, dtype)
             except ValueError:
-                continue  # the device has none in it, as `vla run` would say
+                continue  # the device lacks the precision
             found: list[tuple[str, float, float]] = []
             wrong = ""
             try:
@@ -132,7 +132,7 @@ def checked(
                 weights = FEW_ROWS.get(precision)
                 alone = pieces.errors(config, 40, device, 3, ops_for(device), dtype, weights)
                 found += [(name.split()[0], size, NEAR) for name, size in alone]
-            except Exception as fault:  # whatever a compiler, a driver or a library says
+            except Exception as fault:  # any error of a compiler, driver or library
                 wrong = f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
             for name, size, most in found:
                 now = Checked(name, 1, size, most, where)
@@ -144,7 +144,7 @@ def checked(
 
 
 def few_layers(config: PiConfig, layers: int = 2, vocab: int = 2048) -> PiConfig:
-    """The same widths, so that every launch has its real shape."""
+    """Return the config with the same widths but few layers, so that every launch has its real shape."""
     return replace(
         config,
         vocab=min(vocab, config.vocab),
@@ -156,9 +156,9 @@ def few_layers(config: PiConfig, layers: int = 2, vocab: int = 2048) -> PiConfig
 
 @torch.inference_mode()
 def _run(model: Pi, precision: str, found: list[tuple[str, float, float]], views: int) -> None:
-    """Frames, chunks alone and together, free, guided and committed, by both solvers, and the finish."""
+    """Run frames; chunks alone and together, free, guided and committed; and all solvers."""
     config, device = model.config, model.embed_table.device
-    prompt = min(16, config.max_prompt)  # whole buckets: what is padding nobody reads, and it may differ
+    prompt = min(16, config.max_prompt)  # whole buckets: padding is never read, and may differ
     inputs = random_inputs(config, min(views, len(config.image_names)), prompt, device)
     solvers = (EULER, AB2) if precision == EXACT else (EULER,)
     for solver in solvers:
@@ -185,7 +185,7 @@ def _run(model: Pi, precision: str, found: list[tuple[str, float, float]], views
 
 @torch.inference_mode()
 def _forward(model: Pi, precision: str, found: list[tuple[str, float, float]]) -> None:
-    """A prompt, and then a token behind it, by the kernels and by the references on the same prefix."""
+    """Run a prompt and then one token, with the kernels and with the references on the same prefix."""
     device, sizes = model.embed_table.device, model.config.prefix
     weights = FEW_ROWS[precision] if precision in (INT8, INT4, W8A8_INT4) else None
     rows8 = Int8.of(precision) if precision in ROWS_EVERYWHERE else None
@@ -199,7 +199,7 @@ def _forward(model: Pi, precision: str, found: list[tuple[str, float, float]]) -
         past = (pool.span(0, 0, 20),)
         made.append(forward([Segment(rows[:, 20:], past, out=pool.span(0, 20, 21))])[0].clone())
         results.append([*made, pool.k[:, :, :, :21].clone(), pool.v[:, :, :, :21].clone()])
-    # A value that one of them rounds otherwise goes through all that follows.
+    # A value that one of them rounds differently affects everything after it.
     found.append((FORWARD, error(results[0], results[1]), 2 * (NEAR if rows8 is None else ROWS_NEAR)))
 
 
@@ -209,7 +209,7 @@ def _worse(one: Checked, other: Checked) -> Checked:
 
 
 def _joined(given: Sequence[Any], left: tuple[Tensor | None, Tensor | None]) -> Tensor:
-    """x and what is left, of the arguments of add_product."""
+    """Return x plus what add_product left to add."""
     x: Tensor = given[3].float()
     for rest in left:
         x = x if rest is None else x + rest.float()
@@ -217,7 +217,7 @@ def _joined(given: Sequence[Any], left: tuple[Tensor | None, Tensor | None]) -> 
 
 
 def error(ours: Any, expected: Any) -> float:
-    """The greatest relative error; infinite where a number is none that ought to be one."""
+    """Return the greatest relative error; infinite if a result is not finite but should be."""
     pairs = zip(values(ours), values(expected), strict=True)
     worst = 0.0
     for made, exact in pairs:
@@ -225,14 +225,15 @@ def error(ours: Any, expected: Any) -> float:
             continue
         size = float(exact.double().norm())
         if not np.isfinite(size):
-            continue  # what was given was no number already: the launch that made it is the one to blame
+            continue  # the input was not finite already: an earlier launch is to blame
         off = float((made.double() - exact.double()).norm()) / max(size, 1e-30)
         worst = max(worst, off) if np.isfinite(off) else float("inf")
     return worst
 
 
 def values(given: Any) -> Iterator[Tensor]:
-    """What is compared of arguments: floating-point ones, rows in fp8 by their scales, of a norm the sums."""
+    """Yield the tensors to compare: floating-point ones, 8-bit rows times their scales, and the sums of a
+    norm."""
     if isinstance(given, Tensor):
         if given.is_floating_point():
             yield given.float()
@@ -250,12 +251,12 @@ def values(given: Any) -> Iterator[Tensor]:
 
 
 def copied(given: Any) -> Any:
-    """Arguments with tensors of their own."""
+    """Return the arguments with cloned tensors."""
     return _mapped(given, Tensor.clone)
 
 
 def wide(given: Any) -> Any:
-    """Arguments in float32 where they are in half precision."""
+    """Return the arguments with half precision widened to float32."""
     return _mapped(given, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one)
 
 

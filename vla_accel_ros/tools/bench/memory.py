@@ -1,9 +1,8 @@
-"""How much memory a piece of work held at most: by a GPU's allocator, or by counting tensors on a CPU.
+"""Measure the peak memory of a piece of work: by a GPU's allocator, or by counting tensors on a CPU.
 
-On a GPU only what comes after the beginning counts, so whatever else lives in the process (another model that
-the garbage collector has not come to, a work space of cuBLAS for each of some thirty streams) is no part of
-it. On a CPU every storage that an operation of torch returns is counted until it is freed; what an operation
-takes for itself within is not seen there.
+On a GPU only allocations after the start count, so other memory of the process (another model that is not
+collected yet, cuBLAS workspaces of some thirty streams) is not included. On a CPU every storage that a torch
+operation returns counts until it is freed; memory that an operation uses internally is not seen.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass
 class Held:
-    """Bytes since the beginning: now and at most. before: what was held already (on a GPU)."""
+    """Bytes since the start: now and at most. before: what was held already (on a GPU)."""
 
     now: int = 0
     peak: int = 0
@@ -31,7 +30,8 @@ class Held:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts in `held` the storages of the host's tensors that operations within made and that live still."""
+    """Counts in `held` the host storages that torch operations in this context made and that are
+    still alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class LiveBytes(TorchDispatchMode):
         self._live: dict[int, object] = {}
 
     def reset_peak(self) -> None:
-        """The most from now on."""
+        """Restart the peak from the present value."""
         self.held.peak = self.held.now
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,7 +66,7 @@ class LiveBytes(TorchDispatchMode):
 
 @contextmanager
 def holding(device: torch.device) -> Iterator[Held]:
-    """What the block allocates on a device; the numbers are there when it is over."""
+    """Measure what the block allocates on a device; the numbers are complete afterwards."""
     if device.type != "cuda":
         with LiveBytes() as counted:
             yield counted.held
@@ -83,7 +83,7 @@ def holding(device: torch.device) -> Iterator[Held]:
 
 
 def start_of_peak(device: torch.device) -> int:
-    """Bytes of a GPU that are held when all is given back that nobody uses; the peak counts from here."""
+    """Free unused GPU memory, restart the peak, and return the bytes still held."""
     gc.collect()
     torch.cuda.synchronize(device)
     torch._C._cuda_clearCublasWorkspaces()

@@ -1,4 +1,4 @@
-"""What a checkpoint is measured on: observations of a bag, or of the simulated arm that it moves."""
+"""Observations to measure a checkpoint on: from a bag, or of the simulated arm that it moves."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from vla_accel_ros.types import Observation
 
 TIMING = Timing(period=3, latency=4)
 EVERY = 4
-"""Of the simulated arm's observations one in so many is kept."""
+"""One in so many of the simulated arm's observations is kept."""
 
 
 def recorded(path: Path, most: int) -> tuple[list[Observation], Path, Contract]:
-    """At most so many of a bag, spread over it, with the checkpoint and contract of its first session.
+    """Return at most `most` observations, spread over a bag, with the checkpoint and contract of its first
+    session.
 
-    Raises ValueError for a bag without a session, or without a complete observation of it.
+    Raises ValueError if the bag has no session, or no complete observation in it.
     """
     moments = Moments(Bag(path))
     session = next(iter(moments.sessions.values()))
@@ -44,7 +45,8 @@ def recorded(path: Path, most: int) -> tuple[list[Observation], Path, Contract]:
 
 
 def simulated(engine: Engine, contract: Contract, count: int) -> list[Observation]:
-    """So many of the simulated arm, moved by the policy in tasks of every family in turn."""
+    """Return `count` observations of the simulated arm, moved by the policy in tasks of all families
+    in turn."""
     session, seed = _Watched(engine, SimRobot(), contract, TIMING), 0
     while len(session.seen) < count * EVERY:
         choices = tasks(FAMILIES[seed % len(FAMILIES)])
@@ -54,7 +56,7 @@ def simulated(engine: Engine, contract: Contract, count: int) -> list[Observatio
 
 
 class _Watched(Session):
-    """Keeps what the robot's cameras and joints said."""
+    """Keeps all observations of the robot."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -1,4 +1,4 @@
-"""A plan beside what was measured: rows of stages and of memory, and their table."""
+"""Compare a plan with measurements: rows for stages and memory, and their table."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DERIVED_FP8 = "the rate of fp8 products is the datasheet's ratio, not measured"
 def row(
     plan: Plan, stage: str, measured_ms: float, source: str, aim: float = AIM, reason: str = ""
 ) -> dict[str, Any]:
-    """One comparison. stage: of STAGES or `whole`; its launches alone, without the host's part. reason: why a
-    row that misses its aim does so."""
+    """Return one comparison. stage: of STAGES or `whole`; its launches alone, without the host's part.
+    reason: why a row misses its aim, if it does."""
     names = [name for name in STAGES[:3] if name in plan.stages] if stage == "whole" else [stage]
     times = [plan.stages[name].time for name in names]
     middle, low, high = (sum(getattr(t, of) for t in times) / 1e3 for of in ("us", "low_us", "high_us"))
@@ -45,7 +45,7 @@ def row(
 
 
 def compared(sizes: Sizes, device: Device, case: dict[str, Any], prompt: int) -> list[dict[str, Any]]:
-    """A row for each stage of a case; `frame` is encode and prefill."""
+    """Return a row for each stage of a case; `frame` is encode and prefill."""
     plan = make_plan(sizes, device, Work(case["views"], prompt, precision=case["precision"]))
     found = []
     for stage, ms in case["ms"].items():
@@ -82,7 +82,7 @@ def memory_row(sizes: Sizes, device: Device, case: dict[str, Any]) -> dict[str, 
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One line a row."""
+    """Return the rows as text, one line each."""
     lines = [
         f"{'device':13}{'model':9}{'views':>5}{'batch':>6} {'precision':10}{'stage':9}"
         f"{'measured':>9}{'plan':>8}{'off %':>7}"
@@ -97,7 +97,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def counted(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many rows meet their aims, of whole engines and of all."""
+    """Count how many rows meet their aims, for whole engines and for all."""
     whole = [r for r in rows if r["stage"] == "whole"]
     return {
         "met": sum(r["met"] for r in rows),

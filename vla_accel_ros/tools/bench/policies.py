@@ -1,8 +1,8 @@
-"""A random model as a policy that an engine runs, and observations it can take.
+"""A random model as a policy that an engine runs, and observations for it.
 
-Everything between a robot and the network is the product's own: the words are tokenised by the tokenizers
-library, images are resized by the policy's rule, states and actions are float64 on the host. Only the numbers
-mean nothing: nothing is normalised, and no token ends a text.
+Everything around the network is the product's own: the tokenizers library tokenises the words, the policy's
+rule resizes images, states and actions are float64 on the host. Only the numbers are meaningless: nothing is
+normalised, and no token ends a text.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ WORD = "word"
 def random_policy(
     config: PiConfig | SmolVLAConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
 ) -> Policy:
-    """Of JOINTS joints."""
+    """Return a random policy with JOINTS joints."""
     if isinstance(config, SmolVLAConfig):
         return policy_of(random_smolvla(config, device, seed).set_precision(dtype))
     return policy_of(random_model(config, device, seed).set_precision(dtype))
 
 
 def policy_of(model: Pi | SmolVLA) -> Policy:
-    """A model that there is already."""
+    """Return a policy around an existing model."""
     nothing, mask = Normalizer.identity(), np.zeros(JOINTS, np.bool_)
     if isinstance(model, SmolVLA):
         return SmolVLAPolicy(model, _tokenizer(), nothing, nothing, mask)
@@ -49,9 +49,10 @@ def policy_of(model: Pi | SmolVLA) -> Policy:
 def random_observation(
     policy: Policy, views: int, prompt: int, size: tuple[int, int] | None = None, seed: int = 0
 ) -> Observation:
-    """Noise for images [V, height, width, 3], a state within -1..1, and words that are `prompt` tokens.
+    """Return noise images [V, height, width, 3], a state within -1..1, and an instruction that makes `prompt`
+    tokens.
 
-    size: height and width, None = the network's own. Raises ValueError for a prompt that is too short or too
+    size: height and width, None = the network's own. Raises ValueError if the prompt is too short or too
     long.
     """
     rng = np.random.default_rng(seed)
@@ -68,7 +69,7 @@ def random_observation(
 
 
 def _tokenizer() -> JsonTokenizer:
-    """A token is what stands between blanks; all but WORD are unknown to it."""
+    """Return a tokenizer that splits at blanks and knows only WORD."""
     vocabulary = {token: index for index, token in enumerate(("<pad>", "<bos>", "<unk>", WORD))}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

@@ -1,10 +1,10 @@
-"""How near solvers come to the network's flow, and how long they take.
+"""Measure how closely flow solvers follow the network's flow, and how long they take.
 
-Of every observation one noise is integrated in every way, in plain torch. What is nearest to the flow is
-taken to be FINE steps of Adams-Bashforth; half as many say how well that is known. A distance of two chunks
-is the RMS over actions and joints as the network sees them: 1 is about the spread of a joint in what it was
-trained on. Two chunks of the same observation from different noise are a distance apart, too: an error that
-is small against it is one that no robot shows. Times are of `Engine.act`, from the noise to the chunk.
+For every observation, each way integrates the same noise in plain torch. The reference for the exact flow is
+FINE steps of Adams-Bashforth; half as many show how well it has converged. The distance of two chunks is the
+RMS over actions and joints in the network's units: 1 is about a joint's spread in the training data. Two
+chunks of one observation from different noise also differ; an error that is small against that is invisible
+in the robot's motion. Times are those of `Engine.act`, from noise to chunk.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from vla_accel_ros.types import Observation
 FINE = 100
 REFERENCE, KNOWN = "reference", "half of it"
 OTHER = 1_000_000
-"""Noise of second samples is numbered from here."""
+"""First noise number of second samples."""
 ACTS = 5
-"""Chunks that are made before times are taken."""
+"""Warm-up chunks before times are taken."""
 
 Integrate = Callable[[Velocity, Tensor], Tensor]
 """(velocity, noise [1, H, A]) -> actions [1, H, A]."""
 
 
 def name_of(solver: str, steps: int) -> str:
-    """Of a way in the table."""
+    """Return a way's name in the table."""
     return f"{solver} {steps}"
 
 
@@ -47,14 +47,15 @@ DEFAULT = name_of(EngineConfig.solver, EngineConfig.steps)
 
 
 def ways(solvers: Iterable[str], steps: Iterable[int], time_rule: str) -> dict[str, Integrate]:
-    """Every solver with every number of steps, and the default. Raises ValueError for unknown ones."""
+    """Return every solver with every number of steps, and the default. Raises ValueError if one is
+    unknown."""
     pairs = [(EngineConfig.solver, EngineConfig.steps)]
     pairs += [(solver, number) for solver in solvers for number in steps]
     return {name_of(*pair): _integrate(*pair, time_rule) for pair in pairs}
 
 
 def _integrate(solver: str, steps: int, time_rule: str) -> Integrate:
-    sample(lambda x, t: x, torch.zeros(1, 1, 1), steps, time_rule, solver)  # refuses what there is not
+    sample(lambda x, t: x, torch.zeros(1, 1, 1), steps, time_rule, solver)  # raises if it is unknown
     return lambda velocity, noise: sample(velocity, noise, steps, time_rule, solver).actions
 
 
@@ -64,9 +65,10 @@ def errors(
     integrators: Mapping[str, Integrate],
     say: Callable[[str], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """Distances to the reference, to the default, and of two samples. integrators: DEFAULT is one of them.
+    """Measure distances to the reference, to the default, and between two samples. integrators: must include
+    DEFAULT.
 
-    Raises ValueError for a policy that acts by tokens.
+    Raises ValueError for a token policy.
     """
     if policy.acts != FLOW:
         raise ValueError(f"a {policy.config.kind} policy acts by tokens: it has no flow to integrate.")
@@ -118,7 +120,7 @@ def _velocity(policy: FlowPolicy, observation: Observation, kv: Any, x: Tensor, 
 
 
 def figures(values: Sequence[float]) -> dict[str, float]:
-    """Median, 95th percentile and greatest."""
+    """Return median, 95th percentile and maximum."""
     found = np.quantile(values, (0.5, 0.95, 1.0))
     return dict(zip(("median", "p95", "most"), (float(f"{value:.4g}") for value in found), strict=True))
 
@@ -126,7 +128,7 @@ def figures(values: Sequence[float]) -> dict[str, float]:
 def times_ms(
     policy: AnyPolicy, observation: Observation, pairs: Iterable[tuple[str, int]], runs: int
 ) -> dict[str, dict[str, float]]:
-    """Of so many chunks of each solver and number of steps, one way after the other in every round."""
+    """Measure chunk times for each solver and number of steps, alternating between them in every round."""
     fast = has_stages(policy)
     engines = {
         name_of(solver, steps): Engine(policy, solver=solver, steps=steps, fast=fast)
@@ -147,7 +149,7 @@ def times_ms(
 
 
 def lines(measured: Mapping[str, Any]) -> Iterator[str]:
-    """The table in Markdown."""
+    """Yield the table in Markdown."""
     yield "| solver, steps | error: median | 95 % | greatest | to the default: median | 95 % | ms a chunk |"
     yield "|---|---|---|---|---|---|---|"
     for row in measured["ways"]:

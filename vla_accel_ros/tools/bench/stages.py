@@ -1,7 +1,7 @@
-"""The engine's stages on this machine: how long each takes, and what the allocator held at most.
+"""Time the engine's stages on this machine, and measure the allocator's peak.
 
-pi0 and pi0.5 as engine.stages has them, SmolVLA's plain functions captured, OpenVLA's towers and one packed
-forward. Random weights at full size; times are medians of graph replays.
+pi0 and pi0.5 as in engine.stages, SmolVLA's plain functions captured, OpenVLA's towers and one packed
+forward. Full size with random weights; times are medians of graph replays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Case = dict[str, Any]
 
 
 LEAST_S = {"pi0": 8.0, "pi05": 8.0, "openvla": 8.0, "smolvla": 6.0}
-"""Seconds that a model's stages take to begin with, on an H200 some 5."""
+"""Seconds that a model's stages take to build; some 5 on an H200."""
 DTYPES = ("bf16", "fp8", "int8")
 ROWS_IN = {"int8": "w8a8", "fp8": "w8a8-fp8"}
 
@@ -56,11 +56,12 @@ def against_plans(
     seconds: float = 230.0,
     say: Callable[[str], object] = print,
 ) -> tuple[Device, dict[str, Any]]:
-    """This machine as micro-benchmarks find it, and the stages of models on it beside the plans from them and
-    from the device `base`: `rows`, `memory` and, with the reason, `left_out`; `not_measured`:
-    micro-benchmarks that were left out. Exact stages of all models come first, then precision by precision.
+    """Return this machine as a Device from micro-benchmarks, and measured stages beside the plans from that
+    device and from `base`: `rows`, `memory`, `left_out` with reasons, and `not_measured`, the
+    micro-benchmarks that were left out. Exact stages of all models come first, then one precision after
+    another.
 
-    On a CPU the sizes must be tiny, and times mean nothing. seconds: after which nothing more is begun.
+    On a CPU the sizes must be tiny, and times mean nothing. seconds: nothing is started after this time.
     """
     began, counts, cpu = time.monotonic(), list(views), device.type != "cuda"
     left: dict[str, str] = {}
@@ -87,7 +88,7 @@ def against_plans(
             continue
         for kind, sizes in models.items():
             if precision != EXACT and not isinstance(sizes, PiConfig):
-                continue  # their stages have none
+                continue  # their stages have no other precision
             case_left = f"{kind} {precision}"
             if time.monotonic() - began + (0.0 if cpu else LEAST_S[kind]) > seconds:
                 left[case_left] = f"it would begin after {seconds:g} s"
@@ -122,7 +123,7 @@ def _not_multiplied(precision: str, device: torch.device) -> str:
 def measured(
     sizes: Sizes, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
 ) -> Iterator[Case]:
-    """Cases of a model: views, precision, ms by stage, and allocated_bytes at most where one is known."""
+    """Yield a model's cases: views, precision, ms by stage, and peak allocated_bytes if known."""
     found = (
         _pi(sizes, views, precisions, prompt, device, runs)
         if isinstance(sizes, PiConfig)

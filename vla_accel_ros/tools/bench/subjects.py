@@ -1,7 +1,7 @@
 """What is measured: one random full-size model, and the ways to run it.
 
-The same weights and inputs for all, drawn in float32 on the device, computed with there once as the measure
-of error and then rounded to bfloat16 as openpi does. Random weights take as long as trained ones.
+All ways share weights and inputs, drawn in float32 on the device. One float32 run there is the reference for
+errors; then weights are rounded to bfloat16 as openpi does. Random weights take as long as trained ones.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ STEPS = 10
 
 
 class Inputs(NamedTuple):
-    """One observation and the noise: frames uint8 [V, S, S, 3] on the host, images [V, 3, S, S] of them,
-    prompt int64 [t], noise [1, H, A], state [1, S]."""
+    """One observation and the noise: frames uint8 [V, S, S, 3] on the host, images [V, 3, S, S] made from
+    them, prompt int64 [t], noise [1, H, A], state [1, S]."""
 
     frames: np.ndarray
     images: Tensor
@@ -43,8 +43,8 @@ class Inputs(NamedTuple):
 def random_model(
     config: PiConfig, device: torch.device, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> Pi:
-    """In evaluation mode; every parameter drawn, so that none is a trivial zero. dtype: as set_precision has
-    it."""
+    """Return a model in evaluation mode with every parameter drawn, so that none is zero. dtype: see
+    set_precision."""
     with torch.device("meta"):
         model = Pi(config).set_precision(dtype)
     model = model.to_empty(device=device)
@@ -54,7 +54,7 @@ def random_model(
 
 
 def random_smolvla(config: SmolVLAConfig, device: torch.device, seed: int = 0) -> SmolVLA:
-    """Likewise."""
+    """Return a SmolVLA in evaluation mode with every parameter drawn."""
     with torch.device("meta"):
         model = SmolVLA(config)
     model = model.to_empty(device=device)
@@ -71,7 +71,7 @@ def _draw(model: torch.nn.Module, device: torch.device, seed: int) -> None:
 
 
 def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype) -> OpenVLA:
-    """The language model of a size, random; towers are there in name only."""
+    """Return an OpenVLA with a random language model and minimal towers."""
     none = VisionConfig(16, 2, 16, 2, config.dino.image_size, config.dino.patch)
     with torch.device("meta"):
         model = OpenVLA(replace(config, dino=none, siglip=none))
@@ -87,7 +87,7 @@ def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype
 
 
 def random_inputs(config: PiConfig, views: int, prompt: int, device: torch.device, seed: int = 1) -> Inputs:
-    """Noise for everything."""
+    """Return random inputs."""
     g = torch.Generator(device).manual_seed(seed)
     size = config.vision.image_size
     frames = torch.randint(256, (views, size, size, 3), generator=g, device=device).byte().cpu()
@@ -101,7 +101,8 @@ def random_inputs(config: PiConfig, views: int, prompt: int, device: torch.devic
 
 
 def plain(model: Pi, inputs: Inputs, steps: int = STEPS) -> Callable[[], Tensor]:
-    """Images to actions [1, H, A] by the reference modules; capturable, as times are on the device ahead."""
+    """Return a function from images to actions [1, H, A] by the reference modules. It can be captured,
+    because its times are on the device beforehand."""
     device = inputs.noise.device
     times = [torch.full((1,), t, device=device) for t in flow_times(steps)]
 
@@ -117,7 +118,7 @@ def plain(model: Pi, inputs: Inputs, steps: int = STEPS) -> Callable[[], Tensor]
 
 
 class Ours:
-    """The stages for one number of views, ready to be replayed one by one or all.
+    """The stages for one number of views, ready to be replayed one by one or all together.
 
     precision, int8: see engine.stages.stages.
     """
@@ -143,7 +144,7 @@ class Ours:
         return self.stages.act(self.inputs.noise, state, [1], self.lengths, self.steps).actions
 
     def parts(self) -> dict[str, Callable[[], object]]:
-        """Each stage alone, by replay, and everything from images to actions."""
+        """Return each stage as a replay, and the whole from images to actions."""
         encode = self.stages.encode(self.inputs.images.shape[0])
         prefill = self.stages.prefill(self.inputs.images.shape[0], len(self.inputs.prompt))
         denoise = self.stages.denoise(1, self.steps)
@@ -156,5 +157,5 @@ class Ours:
 
 
 def relative(ours: Tensor, exact: Tensor) -> float:
-    """Norm of the difference over the norm of what is exact."""
+    """Return the norm of the difference over the norm of the exact tensor."""
     return float((ours.double() - exact.double()).norm() / exact.double().norm())

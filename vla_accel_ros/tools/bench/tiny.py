@@ -1,4 +1,4 @@
-"""Sizes of tiny models of every family, with which what needs a GPU can be tried on a CPU."""
+"""Sizes of tiny models of every family, to try GPU code on a CPU."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TINY_SMOLVLA = SmolVLAConfig(
 
 
 def tiny_pi(kind: str, cameras: tuple[str, ...] = ("left", "right")) -> PiConfig:
-    """pi0 or pi0.5."""
+    """Return the sizes of a tiny pi0 or pi0.5."""
     prefix = GemmaConfig(width=32, depth=2, mlp=64, heads=4, kv_heads=1, head_dim=8)
     expert = GemmaConfig(width=24, depth=2, mlp=48, heads=4, kv_heads=1, head_dim=8)
     return PiConfig(kind, VISION, prefix, expert, 300, 8, 8, 8, 32, cameras)
 
 
 def tiny_models() -> dict[str, Sizes]:
-    """One of each family, by the names of planning.sizes.MODELS."""
+    """Return one of each family, by the names of planning.sizes.MODELS."""
     three = ("base", "left", "right")
     return {
         "pi0": tiny_pi("pi0", three),

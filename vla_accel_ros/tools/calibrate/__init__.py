@@ -1,4 +1,4 @@
-"""`vla calibrate`: what products of int8 rows need to know of a checkpoint's activations.
+"""`vla calibrate`: statistics of a checkpoint's activations for products of 8-bit rows.
 
-command: arguments; seen: the plain model on observations; dataset: observations of a LeRobot dataset.
+command: arguments. seen: the plain model on observations. dataset: observations of a LeRobot dataset.
 """

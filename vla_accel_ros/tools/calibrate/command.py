@@ -35,7 +35,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the network, write the file, print what it says. Raises ValueError for what it cannot be run on."""
+    """Run the network, write the file, print a summary. Raises ValueError if the source or the checkpoint
+    does not fit."""
     import torch
 
     from vla_accel_ros.contract.contract import Contract
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.frames < 1:
         raise ValueError(f"--frames is {arguments.frames}; give at least 1.")
-    torch.set_num_threads(1)  # as engines have it
+    torch.set_num_threads(1)  # as in an engine
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32")
     observations, contract = [], Contract.load(chosen_contract(arguments))

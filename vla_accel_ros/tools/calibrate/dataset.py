@@ -1,7 +1,7 @@
-"""Observations of a LeRobot dataset, version 3.0, spread over its episodes.
+"""Read observations of a LeRobot dataset, version 3.0, spread over its episodes.
 
-States are as they are there: in the units of the data that the checkpoint was trained on. A camera of the
-dataset is a policy's image by the contract, or by its own name.
+States are unchanged: in the units of the data that the checkpoint was trained on. The contract maps a camera
+of the dataset to a policy's image; other cameras keep their own names.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ VERSION = "v3.0"
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether a folder is one of LeRobot's."""
+    """Return whether a folder is a LeRobot dataset."""
     return (path / "meta" / "info.json").is_file()
 
 
 def of_dataset(root: Path, most: int, names: Mapping[str, str]) -> list[Observation]:
-    """At most so many. names: of the policy's images, by the dataset's cameras.
+    """Return at most `most` observations. names: dataset camera -> policy image.
 
-    Raises ValueError for a folder that is no dataset of VERSION or holds nothing, RuntimeError without
-    pyarrow and av.
+    Raises ValueError if the folder is no dataset of VERSION or is empty, RuntimeError without pyarrow and av.
     """
     info = json.loads((root / "meta" / "info.json").read_text())
     if info.get("codebase_version") != VERSION:
@@ -90,7 +89,7 @@ def _of_episode(
 def _pictures(
     root: Path, info: Mapping[str, Any], episode: Mapping[str, Any], key: str, frames: list[int]
 ) -> list[np.ndarray]:
-    """uint8 [H, W, 3] of these frames of an episode, in order."""
+    """Return these frames of an episode, in order, uint8 [H, W, 3] each."""
     place = {name: episode[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
     path = root / info["video_path"].format(video_key=key, **place)
     begin, fps = episode[f"videos/{key}/from_timestamp"], info["fps"]

@@ -1,8 +1,8 @@
-"""Magnitudes of the inputs of every product on observations, and what the products lose in 8 bits.
+"""Collect input magnitudes of every product on observations, and its errors in 8 bits.
 
-The plain network runs as it would for a robot: it observes, makes a chunk, and writes a few words where it
-has a language head. Of every product the largest magnitude of each column is kept, and some rows, drawn alike
-from all that came: with these the product is computed exactly and in 8 bits, smoothed as it will be.
+The plain network runs as for a robot: it observes, makes a chunk, and writes a few words if it has a language
+head. For every product the largest magnitude of each column is kept, and some rows, sampled uniformly over
+all calls. With these rows the product is computed exactly and in 8 bits, smoothed as it will be.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
 
 ROWS = 64
-"""Of each product's inputs that are kept."""
+"""Rows kept of each product's inputs."""
 WORDS = 4
 
 
 class _Inputs:
-    """largest float32 [K]; rows float32 [up to ROWS, K], each of those that came as likely as another."""
+    """Statistics of a product's inputs. largest float32 [K]. rows float32 [up to ROWS, K]: a reservoir sample
+    with one row of each sampled call."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator, self._calls = generator, 0
@@ -43,7 +44,7 @@ class _Inputs:
         self.rows: list[Tensor] = []
 
     def see(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        """A forward hook: the rows of one call, of which one may be kept."""
+        """Forward pre-hook: take the rows of one call, and perhaps keep one."""
         rows = given[0].detach().flatten(0, -2)
         largest = rows.abs().amax(0).float().cpu()
         self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
@@ -63,7 +64,7 @@ def calibrate(
     most_error: float = MOST_ERROR,
     say: Callable[[str], object] = lambda _: None,
 ) -> Calibration:
-    """Of a policy on observations. Raises ValueError for no observations, and as `of_runs`."""
+    """Calibrate a policy on observations. Raises ValueError if there are none, and as `of_runs`."""
     if not observations:
         raise ValueError("there is no observation to calibrate on; give a bag or a dataset with some.")
 
@@ -88,8 +89,8 @@ def of_runs(
     alpha: float = ALPHA,
     most_error: float = MOST_ERROR,
 ) -> Calibration:
-    """Of a network and what computes it on so many observations. Raises ValueError for one without products
-    of int8 rows, an activation that is not finite, or an alpha or an error that is none."""
+    """Calibrate a network with a function that runs it on `observations` observations. Raises ValueError if
+    it has no products of 8-bit rows, an activation is not finite, or alpha or most_error is out of range."""
     if not 0 <= alpha <= 1 or not most_error >= 0:
         raise ValueError(f"alpha is {alpha} and the error {most_error}; give 0 to 1, and 0 or more.")
     groups, generator = products(model), torch.Generator().manual_seed(0)
@@ -114,7 +115,7 @@ def of_runs(
 
 
 def _error(made: Calibration, name: str, group: Group, kept: list[Tensor], kind: str) -> float:
-    """Of the product of rows of a kind with its columns smoothed, over the product's magnitude."""
+    """Return the relative error of a smoothed product with rows of a kind."""
     weight = torch.cat([linear.weight.detach().float() for linear in group])
     rows, by = torch.stack(kept).to(weight.device), made.factors(name, weight)
     exact = rows.double() @ weight.double().T

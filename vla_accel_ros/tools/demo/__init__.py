@@ -1,1 +1,1 @@
-"""`vla demo`: the whole stack as processes, driven through episodes, watched, filmed and measured."""
+"""`vla demo`: run the whole stack as processes through episodes, and watch, film and measure it."""

@@ -41,7 +41,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play, write, summarise; 0 when it ran through."""
+    """Play, write, summarise. Returns 0 after a complete run."""
     wanted = {name: getattr(arguments, name) for name in Options.__dataclass_fields__}
     wanted["tasks"] = tuple(name.strip() for name in arguments.tasks.split(","))
     wanted["contract"] = arguments.contract or demo_contract()

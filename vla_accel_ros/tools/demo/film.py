@@ -1,8 +1,7 @@
-"""Films the run: both cameras side by side, with what was asked, what the model says, and what is true.
+"""Film the run: both cameras side by side, with the instruction, the model's answer, and the truth.
 
-While the robot runs, a frame costs its compression and nothing more; captions are drawn and the film is
-written afterwards. Every second frame is kept. The pictures are the policy's own, enlarged: what the film
-shows is what the model saw.
+While the robot runs, a frame costs only its JPEG compression; captions and film are made afterwards. Every
+second frame is kept. The images are the policy's own, enlarged: the film shows what the model saw.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ GOOD, WARN, BAD = (76, 195, 138), (245, 184, 61), (229, 92, 96)
 
 @dataclass(frozen=True)
 class Caption:
-    """What stands above and below a frame. finished: the answer is whole. outcome: empty while the episode
+    """The text above and below a frame. finished: the answer is complete. outcome: empty while the episode
     runs."""
 
     episode: int
@@ -60,7 +59,7 @@ class Frame:
 
 
 class Film:
-    """Keeps frames as they come; `write` makes the film. cameras: in the order they stand side by side."""
+    """Collects frames as they arrive; `write` makes the film. cameras: in order from left to right."""
 
     def __init__(self, cameras: Sequence[str], board: Board) -> None:
         self.frames: list[Frame] = []
@@ -70,7 +69,7 @@ class Film:
         self._kept_ns = 0
 
     def on_image(self, camera: str, message: Image) -> None:
-        """Take an image (rgb8) in the operator's thread."""
+        """Take an image (rgb8). Runs in the operator's thread."""
         board, now_ns = self._board, stamp_ns(message.header.stamp)
         due = now_ns - self._kept_ns >= 0.9e9 / FILM_HZ
         if board.plan is None or not due:
@@ -103,7 +102,8 @@ class Film:
         )
 
     def write(self, path: Path) -> None:
-        """Write an MP4 of FILM_HZ frames a second. Raises RuntimeError when OpenCV cannot or nothing came."""
+        """Write an MP4 of FILM_HZ frames a second. Raises RuntimeError if OpenCV cannot, or if no frame
+        arrived."""
         if not self.frames:
             raise RuntimeError(
                 f"no camera image arrived, so there is no film {path}: look at the nodes' logs"
@@ -121,7 +121,7 @@ class Film:
 
 
 def draw(frame: Frame) -> np.ndarray:
-    """A frame with its captions, uint8 [SIZE[1], SIZE[0], 3] RGB."""
+    """Return a frame with its captions, uint8 [SIZE[1], SIZE[0], 3] RGB."""
     canvas = _strips(frame.caption).copy()
     for i, jpeg in enumerate(frame.pictures):
         rgb = np.asarray(cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR))[..., ::-1]
@@ -137,7 +137,7 @@ def draw(frame: Frame) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _strips(caption: Caption) -> np.ndarray:
-    """The frame without its pictures and clock."""
+    """Return the frame without its images and clock."""
     picture = Picture.new("RGB", SIZE, GROUND)
     pen = ImageDraw.Draw(picture)
 
@@ -177,7 +177,7 @@ def _text(text: str, size: int, colour: tuple[int, int, int], bold: bool) -> np.
 
 @lru_cache(maxsize=16)
 def _font(size: int, bold: bool) -> Any:
-    """DejaVu, which matplotlib brings."""
+    """Return DejaVu, which comes with matplotlib."""
     import matplotlib
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
@@ -189,8 +189,8 @@ def _jpeg(rgb: np.ndarray) -> bytes:
 
 
 def _paced(frames: Sequence[Frame]) -> Iterator[tuple[Frame, int]]:
-    """Each frame with how many times it is shown, so that the film runs in real time; a longer gap than
-    LONGEST_GAP_S is cut."""
+    """Yield each frame with its number of repeats, so that the film runs in real time; longer gaps than
+    LONGEST_GAP_S are shortened."""
     written = 0
     film_s = 0.0
     for frame, following in zip(frames, (*frames[1:], None)):

@@ -1,6 +1,6 @@
-"""What is going on, on one screen, four times a second.
+"""A live view of the demo on one screen, four times a second.
 
-Everything shown is what the nodes publish about themselves; the view keeps nothing and waits for nothing.
+It shows what the nodes publish about themselves; it stores nothing and waits for nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LiveView:
         self.operator: Operator | None = None
 
     def render(self) -> RenderableType:
-        """The screen as of now."""
+        """Return the present screen."""
         if self.operator is None or self._board.plan is None:
             return Text("starting sim_robot, inference and trajectory ...", style="dim")
         operator = self.operator

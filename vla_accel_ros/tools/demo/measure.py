@@ -1,9 +1,9 @@
-"""What the demo's figures mean, as functions of what went over the topics. No ROS, no clock.
+"""Definitions of the demo's figures, as functions of the recorded topics. No ROS, no clock.
 
-Commanded motion is what the trajectories on the controller's topic say, each in force from its own stamp
-until the next one's. Jerk is the RMS of the third difference of arm joints at 30 Hz over dt^3, as in the
-evaluation in simulation time (demo_policy/rollout.py). The age of a trajectory is from the capture of the
-image it answers to the stamp it was published with; it answers the newest chunk that came before it.
+Commanded motion is what the trajectories on the controller's topic say, each valid from its own stamp until
+the next one's. Jerk is the RMS of the third difference of the arm joints at 30 Hz over dt^3, as in the
+evaluation in simulated time (demo_policy/rollout.py). The age of a trajectory is the time from the capture of
+its image to its own stamp; its image is that of the newest chunk received before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Traces:
     """Joints over one episode at TRACE_HZ.
 
     joints: D names. times_ns: int64 [M]. commanded, measured: float64 [M, D], rad. handovers_ns: int64 [N],
-    when each trajectory took over.
+    start of each trajectory.
     """
 
     joints: tuple[str, ...]
@@ -34,20 +34,20 @@ class Traces:
     handovers_ns: np.ndarray
 
     def jerk(self, which: str, joints: Sequence[str]) -> np.ndarray:
-        """Jerk [K, len(joints)] in rad/s^3 of "commanded" or "measured"; K is 0 for less than 0.1 s."""
+        """Return jerk [K, len(joints)] in rad/s^3 of "commanded" or "measured"; K is 0 below 0.1 s."""
         columns = [self.joints.index(joint) for joint in joints]
         at_30_hz = getattr(self, which)[:: round(TRACE_HZ / JERK_HZ), columns]
         return np.diff(at_30_hz, n=3, axis=0) * JERK_HZ**3
 
 
 def rms(values: Sequence[np.ndarray]) -> float | None:
-    """Root mean square over all arrays together; None when they are empty."""
+    """Return the root mean square over all arrays together; None if they are empty."""
     everything = np.concatenate([np.ravel(value) for value in values]) if values else np.empty(0)
     return float(np.sqrt(np.mean(everything**2))) if everything.size else None
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Keys p50, p99 and n."""
+    """Return p50, p99 and n."""
     if not len(values):
         return {"p50": None, "p99": None, "n": 0}
     p50, p99 = np.percentile(values, (50, 99))
@@ -57,10 +57,10 @@ def percentiles(values: Sequence[float]) -> dict[str, float | int | None]:
 def traces(
     sent: Sequence[Trajectory], measured: Trajectory, joints: tuple[str, ...], until_ns: int
 ) -> Traces | None:
-    """What was commanded and what the robot did, from the first command on.
+    """Return commanded and measured motion from the first command on.
 
-    sent: all controllers' trajectories in the order they were published; measured: the joint states as one
-    trajectory (positions and velocities at their stamps). None when there was no command or no measurement.
+    sent: all controllers' trajectories in order of publication. measured: the joint states as one trajectory
+    (positions and velocities at their stamps). Returns None without a command or a measurement.
     """
     per_controller: dict[tuple[str, ...], list[Trajectory]] = {}
     for trajectory in sent:
@@ -82,8 +82,8 @@ def traces(
 
 
 def in_force(group: Sequence[Trajectory], times_ns: np.ndarray) -> np.ndarray:
-    """Positions float64 [M, D] that one controller commands when each trajectory replaces the last at its
-    start. times_ns: int64 [M], not before the first start."""
+    """Return the positions float64 [M, D] that one controller commands, where each trajectory replaces the
+    last at its start. times_ns: int64 [M], not before the first start."""
     newest = np.searchsorted([trajectory.start_ns for trajectory in group], times_ns, side="right") - 1
     positions = np.empty((len(times_ns), len(group[0].joints)))
     for i in np.unique(newest):
@@ -92,9 +92,9 @@ def in_force(group: Sequence[Trajectory], times_ns: np.ndarray) -> np.ndarray:
 
 
 def ages_ms(chunks: Sequence[tuple[int, int]], sent: Sequence[tuple[int, int]]) -> list[float]:
-    """Age of each trajectory of one controller, in milliseconds.
+    """Return the age of each trajectory of one controller, in milliseconds.
 
-    chunks: (received, image stamp), sent: (received, own stamp), all in nanoseconds and in order. A
+    chunks: (received, image stamp). sent: (received, own stamp). All in nanoseconds and in order. A
     trajectory without a new chunk before it, such as a stop, has no age.
     """
     ages, i, answered = [], -1, -1
@@ -119,11 +119,11 @@ class Judged:
 def judge(
     answers: Sequence[tuple[int, str, str]], truths: Sequence[tuple[int, str, str]]
 ) -> tuple[Judged, ...]:
-    """Which answers are right.
+    """Decide which answers are right.
 
-    answers: (image stamp [ns], instruction the model had, text); truths: (stamp, instruction, true answer),
-    in order. Right is what was true just before or just after the image. Answers to an instruction that has
-    just been replaced are left out, as are those outside the truths' time.
+    answers: (image stamp [ns], the model's instruction, text). truths: (stamp, instruction, true answer), in
+    order. An answer is right if it was true just before or just after the image. Answers to an instruction
+    that has just been replaced, or outside of the truths' time, are left out.
     """
     judged = []
     stamps = [stamp for stamp, _, _ in truths]

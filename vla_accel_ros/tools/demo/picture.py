@@ -1,8 +1,8 @@
-"""One PNG of a run: how one episode moved, how the loops kept time, how old commands were, what succeeded.
+"""Draw a run as one PNG: the motion of one episode, loop times, ages of commands, success.
 
-The episode shown is the most telling one that succeeded: an instruction changed on the way before a long
-motion before a short one. Hand-overs are ticks under the traces: where one chunk's trajectory replaced the
-last one's, the commanded line must not show it.
+The episode shown is the most interesting success: one with a changed instruction before a long one before a
+short one. Ticks under the traces mark hand-overs from one chunk's trajectory to the next; the commanded line
+must not show them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GOOD, BAD, REST = "#059669", "#dc2626", "#e3e6ea"
 
 
 def draw(path: Path, played: Sequence[Played], figures: dict[str, Any], joints: Sequence[str]) -> None:
-    """Write the PNG. figures: as from summary.figures. joints: which to show."""
+    """Write the PNG. figures: from summary.figures. joints: which to show."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -55,7 +55,7 @@ def draw(path: Path, played: Sequence[Played], figures: dict[str, Any], joints: 
 
 
 def telling(played: Sequence[Played]) -> Played | None:
-    """The episode to show."""
+    """Return the episode to show."""
     shown = [p for p in played if p.traces is not None]
     return max(
         shown,
@@ -101,7 +101,7 @@ def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:
 
 
 def _names(axis: Any, ends: dict[str, float], low: float, line: float) -> None:
-    """Name what is drawn, at its right end, moved apart where names would overlap."""
+    """Label each line at its right end, shifted where labels would overlap."""
 
     def name(at: float, text: str, colour: str) -> None:
         across = axis.get_yaxis_transform()
@@ -116,7 +116,7 @@ def _names(axis: Any, ends: dict[str, float], low: float, line: float) -> None:
 
 
 def _says(axis: Any, played: Played, begin: int, at: float) -> None:
-    """A dot for every answer, and its words where they change."""
+    """Draw a dot for every answer, and its words where they change."""
     last = ""
     for answer in played.answers:
         time = (answer.stamp_ns - begin) * 1e-9

@@ -1,9 +1,8 @@
-"""What the demo plays: what the user asked of it, checked before anything is started, and the episodes.
+"""Options of the demo, checked before anything starts, and its episodes.
 
-The families are taken in turn, every fourth episode with a change of mind on the way: another block is named
-first, and the words that count are said while the arm moves. Everything follows from the seed. Episode n
-plays scene seed + n; the evaluation's seeds start at 0 and the training's at a million, so no scene was
-trained on.
+The task families alternate. In every fourth episode the instruction changes: another block is named first,
+and the final instruction follows while the arm moves. Everything depends on the seed. Episode n plays scene
+seed + n; evaluation seeds start at 0 and training seeds at a million, so no scene was trained on.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ CHANGE_AFTER_S = 1.2
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for. Raises ValueError, in one sentence, for what cannot be.
+    """The user's options. Raises ValueError, with one sentence, if one is invalid.
 
-    seconds: begin no episode after this time; without it and without `episodes`, DEMO_S. model: None for
-    the bundled policy. ring: the cameras write into shared-memory rings, instead of sending images.
-    domain: None for one that nobody uses.
+    seconds: begin no episode after this time; without it and without `episodes`, DEMO_S. model: None for the
+    bundled policy. ring: cameras write into shared-memory rings instead of sending images. domain: None for
+    an unused one.
     """
 
     headless: bool
@@ -63,13 +62,14 @@ class Options:
 
     @property
     def limit_s(self) -> float | None:
-        """After how long no episode begins."""
+        """Time after which no episode begins; None without a limit."""
         return DEMO_S if self.seconds is None and self.episodes is None else self.seconds
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One episode to play. task: what counts in the end. first: said before it, for change_after_s."""
+    """One episode. task: the final one, which is scored. first: the task named before it, for
+    change_after_s."""
 
     index: int
     seed: int
@@ -79,9 +79,9 @@ class Plan:
 
 
 def episodes(families: Sequence[str], seed: int) -> Iterator[Plan]:
-    """Plans without end; the second has a change of mind.
+    """Yield plans without end; in the second one the instruction changes.
 
-    Raises ValueError, in one sentence, for an unknown family, none, or a negative seed.
+    Raises ValueError, with one sentence, if a family is unknown, there is none, or the seed is negative.
     """
     unknown = [family for family in families if family not in FAMILIES]
     if unknown or not families:

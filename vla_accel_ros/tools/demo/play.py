@@ -1,10 +1,10 @@
-"""Plays one planned episode on the running stack, and writes down how it went.
+"""Play one planned episode on the running stack, and record the result.
 
-Between episodes the arm is held, as a person would before reaching into the scene; then the words are said,
-the scene is put, and the arm goes on. Time is the simulator's stamps. A reach or a place ends a moment after
-its success, so that one can see it, or at its time limit; a follow at its limit. When a node dies the
-episode goes on in the same scene once the node is back, with its time beginning anew; such an episode counts
-in no rate. Without its robot it is over.
+Between episodes the arm is held, as a person would before reaching into the scene. Then the instruction is
+given, the scene is reset, and the arm resumes. Time is that of the simulator's stamps. A reach or a place
+ends a moment after its success, or at its time limit; a follow ends at its limit. If a node dies, the episode
+continues in the same scene after the node has restarted, with its time limit restarted; such an episode
+counts in no rate. Without its robot the episode is over.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Played:
-    """How one episode went.
+    """The result of one episode.
 
-    said: (time [ns], words) in the order they were said. time_s: from the final words until success or the
-    end. interrupted_by: nodes that died on the way. ages_ms: from image to trajectory, of each trajectory.
-    real_time_factor: simulated over elapsed time; None when it is not known.
+    said: (time [ns], words) in order. time_s: from the final instruction to success or the end.
+    interrupted_by: nodes that died. ages_ms: from image to trajectory, for each trajectory. real_time_factor:
+    simulated over elapsed time; None if unknown.
     """
 
     plan: Plan
@@ -58,18 +58,18 @@ class Played:
 
     @property
     def answers_right(self) -> int:
-        """How many of the answers are true."""
+        """Number of true answers."""
         return sum(answer.right for answer in self.answers)
 
     @property
     def counts(self) -> bool:
-        """Whether it says something about the policy."""
+        """Whether the episode counts in the rates."""
         return not self.interrupted_by
 
 
 @dataclass
 class Board:
-    """What is going on, for those who watch from other threads. outcome: empty while the episode runs."""
+    """The present state, for views in other threads. outcome: empty while the episode runs."""
 
     wanted: int | None = None
     plan: Plan | None = None
@@ -80,13 +80,13 @@ class Board:
     played: list[Played] = field(default_factory=list)
 
     def begin(self, plan: Plan, said: str, now_ns: int) -> None:
-        """The scene of an episode has been put."""
+        """Start an episode whose scene has been reset."""
         self.plan, self.said, self.begun_ns = plan, said, now_ns
         self.outcome, self.changed = "", False
 
 
 class Player:
-    """Plays episodes on a robot's nodes. arm: the joints whose stillness means rest."""
+    """Plays episodes on a robot's nodes. arm: the joints that must be still before an episode."""
 
     def __init__(self, stack: Driven, board: Board, arm: tuple[str, ...]) -> None:
         self._stack, self._board, self._operator = stack, board, stack.operator
@@ -95,7 +95,7 @@ class Player:
         self._arm_names = arm
 
     def play(self, plan: Plan) -> Played:
-        """One episode, from holding the arm to its end."""
+        """Play one episode, from holding the arm to its end."""
         board = self._board
         self._said: list[tuple[int, str]] = []
         self._interrupted: list[str] = []
@@ -116,7 +116,7 @@ class Player:
         return played
 
     def _prepare(self, plan: Plan) -> int:
-        """Hold, say, put the scene, go on; returns the time of the first trajectory."""
+        """Hold the arm, instruct, reset the scene, resume; return the time of the first trajectory."""
         operator, task = self._operator, plan.first or plan.task
         self._stack.call(operator.hold)
         held_ns = operator.now_ns() + round(REST_S * 1e9)
@@ -152,7 +152,8 @@ class Player:
     def _follow(
         self, task: Task, begun_ns: int, limit_s: float, stop_at_success: bool
     ) -> tuple[int, GroundTruth | None]:
-        """Wait until the task's time is up, or its success; returns since when it ran, and the last truth."""
+        """Wait for the task's time limit or its success; return when it started, and the last ground
+        truth."""
 
         def started() -> GroundTruth | None:
             truth = self._operator.truth
@@ -181,7 +182,8 @@ class Player:
         return since_ns, None
 
     def _unless_dead(self, step: Callable[[], int]) -> int:
-        """The step's result; a node that dies before the episode has begun costs only time."""
+        """Return the step's result; a node that dies before the episode begins is revived and the step
+        repeated."""
         while True:
             try:
                 return step()
@@ -244,7 +246,8 @@ class Player:
 
 
 def _real_time_factor(truths: list[GroundTruth]) -> float | None:
-    """Simulated time over the time of the clock it is stamped with, which slips when it cannot keep up."""
+    """Return simulated time over the time of the stamps' clock, which falls behind if the simulator is too
+    slow."""
     if len(truths) < 2:
         return None
     elapsed_s = (stamp_ns(truths[-1].header.stamp) - stamp_ns(truths[0].header.stamp)) * 1e-9

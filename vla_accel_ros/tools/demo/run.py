@@ -1,7 +1,7 @@
-"""One demo from beginning to end: start, play, stop, and only then write what was seen.
+"""One demo from start to end: start, play, stop, and only then write the results.
 
-A signal ends it within a few seconds: the nodes go down, the summary of what was played is printed, and no
-file is written, so that results are always of a whole run.
+A signal ends it within a few seconds: the nodes stop, the summary of the played episodes is printed, and no
+file is written, so that results are always of a complete run.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.ending import ended_by_signals
 from vla_accel_ros.tools.running.graph import own_graph
 
-# Two answers a second, so that a short episode has one; five steps as the policy was evaluated with.
+# Two answers a second, so that a short episode has one; five steps, as in the policy's evaluation.
 INFERENCE = {"denoise_steps": 5, "language_hz": 2.0}
 
 
 def run(options: Options) -> int:
-    """Returns the exit status: 0, or 128 + number when a signal ended it. Raises RuntimeError, in one
-    sentence, when a node cannot start or dies again and again; OSError when a file cannot be written."""
+    """Return the exit status: 0, or 128 + number if a signal ended it. Raises RuntimeError, with one
+    sentence, if a node cannot start or keeps dying; OSError if a file cannot be written."""
     with ended_by_signals(), contextlib.ExitStack() as closing:
         return Demo(options, closing).run()
 
 
 class Demo:
-    """The parts of one demo. closing: what must be closed in the end."""
+    """The parts of one demo. closing: an exit stack for what must be closed at the end."""
 
     def __init__(self, options: Options, closing: contextlib.ExitStack) -> None:
         self._options, self._closing = options, closing
@@ -94,7 +94,7 @@ class Demo:
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[Callable[[Stack], None]]:
-        """The live view, if there is somebody to see it."""
+        """Show the live view if stdout is a terminal."""
         view = LiveView(self._board)
 
         def watch(stack: Stack) -> None:
@@ -153,10 +153,10 @@ class Demo:
 
 
 def with_rings(contract: Path, file: Path) -> Path:
-    """Write to `file` the same contract with every camera as a ring, `camera/<name>/frame`; returns it.
+    """Write to `file` a copy of the contract with every camera as a ring, `camera/<name>/frame`; returns it.
 
-    The demo itself goes on watching the image topics, which the robot also has: only the nodes under test
-    read the rings. The file lies beside the results, so that what ran can be read afterwards.
+    The demo itself still watches the image topics, which the robot also publishes: only the nodes under test
+    read the rings. The file is kept beside the results as a record.
     """
     data = yaml.safe_load(contract.read_text())
     for name, camera in data["cameras"].items():

@@ -1,8 +1,8 @@
-"""The running stack: robot, inference and trajectory as processes, and an operator who talks to them.
+"""The running stack: robot, inference and trajectory as processes, and an operator that talks to them.
 
-Whatever is waited for, the processes are watched: one that has died is a NodeDied for whoever waits, who
-decides what that means for the episode and revives it. A node that refuses its configuration, or dies again
-and again, ends the demo with its own sentence and the end of its log.
+Every wait also watches the processes: if one has died, the waiter gets NodeDied, decides what that means for
+the episode, and revives it. A node that refuses its configuration or keeps dying ends the demo with its own
+sentence and the end of its log.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NODES = ("sim_robot", "inference", "trajectory")
 
 
 class Stack:
-    """The nodes with their operator; a context manager that starts them and ends them.
+    """The nodes with their operator; a context manager that starts and ends them.
 
-    parameters: node -> parameter -> value, over the package's parameter files. folder: for the logs.
-    environment: of the processes; this process must be in the same graph. tell: gets sentences for the user.
-    operator_options: for Operator.
+    parameters: node -> parameter -> value, overriding the package's parameter files. folder: for the logs.
+    environment: of the processes; this process must be in the same ROS graph. tell: prints sentences for the
+    user. operator_options: for Operator.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Stack:
         **operator_options: Any,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        # What held the robot of an earlier run is no concern of this one.
+        # A fresh state folder, so that a hold of an earlier run does not persist.
         self._state = tempfile.TemporaryDirectory(prefix="vla_accel_ros-demo-")
         environment = {**environment, "XDG_STATE_HOME": self._state.name}
         self.processes = NodeProcesses(
@@ -73,9 +73,9 @@ class Stack:
         self._state.cleanup()
 
     def wait_until_driving(self) -> None:
-        """Return when trajectories go to the robot again; an instruction must have been given.
+        """Return when new trajectories reach the robot; an instruction must have been given.
 
-        Raises RuntimeError with the sentence and the last words of a node that cannot start.
+        Raises RuntimeError, with the sentence and the last log lines of a node that cannot start.
         """
         since_ns = self.operator.now_ns()
 
@@ -95,15 +95,15 @@ class Stack:
         self.processes.note_shared_memory()
 
     def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """Operator.wait that raises NodeDied when a process has ended."""
+        """Operator.wait that raises NodeDied if a process has ended."""
         return driven.wait(self.operator, self._raise_if_dead, condition, timeout_s, what)
 
     def call(self, request: Callable[[], T]) -> T:
-        """A service call; NodeDied rather than TimeoutError when a node has ended."""
+        """Call a service; raises NodeDied instead of TimeoutError if a node has ended."""
         return driven.call(self._raise_if_dead, request)
 
     def revive(self, name: str) -> None:
-        """Start a node that has died, and return when the robot is driven again."""
+        """Restart a dead node, and return when the robot is driven again."""
         node = self.processes[name]
         if node.starts >= STARTS:
             self._give_up(node, f"{node.how_it_ended()} for the {node.starts}. time")
@@ -123,7 +123,7 @@ class Stack:
                 self._give_up(self.processes[name], line.message)
 
     def _slowest(self) -> NodeProcess:
-        """Whom everybody else waits for."""
+        """Return the node that the others wait for."""
         operator = self.operator
         name = "trajectory" if operator.chunks else "inference" if operator.measured else "sim_robot"
         return self.processes[name]

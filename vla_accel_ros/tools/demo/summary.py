@@ -1,7 +1,7 @@
-"""The demo's figures: what goes into the JSON, the line of an episode, and the closing table.
+"""The demo's figures: the JSON, the line of an episode, and the closing table.
 
-Success is reported with its counts and judged nowhere. Ages and inference times are of every trajectory and
-chunk of the run; loop times are what the loops said of themselves once a second.
+Success is reported with its counts and not judged. Ages and inference times cover every trajectory and chunk
+of the run; loop times are what the loops reported once a second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOOPS = ("vision", "action", "language")
 
 
 def line(played: Played, wanted: int | None) -> str:
-    """One episode in one line."""
+    """Return one episode as one line."""
     number = f"{played.plan.index + 1}" + (f"/{wanted}" if wanted else "")
     how = "success" if played.success else "missed "
     notes = []
@@ -49,7 +49,7 @@ def line(played: Played, wanted: int | None) -> str:
 def figures(
     played: Sequence[Played], operator: Operator, arm: tuple[str, ...], cpu: dict[str, float]
 ) -> dict[str, Any]:
-    """The measured part of the JSON. arm: joints the jerk is of. cpu: share of a core by process."""
+    """Return the measured part of the JSON. arm: joints for the jerk. cpu: share of a core by process."""
     counted = [p for p in played if p.counts]
     families = [family for family in FAMILIES if any(p.plan.task.family == family for p in counted)]
     won = {f: [p.success for p in counted if p.plan.task.family == f] for f in families}
@@ -89,7 +89,7 @@ def figures(
 
 
 def jerk(played: Sequence[Played], which: str, arm: tuple[str, ...]) -> float | None:
-    """RMS jerk over episodes together [rad/s^3]."""
+    """Return the RMS jerk over all episodes [rad/s^3]."""
     value = measure.rms([p.traces.jerk(which, arm) for p in played if p.traces is not None])
     return None if value is None else round(value, 1)
 
@@ -97,7 +97,8 @@ def jerk(played: Sequence[Played], which: str, arm: tuple[str, ...]) -> float | 
 def rates_hz(
     played: Sequence[Played], operator: Operator, reports: Sequence[LoopStats]
 ) -> dict[str, float | None]:
-    """Loops as they report; chunks and trajectories as they arrived; streams as inference got them."""
+    """Return rates: loops as they report, chunks and trajectories as they arrived, streams as inference
+    received them."""
     rates = {name: _rounded([r.measured_hz for r in reports if r.loop == name]) for name in LOOPS}
     seconds = sum((p.ended_ns - p.begun_ns) * 1e-9 for p in played)
     if seconds:
@@ -112,7 +113,7 @@ def rates_hz(
 
 
 def record(played: Played, arm: tuple[str, ...]) -> dict[str, Any]:
-    """One episode for the JSON; times are relative to its begin."""
+    """Return one episode for the JSON; times are relative to its start."""
     return {
         "index": played.plan.index,
         "seed": played.plan.seed,
@@ -134,7 +135,7 @@ def record(played: Played, arm: tuple[str, ...]) -> dict[str, Any]:
 
 
 def table(figures: dict[str, Any]) -> Table:
-    """The closing summary."""
+    """Return the closing summary."""
     closing = Table(title="summary", show_header=False, title_justify="left")
     closing.add_column(style="bold")
     closing.add_column()
@@ -168,5 +169,5 @@ def _rounded(values: Sequence[float]) -> float | None:
 
 
 def _growth(counts: Sequence[int]) -> int:
-    """How much a counter grew that begins anew when its node does."""
+    """Return the growth of a counter that restarts with its node."""
     return sum(max(0, after - before) if after >= before else after for before, after in pairwise(counts))

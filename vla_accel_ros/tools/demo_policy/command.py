@@ -1,8 +1,8 @@
 """`vla train-demo` and `vla eval-demo`: train the bundled demo policy from seeds, and measure its success.
 
-Training takes under half an hour on a GPU; interrupted, it continues where its last finished round ended. The
-result is a checkpoint folder, a loss plot and the log. Success is measured in closed loop, through the engine
-in process.
+Training takes under half an hour on a GPU; after an interruption it resumes from its last finished round. The
+result is a checkpoint folder, a loss plot and the log. Success is measured in closed loop, with an engine in
+this process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Train, plot, say where the result is."""
+    """Train, plot, and print where the result is."""
     import torch
 
     from vla_accel_ros.contract.contract import Contract
@@ -64,7 +64,7 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Play, summarise, write."""
+    """Play the episodes, print the summary, write the JSON."""
     from vla_accel_ros.tools.demo_policy import evaluate as evaluation
     from vla_accel_ros.tools.provenance import provenance
 

@@ -1,9 +1,8 @@
-"""Data shards: episodes recorded in parallel, one file each, from seeds.
+"""Data shards: episodes recorded in parallel from seeds, one file for each shard.
 
-A shard is a .npz of flat arrays with images already at the policy's size, made by the same resize the
-policy uses when it runs. A shard that exists is never made again, so an interrupted run continues; a
-shard's content depends on its seeds and, in the rounds where the policy drives, on the policy of an earlier
-round, which is kept beside it.
+A shard is a .npz of flat arrays, with images at the policy's size from the policy's own resize. An existing
+shard is never made again, so an interrupted run resumes. A shard depends on its seeds and, in rounds where
+the policy drives, on an earlier round's policy, which is kept beside it.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from vla_accel_ros.tools.demo_policy.recipe import CAMERAS, DENOISE_STEPS, Recip
 from vla_accel_ros.types import Observation
 
 EPISODES_PER_SHARD = 50
-FIRST_SEED = 1_000_000  # evaluation seeds are small numbers: the two never meet
+FIRST_SEED = 1_000_000  # evaluation seeds are small numbers, so they never overlap
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard to be made. policy: folder of the policy that drives, or None for the disturbed expert."""
+    """One shard to make. policy: folder of the driving policy, or None for the disturbed expert."""
 
     path: Path
     seeds: tuple[int, ...]
@@ -45,14 +44,14 @@ class ShardJob:
 
 
 def round_folder(folder: Path, number: int) -> Path:
-    """Where a round's shards are."""
+    """Return the folder of a round's shards."""
     return folder / "data" / f"round_{number}"
 
 
 def submit(
     pool: Executor, folder: Path, recipe: Recipe, number: int, delta_mask: np.ndarray, image_size: int
 ) -> list[Future[Path]]:
-    """Start making the shards of a round that do not exist yet."""
+    """Start making the missing shards of a round."""
     target = round_folder(folder, number)
     target.mkdir(parents=True, exist_ok=True)
     driver = None
@@ -77,7 +76,7 @@ def submit(
 
 
 def collect(pending: list[Future[Path]], label: str) -> None:
-    """Wait for shards with a progress bar; the first failure is raised."""
+    """Wait for shards with a progress bar; raises the first failure."""
     for future in tqdm(
         as_completed(pending), total=len(pending), desc=label, mininterval=5, disable=not pending
     ):
@@ -85,7 +84,7 @@ def collect(pending: list[Future[Path]], label: str) -> None:
 
 
 def load(folder: Path, number: int) -> dict[str, np.ndarray]:
-    """All samples of a round in order of seeds: the arrays of `samples.Arrays`."""
+    """Return all samples of a round in order of seeds: the arrays of `samples.Arrays`."""
     paths = sorted(round_folder(folder, number).glob("shard_*.npz"))
 
     def read(path: Path) -> dict[str, np.ndarray]:
@@ -101,13 +100,14 @@ _worker: tuple[SimRobot, Expert] | None = None
 
 
 def one_thread_each() -> None:
-    """Before a worker's first import of torch or OpenGL: one thread a process, there is a process a core."""
+    """Limit a worker to one thread, before its first import of torch or OpenGL: there is one process for each
+    core."""
     os.environ.update(LP_NUM_THREADS="0", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     torch.set_num_threads(1)
 
 
 def make_shard(job: ShardJob) -> Path:
-    """Record the episodes of a shard and write it in one rename."""
+    """Record the episodes of a shard and write it atomically."""
     global _worker
     if _worker is None:
         robot = SimRobot()
@@ -138,16 +138,16 @@ def make_shard(job: ShardJob) -> Path:
 
 
 def shrink(image: np.ndarray, size: int) -> np.ndarray:
-    """uint8 [H, W, 3] -> uint8 [3, size, size], as the policy's own preprocessing does it."""
+    """uint8 [H, W, 3] -> uint8 [3, size, size], by the policy's own preprocessing."""
     return np.ascontiguousarray(resize_with_pad(image, size).transpose(2, 0, 1))
 
 
 class PolicyDriver:
-    """Lets a policy drive an episode: a new chunk now and then, in force a few frames after its image, as
-    on the robot.
+    """Lets a policy drive an episode: a new chunk at a fixed period, in force a few frames after its image,
+    as on the robot.
 
-    Disturbances of the scene stay, and period and latency vary by episode, so that the data covers more
-    than one timing.
+    The scene is still disturbed, and period and latency vary by episode, so that the data covers various
+    timings.
     """
 
     def __init__(self, policy: AnyPolicy, seed: int) -> None:
@@ -160,7 +160,7 @@ class PolicyDriver:
         self.waiting: list[tuple[int, int, np.ndarray]] = []
 
     def __call__(self, robot: SimRobot, expert: Expert) -> np.ndarray:
-        """Joint target [6] rad for the coming 1/30 s."""
+        """Return the joint target [6] rad for the next 1/30 s."""
         self.disturbed.events(robot)
         if self.frame % self.period == 0:
             self.waiting.append((self.frame + self.latency, self.frame, self.infer(robot)))
@@ -172,7 +172,7 @@ class PolicyDriver:
 
     @torch.inference_mode()
     def infer(self, robot: SimRobot) -> np.ndarray:
-        """A chunk, float32 [H, 6] absolute rad."""
+        """Return a chunk, float32 [H, 6] absolute rad."""
         images = {name: robot.render(camera) for name, camera in CAMERAS.items()}
         inputs = self.policy.inputs(Observation(images, robot.state(), robot.task.instruction, 0))
         model = self.policy.model

@@ -1,9 +1,9 @@
-"""How well the demo policy works: paired episodes of every family under every condition, with 95 % intervals.
+"""Evaluate the demo policy: paired episodes of every family under every condition, with 95 % intervals.
 
-Seed n is the same scene under all conditions, so a difference is the condition's. Seeds start at 0 and
-training seeds at a million, so no scene was trained on. The controls say what the success rests on:
-`shuffled` tells the policy to go for another block while the original one is scored, `blank` shows it grey
-images, and `still` is an arm that never moves (chance).
+Seed n is the same scene under all conditions, so a difference comes from the condition. Seeds start at 0 and
+training seeds at a million, so no scene was trained on. The controls show what the success depends on:
+`shuffled` gives the policy an instruction for another block while the original one is scored, `blank` shows
+it grey images, and `still` is an arm that never moves (chance).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vla_accel_ros.tools.demo_policy.rollout import CONDITIONS, Episode, Session
 class Plan:
     """What to evaluate.
 
-    steps: denoising steps a chunk. precision: see engine.stages.precision; None: the plain network.
+    steps: denoise steps of a chunk. precision: see engine.stages.precision; None: the plain network.
     """
 
     policy: Path
@@ -60,7 +60,7 @@ class Plan:
             raise ValueError(f"episodes is {self.episodes}; play at least 1.")
 
     def as_dict(self) -> dict[str, Any]:
-        """For the JSON: what was played, without the machine's paths."""
+        """Return the plan for the JSON, without the machine's paths."""
         return {
             "policy": self.policy.name,
             "contract": self.contract.name,
@@ -74,7 +74,7 @@ class Plan:
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a rate (Wilson score). Shapes: scalars; trials >= 1."""
+    """Return the 95 % interval of a rate (Wilson score). Shapes: scalars; trials >= 1."""
     rate = successes / trials
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
@@ -102,7 +102,8 @@ def _play(job: tuple[str, int, str]) -> Episode:
 
 
 def evaluate(plan: Plan, processes: int) -> list[Episode]:
-    """Plays everything in the plan, in parallel; the order of the result does not depend on the processes."""
+    """Play all episodes of the plan in parallel. The result's order does not depend on the number of
+    processes."""
     jobs = [(f, seed, c) for f in plan.families for c in plan.conditions for seed in range(plan.episodes)]
     context = get_context("spawn")
     with ProcessPoolExecutor(processes, context, _open_session, (plan,)) as pool:
@@ -110,7 +111,7 @@ def evaluate(plan: Plan, processes: int) -> list[Episode]:
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Success with its interval by family and condition, answers, time and jerk."""
+    """Return success with its interval by family and condition, answers, time and jerk."""
     table: dict[str, Any] = {}
     for family in sorted({e.family for e in episodes}, key=FAMILIES.index):
         for condition in CONDITIONS:
@@ -137,7 +138,7 @@ def _row(group: Sequence[Episode]) -> dict[str, Any]:
 
 
 def lines(table: dict[str, Any]) -> Iterable[str]:
-    """The summary as a Markdown table."""
+    """Yield the summary as a Markdown table."""
     yield "| task | condition | n | success | 95 % interval | median time s | jerk rad/s^3 | answers right |"
     yield "|---|---|---|---|---|---|---|---|"
     for family, rows in table.items():
@@ -154,5 +155,5 @@ def lines(table: dict[str, Any]) -> Iterable[str]:
 
 
 def as_json(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
-    """Every episode, for bench/results."""
+    """Return every episode, for bench/results."""
     return [asdict(e) for e in episodes]

@@ -1,7 +1,7 @@
-"""What can happen in the middle of an episode: the target jumps, or the instruction names another block.
+"""Events within an episode: the target jumps, or the instruction names another block.
 
-Where it jumps to and what is said is drawn from the seed, so paired episodes meet the same event. Scoring
-starts anew at the event.
+Jump and instruction are drawn from the seed, so paired episodes have the same event. Scoring restarts at the
+event.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from vla_accel_ros.tools.demo_policy.recipe import STEP_DT_S
 
 
 class Event(Protocol):
-    """Something that happens once in an episode."""
+    """An event that happens once in an episode."""
 
     def frame(self, seed: int) -> int:
-        """Camera frame at which it happens."""
+        """Return the camera frame at which it happens."""
 
     def happen(self, robot: SimRobot, seed: int) -> Task:
-        """Change the scene; the task from now on."""
+        """Change the scene; return the task from then on."""
 
 
 @dataclass(frozen=True)
 class MovedTarget:
-    """The task's block stands elsewhere from one frame to the next, at a time between `between_s` [s].
+    """The task's block jumps between two frames, at a time within `between_s` [s].
 
     distance_m: least and greatest jump. It lands inside the working area, and clear of other blocks and pads
     if there is such a place.
@@ -64,13 +64,13 @@ class MovedTarget:
 
 
 def other_blocks(task: Task) -> list[Task]:
-    """The tasks of the same family and pad, with each of the other blocks."""
+    """Return the tasks of the same family and pad for each other block."""
     return [other for other in tasks(task.family) if other.block != task.block and other.pad == task.pad]
 
 
 @dataclass(frozen=True)
 class SwitchedTarget:
-    """Another block of the same family is asked for at `at_s` [s]; the scene stays as it is."""
+    """The instruction changes to another block of the same family at `at_s` [s]; the scene stays."""
 
     at_s: float = 1.0
 

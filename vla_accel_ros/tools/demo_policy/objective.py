@@ -1,13 +1,14 @@
-"""What the demo policy is trained to do, as one loss over one batch.
+"""The demo policy's training objective, as one loss over one batch.
 
 Three terms share one prefix forward, as at inference:
 - flow matching on the action chunk (pi0.5: x_t = t*noise + (1-t)*actions, target noise - actions, t ~
-  Beta(1.5, 1)), with several (noise, t) draws a prefix, because the expert is small beside the prefix;
+  Beta(1.5, 1)), with several (noise, t) draws for each prefix, because the expert is small beside the
+  prefix;
 - next-token cross-entropy on the answer, whose tokens continue the prompt causally and are hidden from the
   actions;
-- an auxiliary localisation of the target and the goal in the front image, read from the last layers' keys
-  and values. Those are all the expert ever sees of the images, and without this term it takes far longer to
-  look at them. The localisation head is not part of the policy and is not shipped.
+- an auxiliary localisation of target and goal in the front image, from the last layers' keys and values.
+  Those are all that the expert sees of the images, and without this term it takes far longer to attend to
+  them. The localisation head is not part of the policy and is not shipped.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ LOCALISATION_LAYERS = 2
 class Batch:
     """B training samples on one device.
 
-    images: float [B, 2, 3, S, S] in [-1, 1]; tokens, token_mask: [B, P] prompt; answer, answer_mask: [B,
-    A], ending in eos; actions: float32 [B, H, D] normalised; uv: float32 [B, 2, 2] target and goal in the
-    front image, 0..1; uv_mask: bool [B, 2], False where the point is out of view.
+    images: float [B, 2, 3, S, S] in [-1, 1]. tokens, token_mask: [B, P] prompt. answer, answer_mask: [B, A],
+    ending in eos. actions: float32 [B, H, D] normalised. uv: float32 [B, 2, 2] target and goal in the front
+    image, 0..1. uv_mask: bool [B, 2], False where the point is out of view.
     """
 
     images: Tensor
@@ -43,14 +44,15 @@ class Batch:
 
 
 class Localiser(nn.Module):
-    """Reads two heat-maps and in-cell offsets from the keys and values of the front camera's tokens."""
+    """Predicts two heat maps and in-cell offsets from the keys and values of the front camera's tokens."""
 
     def __init__(self, features: int, width: int = 128) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(features, width), nn.GELU(), nn.Linear(width, 2 * 3))
 
     def forward(self, kv: KV, cells: int, uv: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss, and mean distance in image widths between the most likely cell's point and the true one."""
+        """Return the loss, and the mean distance, in image widths, of the most likely cell's point from the
+        true one."""
         layers = [
             *kv.k[-LOCALISATION_LAYERS:, :, 0, : cells * cells],
             *kv.v[-LOCALISATION_LAYERS:, :, 0, : cells * cells],
@@ -85,7 +87,7 @@ class Objective(nn.Module):
     def forward(
         self, batch: Batch, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Scalar loss, and detached scalars: flow, text, place (localisation), uv_error."""
+        """Return the scalar loss, and detached scalars: flow, text, place (localisation), uv_error."""
         hidden, kv, prefix_mask = self._prefix(batch)
         text = self._text(hidden, prefix_mask.shape[1], batch)
         place, uv_error = self.localiser(kv, self.cells, batch.uv, batch.uv_mask)

@@ -1,10 +1,9 @@
-"""Everything that decides what the demo policy becomes: sizes, seeds, rounds, rates. Change it here and
-nowhere else.
+"""Everything that determines the demo policy: sizes, seeds, rounds, rates. Change it only here.
 
-A round generates data while the previous round's data is trained on, so that processor and GPU both work;
-which data a round sees depends on seeds and rounds only, never on timing. Round 0 and 1 follow the
-disturbed expert, later rounds follow the policy of the round before, with the expert's labels (DAgger): the
-states that the policy itself leads into.
+Each round's data is generated while the previous round trains, so that CPU and GPU both work; a round's data
+depends only on seeds and rounds, never on timing. Rounds 0 and 1 follow the disturbed expert. Later rounds
+follow the policy of an earlier round with the expert's labels (DAgger), so they visit the states that the
+policy itself reaches.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ DENOISE_STEPS = 5
 
 
 def policy_config(vocab: int, action_dim: int) -> PiConfig:
-    """pi0.5 in small: two cameras of 112 x 112, a chunk of 32 actions at 30 Hz."""
+    """Return a small pi0.5: two cameras of 112 x 112, a chunk of 32 actions at 30 Hz."""
     return PiConfig(
         kind="pi05",
         vision=VisionConfig(width=192, depth=4, mlp=768, heads=4, image_size=112, patch=14),
@@ -61,13 +60,13 @@ class Recipe:
 
     @property
     def rounds(self) -> int:
-        """Training rounds: one for each set of data."""
+        """Training rounds, one for each set of data."""
         return self.expert_rounds + self.dagger_rounds
 
     def as_dict(self) -> dict[str, int | float]:
-        """For the model card and the checkpoint's provenance."""
+        """Return the recipe for the model card and the checkpoint's provenance."""
         return asdict(self)
 
 
 QUICK = Recipe(expert_episodes=4, dagger_episodes=2, dagger_rounds=1, steps=3, batch=4, warmup=2)
-"""A run of half a minute on a processor, for the test that the recipe still runs from end to end."""
+"""A run of half a minute on a CPU, which tests that the recipe works from end to end."""

@@ -1,10 +1,10 @@
-"""One episode in simulation time: engine, trajectory buffer and controllers, as on the robot, without ROS.
+"""One episode in simulated time: engine, trajectory buffer and controllers as on the robot, without ROS.
 
-Observations are taken at a fixed period and their chunks take effect a fixed latency later, so an episode
-depends on its seed and the weights alone, not on how fast this machine is. Both default to what the demo
-shows on two processor cores. In mode `block` the next observation waits until the arm is at rest. The control
-conditions withhold what the policy should need: the right instruction, the images, or all motion; an event
-changes the scene or the instruction on the way.
+Observations are taken at a fixed period and their chunks take effect after a fixed latency, so an episode
+depends only on its seed and the weights, not on this machine's speed. The defaults are the demo's values on
+two CPU cores. In mode `block` the next observation waits until the arm is at rest. The control conditions
+remove what the policy should need: the right instruction, the images, or all motion. An event changes the
+scene or the instruction on the way.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from vla_accel_ros.types import Chunk, Observation
 
 FRAME_S = 1 / 30
 JOINING = 3
-"""Frames that a chunk comes before the end of the last: what is committed by then, and one action."""
+"""Frames by which a chunk arrives before the last one ends: the committed part, and one action."""
 FURTHER = 1_000_000
-"""Noise of further samples is numbered from here."""
+"""First noise number of further samples."""
 CONDITIONS = ("normal", "shuffled", "blank", "still")
 
 
@@ -45,7 +45,7 @@ CONDITIONS = ("normal", "shuffled", "blank", "still")
 class Timing:
     """In camera frames of 1/30 s: a chunk every `period`, in force `latency` after its image.
 
-    on_demand: no sooner than needed for the next chunk to be there when the last one's horizon ends.
+    on_demand: delay the next chunk until it is needed at the end of the last one's horizon.
     """
 
     period: int = 3
@@ -55,10 +55,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Handover:
-    """How one chunk follows another: the trajectory buffer's mode, and for `rtc` what guides a chunk.
+    """How chunks follow each other: the trajectory buffer's mode, and for `rtc` the guidance of a chunk.
 
-    execution_horizon: actions of a chunk that `block` executes; all when None. noise: what chunks begin with,
-    see models.flow.noise; of the episode's seed. horizon: see fleet.horizon.
+    execution_horizon: actions of a chunk that `block` executes; None means all. noise: initial noise of
+    chunks, see models.flow.noise, from the episode's seed. horizon: see fleet.horizon.
     """
 
     mode: Mode = "blend"
@@ -75,13 +75,13 @@ class Handover:
 
 @dataclass(frozen=True)
 class Episode:
-    """How one episode went.
+    """The result of one episode.
 
-    time_s: until success, or the episode's length; from the event if there is one.
+    time_s: until success, or the episode's length; counted from the event if there is one.
     jerk: RMS of the commanded arm joints at 30 Hz [rad/s^3].
     tracking: RMS distance of the arm joints from their command [rad].
     seam: RMS distance of a new chunk's arm joints from the commanded path where it takes over [rad].
-    chunks_per_s: made, from the beginning on. horizon: actions until the next was wanted, mean of the chunks.
+    chunks_per_s: over the whole episode. horizon: mean number of actions before the next chunk was wanted.
     """
 
     task: str
@@ -100,11 +100,11 @@ class Episode:
 
 
 def unwatched(prefix: Prefix, chunk: Chunk) -> None:
-    """Nobody looks at chunks."""
+    """The default `watch`, which ignores chunks."""
 
 
 class Session:
-    """An engine and a robot that play episode after episode. watch: gets each chunk with its prefix."""
+    """An engine and a robot that play episodes. watch: called with each chunk and its prefix."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Session:
         )
 
     def observe(self, instruction: str, now_ns: int, blank: bool = False) -> Observation:
-        """What the robot's cameras and joints say now; blank: grey images instead."""
+        """Return the robot's present observation. blank: with grey images."""
         images = {image: self.robot.render(camera) for image, camera in CAMERAS.items()}
         if blank:
             images = {image: np.full_like(pixels, 128) for image, pixels in images.items()}
@@ -181,10 +181,11 @@ class Session:
 
 
 class _Thinker:
-    """Chunks that come `latency` frames after their observation, from noise that only the seed decides.
+    """Computes chunks that take effect `latency` frames after their observation, with noise from the seed
+    alone.
 
-    With a period below the latency several are computed at once, as staggered chunks are. Attribute
-    `horizons`: of each chunk, actions until the next was wanted.
+    With a period below the latency several chunks are pending at once, like staggered chunks. `horizons`: for
+    each chunk, the actions until the next was wanted.
     """
 
     def __init__(self, session: Session, seed: int) -> None:
@@ -197,7 +198,7 @@ class _Thinker:
         self._chunking = chunking if guided else None
 
     def ready(self, frame: int, rest_ns: int) -> bool:
-        """Whether the next observation is due; rest_ns: when the arm comes to rest."""
+        """Return whether the next observation is due. rest_ns: when the arm comes to rest."""
         if self._session.handover.mode == "block":
             return not self._pending and _ns(frame) >= rest_ns
         return frame >= self._next
@@ -215,7 +216,7 @@ class _Thinker:
         self._pending.append((frame + timing.latency, request))
 
     def _limit(self, request: Request, prefix: Prefix) -> None:
-        """Give a chunk its horizon, for which it may take further samples."""
+        """Limit a chunk to its horizon, which may need further samples."""
         chunk = cast(Chunk, request.result)
         samples = self._horizons.rule(prefix.instruction).policy.samples
         shape = (self._session.engine.policy.config.horizon, self._session.engine.policy.config.action_dim)
@@ -227,7 +228,7 @@ class _Thinker:
         request.result = limited(chunk, horizon)
 
     def done(self, frame: int) -> list[Chunk]:
-        """The chunks that are finished by now, each once."""
+        """Return the chunks that have become due by this frame."""
         self._now_ns = _ns(frame)
         done = [request for due, request in self._pending if due <= frame]
         self._pending = self._pending[len(done) :]
@@ -237,7 +238,7 @@ class _Thinker:
         return [cast(Chunk, request.result) for request in done]
 
     def _noise(self, stamp_ns: int) -> np.ndarray:
-        """What the next chunk begins with, float32 [H, A]."""
+        """Return the next chunk's initial noise, float32 [H, A]."""
         engine, config = self._session.engine, self._session.engine.policy.config
         shape = (config.horizon, config.action_dim)
         if self._session.handover.noise == COHERENT:
@@ -246,7 +247,7 @@ class _Thinker:
 
 
 class _Arm:
-    """The trajectory buffer, the controllers and the arm, and a record of how it moved at 30 Hz."""
+    """The trajectory buffer, the controllers and the arm, and a record of its motion at 30 Hz."""
 
     def __init__(self, session: Session) -> None:
         handover, contract, self._robot = session.handover, session.contract, session.robot
@@ -266,7 +267,7 @@ class _Arm:
 
     @property
     def rest_ns(self) -> int:
-        """When it comes to rest."""
+        """When the arm comes to rest."""
         return 0 if self._sent is None else self._sent.end_ns
 
     def follow(self, chunk: Chunk, now_ns: int) -> None:
@@ -298,7 +299,8 @@ class _Arm:
 
 
 def told(task: Task, seed: int, condition: str) -> str:
-    """The instruction given: the task's own, or under `shuffled` one of the same family for another block."""
+    """Return the instruction given: the task's own, or under `shuffled` one of the same family for another
+    block."""
     if condition != "shuffled":
         return task.instruction
     others = other_blocks(task)

@@ -1,8 +1,8 @@
 """Training samples on the training device: statistics, encoding, random batches.
 
-The dataset is a list of parts, one a round, each a few flat tensors; nothing is copied when a round is
-added. Images stay uint8 until a batch is drawn, and colours are jittered there, because no two renderers,
-and no two cameras, agree on them.
+The dataset is a list of parts, one for each round, each a few flat tensors, so adding a round copies nothing.
+Images stay uint8 until a batch is drawn. Colours are jittered then, because no two renderers or cameras agree
+on them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from vla_accel_ros.tools.demo_policy.objective import Batch
 MAX_ANSWER = 8
 Arrays = Mapping[str, np.ndarray]
 """One part: front, wrist uint8 [N, 3, S, S]; state float32 [N, D]; chunk float32 [N, H, D] absolute;
-instruction, answer
-str [N]; uv float32 [N, 2, 2]; uv_mask bool [N, 2]."""
+instruction, answer str [N]; uv float32 [N, 2, 2]; uv_mask bool [N, 2]."""
 
 
 @dataclass(frozen=True)
 class Statistics:
     """Normalisation of states and (delta) actions, in openpi's norm_stats form.
 
-    The state's q01 and q99 are the data's extremes and a margin, because pi0.5 writes a state below q01 as
+    The state's q01 and q99 are the data's extremes plus a margin, because pi0.5 writes a state below q01 as
     bin -1, a word that a word-level vocabulary does not have.
     """
 
@@ -38,7 +37,7 @@ class Statistics:
 
     @classmethod
     def of(cls, part: Arrays, delta_mask: np.ndarray) -> Statistics:
-        """From the first round's data, over all samples and all actions of a chunk."""
+        """Compute them from the first round's data, over all samples and all actions of a chunk."""
         actions = relative(part, delta_mask)
         state, low, high = _describe(part["state"]), part["state"].min(0), part["state"].max(0)
         margin = 0.05 * (high - low)
@@ -46,7 +45,7 @@ class Statistics:
         return cls(state, _describe(actions.reshape(-1, actions.shape[-1])))
 
     def normalizers(self) -> tuple[Normalizer, Normalizer]:
-        """(state, actions), by quantile as pi0.5 does."""
+        """Return (state, actions), by quantiles as in pi0.5."""
         state, actions = (
             Normalizer.quantile(np.array(stats["q01"]), np.array(stats["q99"]))
             for stats in (self.state, self.actions)
@@ -55,7 +54,7 @@ class Statistics:
 
 
 def relative(part: Arrays, delta_mask: np.ndarray) -> np.ndarray:
-    """Chunks float32 [N, H, D] with the delta joints relative to the observed state."""
+    """Return the chunks float32 [N, H, D] with delta joints relative to the observed state."""
     return part["chunk"] - np.where(delta_mask, part["state"], 0.0)[:, None].astype(np.float32)
 
 
@@ -71,7 +70,7 @@ def _rounded(row: np.ndarray) -> list[float]:
 
 @dataclass(frozen=True)
 class Part:
-    """One round's samples, encoded, on the training device."""
+    """One round's encoded samples on the training device."""
 
     images: Tensor  # uint8 [N, 2, 3, S, S]
     tokens: Tensor  # [N, P]
@@ -106,12 +105,12 @@ class Part:
         return len(self.actions)
 
     def take(self, index: Tensor) -> list[Tensor]:
-        """Rows of every field."""
+        """Return these rows of every field."""
         return [getattr(self, name)[index] for name in self.__dataclass_fields__]
 
 
 def batch(parts: list[Part], size: int, generator: torch.Generator) -> Batch:
-    """A batch drawn uniformly from all parts, colours jittered."""
+    """Return a batch drawn uniformly from all parts, with jittered colours."""
     total = sum(map(len, parts))
     index = torch.randint(total, (size,), device=generator.device, generator=generator).sort().values
     taken, start = [], 0
@@ -124,7 +123,7 @@ def batch(parts: list[Part], size: int, generator: torch.Generator) -> Batch:
 
 
 def _jitter(images: Tensor, generator: torch.Generator) -> Tensor:
-    """uint8 [B, V, 3, S, S] -> float in [-1, 1], with colours and noise varied per image."""
+    """uint8 [B, V, 3, S, S] -> float in [-1, 1], with colours and noise varied for each image."""
 
     def spread(shape: tuple[int, ...], amount: float) -> Tensor:
         return (torch.rand(shape, device=images.device, generator=generator) * 2 - 1) * amount
@@ -138,7 +137,7 @@ def _jitter(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _prompts(instructions: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """int64 [N, P] padded prompts, as `Policy.inputs` makes them, all of one instruction at once."""
+    """Return int64 [N, P] padded prompts, equal to those of `Policy.inputs`, one instruction at a time."""
     tokenizer = vocabulary.build()
     bins = state_bins(state).clip(0, vocabulary.STATE_BINS - 1)
     rows: list[tuple[np.ndarray, np.ndarray]] = []
@@ -161,7 +160,7 @@ def _prompts(instructions: np.ndarray, state: np.ndarray) -> np.ndarray:
 
 
 def _answers(answers: np.ndarray) -> np.ndarray:
-    """int64 [N, MAX_ANSWER] padded answers, each ended by eos."""
+    """Return int64 [N, MAX_ANSWER] padded answers, each ending in eos."""
     tokenizer = vocabulary.build()
     unique, inverse = np.unique(answers, return_inverse=True)
     table = np.full((len(unique), MAX_ANSWER), vocabulary.PAD, dtype=np.int64)

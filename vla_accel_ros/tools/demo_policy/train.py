@@ -1,10 +1,8 @@
-"""Trains the demo policy: rounds of data, an optimiser, an average of the weights, a folder that loads like
-any checkpoint.
+"""Train the demo policy: rounds of data, an optimiser, averaged weights, and an ordinary checkpoint folder.
 
-The loop is resumable: data shards that exist are kept, and the training state is written after every round.
-All images stay on the training device as uint8 (75 KB a sample), so a step costs no host traffic. Weights
-are exported from their exponential moving average, which is what the evaluation and the next round's
-rollouts use.
+Training is resumable: existing data shards are kept, and the training state is written after every round. All
+images stay on the training device as uint8 (75 KB a sample), so a step has no host traffic. The exported
+weights are an exponential moving average, which the evaluation and the next round's rollouts use.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ PANELS = {
     "place": "localisation loss",
     "uv_error": "localisation error [image widths]",
 }
-"""Of the loss plot."""
+"""Panels of the loss plot."""
 
 
 @dataclass
 class Run:
-    """The state of one training run, all of it in `folder`."""
+    """The state of one training run, stored in `folder`."""
 
     folder: Path
     recipe: Recipe
@@ -57,12 +55,12 @@ class Run:
 
     @property
     def state_file(self) -> Path:
-        """Where the resumable state lives."""
+        """File of the resumable state."""
         return self.folder / "training_state.pt"
 
 
 def start(folder: Path, recipe: Recipe, delta_mask: np.ndarray, device: torch.device) -> Run:
-    """A fresh run, or the one in `folder` where it stopped."""
+    """Return a fresh run, or the resumed run in `folder`."""
     torch.manual_seed(recipe.seed)
     torch.set_float32_matmul_precision("high")
     model = Pi(policy_config(vocabulary.build().get_vocab_size(), len(delta_mask)))
@@ -88,7 +86,7 @@ def start(folder: Path, recipe: Recipe, delta_mask: np.ndarray, device: torch.de
 
 
 def save(run: Run) -> None:
-    """Writes the state and the exported policy, each in one rename."""
+    """Write the state and the exported policy, each atomically."""
     assert run.statistics is not None
     state = {
         "objective": run.objective.state_dict(),
@@ -109,7 +107,7 @@ def save(run: Run) -> None:
 def export(
     folder: Path, weights: dict[str, Tensor], config: PiConfig, statistics: samples.Statistics, recipe: Recipe
 ) -> None:
-    """Write a checkpoint folder that is loaded like any other: model.safetensors (openpi keys), config.json,
+    """Write an ordinary checkpoint folder: model.safetensors (openpi keys), config.json,
     assets/demo/norm_stats.json, tokenizer.json."""
     (folder / "assets" / "demo").mkdir(parents=True, exist_ok=True)
     tensors = {name: weight.detach().float().cpu().contiguous().clone() for name, weight in weights.items()}
@@ -125,7 +123,7 @@ def export(
 
 
 def learning_rate(step: int, total: int, recipe: Recipe) -> float:
-    """Linear warm-up, then a cosine to 2 % of the peak."""
+    """Return the rate: linear warm-up, then a cosine to 2 % of the peak."""
     if step < recipe.warmup:
         return recipe.learning_rate * (step + 1) / recipe.warmup
     progress = (step - recipe.warmup) / max(1, total - recipe.warmup)
@@ -133,7 +131,7 @@ def learning_rate(step: int, total: int, recipe: Recipe) -> float:
 
 
 def train(folder: Path, recipe: Recipe, delta_mask: np.ndarray, device: torch.device, processes: int) -> Path:
-    """Runs every round that is not done yet and returns the exported policy's folder."""
+    """Run all unfinished rounds and return the exported policy's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     run = start(folder, recipe, delta_mask, device)
     size = run.objective.model.config.vision.image_size
@@ -196,7 +194,7 @@ def _average(run: Run) -> None:
 
 
 def plot_loss(log: Path, picture: Path) -> None:
-    """Reads the run's `loss.json` and writes a PNG: one panel a term, one colour a round, log scale."""
+    """Plot the run's `loss.json` as a PNG: one panel for each term, one colour for each round, log scale."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,8 @@
-"""The word-level tokeniser of the demo policy.
+"""The word-level tokenizer of the demo policy.
 
-The demo knows a few dozen words, so one token is one word, one punctuation mark or one number. It is an
-ordinary `tokenizer.json` of the tokenizers library, loaded by the same code as every other checkpoint's,
-and it keeps Gemma's special ids (pad 0, eos 1, bos 2, unk 3). Numbers 0..255 are the state bins of the
-pi0.5 prompt.
+The demo uses a few dozen words, so a token is one word, one punctuation mark or one number. It is an ordinary
+`tokenizer.json` of the tokenizers library, loaded like any other checkpoint's, with Gemma's special ids (pad
+0, eos 1, bos 2, unk 3). Numbers 0..255 are the state bins of the pi0.5 prompt.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FIRST_BIN = len(SPECIALS) + len(WORDS)
 
 
 def build() -> Tokenizer:
-    """The tokeniser: specials, words, then the state bins `0`..`255` from id FIRST_BIN on."""
+    """Return the tokenizer: specials, words, then the state bins `0`..`255` from id FIRST_BIN on."""
     pieces = [*SPECIALS, *WORDS, *(str(n) for n in range(STATE_BINS))]
     tokenizer = Tokenizer(models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="<unk>"))
     tokenizer.add_special_tokens(list(SPECIALS))
@@ -44,15 +43,16 @@ def build() -> Tokenizer:
 
 
 def save(folder: Path) -> None:
-    """Writes `tokenizer.json` into the checkpoint folder."""
+    """Write `tokenizer.json` into the checkpoint folder."""
     build().save(str(folder / "tokenizer.json"))
 
 
 def spread_bins(model: Pi, frequencies: int = 8) -> None:
-    """Starts the state bins' embeddings as a smooth function of their value, so that nearby joint angles
+    """Initialise the state bins' embeddings as a smooth function of their value, so that similar joint angles
     start alike.
 
-    Independent rows would make the policy learn 256 unrelated words for one angle. The rows stay trainable.
+    With independent rows the policy would have to learn 256 unrelated words for one angle. The rows stay
+    trainable.
     """
     table = model.language_model.embed_tokens.weight
     value = torch.arange(STATE_BINS, dtype=torch.float32) / STATE_BINS

@@ -1,1 +1,1 @@
-"""`vla doctor`: what is wrong with a running robot, and what mends it."""
+"""`vla doctor`: find what is wrong with a running robot, and how to mend it."""

@@ -25,7 +25,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine, print; 1 when the robot could not move or there is an error."""
+    """Examine and print. Returns 1 if the robot could not move or there is an error."""
     if not 0.5 <= arguments.seconds <= 600.0:
         raise ValueError(f"--seconds is {arguments.seconds:g}: give 0.5 to 600")
     if arguments.domain is not None:

@@ -1,8 +1,8 @@
-"""The examination: every check once, in the order in which faults hide each other.
+"""The examination: every check once, ordered so that a fault is found before the faults that it hides.
 
-Who runs is asked first, since the nodes say which contract and model count; then the contract, the graph,
-the streams, the controllers, the machine. A check whose subject is missing is left out, never guessed. Of it
-all comes the verdict, whether the robot could move now (verdict.py).
+The running nodes come first, since they name the contract and model; then the contract, the graph, the
+streams, the controllers, the machine. A check whose subject is missing is left out, never guessed. The
+verdict, whether the robot could move now, follows from all of it (verdict.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _LEVELS = {diagnostics.ERROR: error, DiagnosticStatus.STALE: error, diagnostics.
 
 @dataclass(frozen=True)
 class Question:
-    """What the user asked. contract, model: None for those of the running nodes. seconds: of watching."""
+    """The user's options. contract, model: None for those of the running nodes. seconds: how long to
+    watch."""
 
     contract: Path | None
     model: Path | None
@@ -47,15 +48,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Examined:
-    """why_not: the reasons for which the robot could not move now, none when it could. found: findings by
-    section."""
+    """why_not: why the robot could not move now; empty if it could. found: findings by section."""
 
     why_not: list[Finding]
     found: dict[str, list[Finding]]
 
 
 def examine(question: Question, tell: Callable[[str], object]) -> Examined:
-    """The verdict and all findings. tell: hears what is being done."""
+    """Return the verdict and all findings. tell: called with the present step."""
     found: dict[str, list[Finding]] = {}
     with Inspector(question.namespace) as visitor:
         processes, began_s = machine.processes(), time.monotonic()
@@ -65,7 +65,7 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
         asked = {
             node: visitor.parameters(running[node], _ASKED[node]) if node in running else {} for node in NODES
         }
-        # Of one that does not answer nothing else is asked.
+        # A node that does not answer is asked nothing else.
         states = {node: visitor.state(name) if asked[node] else "" for node, name in running.items()}
         found["nodes"] = _nodes(visitor, there, running, states)
         found["clock"] = _clock(visitor, asked)
@@ -120,20 +120,22 @@ def _node(
 def _loads(
     before: Sequence[machine.Process], now: Sequence[machine.Process], seconds: float
 ) -> dict[int, float]:
-    """Cores that each process used between two looks."""
+    """Return the cores that each process used between two samples."""
     used = {process.pid: process.cpu_s for process in before}
     return {p.pid: (p.cpu_s - used.get(p.pid, 0.0)) / max(seconds, 0.1) for p in now}
 
 
 def _lacks_profile(processes: Sequence[machine.Process]) -> bool:
-    """Whether a node of ours in this domain, or without one this process, lacks the Fast DDS profile."""
+    """Return whether one of our nodes in this domain lacks the Fast DDS profile; without nodes, whether this
+    process does."""
     domain = machine.domain(os.environ)
     theirs = [p.environment for p in processes if machine.domain(p.environment) == domain]
     return any(map(lacks_profile, theirs or [os.environ]))
 
 
 def _commands(visitor: Inspector, contract: Contract | None) -> tuple[list[str], dict[str, list[str]]]:
-    """Command topics that nobody listens to, and who publishes what is ours alone, by topic."""
+    """Return the command topics without a listener, and foreign publishers on topics that only our nodes may
+    use."""
     topics = [] if contract is None else [controller.topic for controller in contract.controllers]
     ours = {"action_chunk": visitor.name("inference")}
     ours |= dict.fromkeys(topics, visitor.name("trajectory"))

@@ -1,4 +1,4 @@
-"""Judges the GPU that the inference node is to use: whether torch sees it, its driver, memory and formats."""
+"""Judge the inference node's GPU: whether torch sees it, its driver, memory and formats."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from vla_accel_ros.contract.findings import Finding, error, ok, warning
 
 _LITTLE = 1 << 30
 HOPPER = (9, 0)
-"""The compute capability that kernels/cuda are for."""
+"""The compute capability of kernels/cuda."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What torch and the driver say.
+    """What torch and the driver report.
 
-    name: empty when torch sees no CUDA device. built: the CUDA version torch was built for, empty for a CPU
-    build. driver: the newest CUDA version the driver knows, empty for none. free, total: of its memory in
-    bytes. triton: whether it is installed; bindings: NVIDIA's, which compile kernels/cuda.
+    name: empty if torch sees no CUDA device. built: the CUDA version torch was built for, empty for a CPU
+    build. driver: the newest CUDA version of the driver, empty without one. free, total: its memory in bytes.
+    triton: whether it is installed. bindings: whether NVIDIA's are, which compile kernels/cuda.
     """
 
     torch: str
@@ -35,7 +35,7 @@ class Gpu:
 
 
 def look() -> Gpu:
-    """Ask torch and the driver."""
+    """Query torch and the driver."""
     import torch
 
     from vla_accel_ros.kernels.cuda import compiling
@@ -57,7 +57,8 @@ def look() -> Gpu:
 
 
 def judge(gpu: Gpu, device: str, dtype: str, weights: int) -> list[Finding]:
-    """device, dtype: parameters of the inference node. weights: bytes of the checkpoint, 0 if not known."""
+    """Return the findings. device, dtype: parameters of the inference node. weights: bytes of the checkpoint,
+    0 if unknown."""
     if device == "cpu":
         return [ok("gpu", "not asked for: device is cpu")]
     if not gpu.name:
@@ -80,7 +81,7 @@ def judge(gpu: Gpu, device: str, dtype: str, weights: int) -> list[Finding]:
 
 
 def _kernels(gpu: Gpu) -> list[Finding]:
-    """What keeps fast stages from being as fast as they can be here."""
+    """Return what keeps the fast stages below full speed on this GPU."""
     if not gpu.triton:
         return [warning("gpu", "triton is not installed, which fast stages need", "pip install triton")]
     if gpu.capability == HOPPER and not gpu.bindings:
@@ -104,7 +105,7 @@ def _unseen(gpu: Gpu, device: str) -> Finding:
 
 
 def _driver() -> str:
-    """The newest CUDA version that the driver knows, empty where there is no driver."""
+    """Return the newest CUDA version of the driver, empty without a driver."""
     try:
         version = ctypes.c_int()
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)):

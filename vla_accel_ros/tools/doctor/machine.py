@@ -1,9 +1,9 @@
-"""Judges the machine below the nodes: environment, Fast DDS profile, shared memory, allocator.
+"""Judge the machine below the nodes: environment, Fast DDS profile, shared memory, allocator.
 
-A process reads these when it starts, so the environments that count are those of the running nodes; they are
-read from /proc where the nodes are this user's and on this machine. The segment through which an image
-leaves belongs to its sender: a driver that was started without the profile loses images however we were
-started, and its stock-sized segment in /dev/shm gives it away.
+A process reads these when it starts, so the running nodes' environments count; they are read from /proc if
+the nodes are this user's and on this machine. An image leaves through its sender's shared-memory segment: a
+driver started without the profile loses images whatever the receivers have, and its stock-sized segment in
+/dev/shm shows it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LAUNCH = "start it with our launch files, which set it, or see the README"
 
 @dataclass(frozen=True)
 class Process:
-    """A running node of ours: its process and the environment it was started with.
+    """A running node of ours: its process and start environment.
 
-    namespace: with slashes at both ends. stopped: by a signal. cpu_s: processor time it has used.
+    namespace: with slashes at both ends. stopped: by a signal. cpu_s: processor time used.
     """
 
     pid: int
@@ -41,8 +41,8 @@ class Process:
 
 @dataclass(frozen=True)
 class Memory:
-    """Shared memory. size, free: of /dev/shm in bytes. small: living Fast DDS segments of the stock size.
-    lost: processes of this user, of any program, that Fast DDS cannot reach any more (lost_ports)."""
+    """Shared memory. size, free: of /dev/shm in bytes. small: live Fast DDS segments of the stock size. lost:
+    processes of this user, of any program, that Fast DDS can no longer reach (lost_ports)."""
 
     size: int
     free: int
@@ -51,7 +51,7 @@ class Memory:
 
 
 def processes(proc: Path = Path("/proc")) -> list[Process]:
-    """Our nodes that run here as this user."""
+    """Return our nodes that run here as this user."""
     found = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
@@ -64,12 +64,12 @@ def processes(proc: Path = Path("/proc")) -> list[Process]:
                 pid, namespace = int(folder.name), _namespace(words)
                 found.append(Process(pid, node, environment, namespace, stopped, cpu_s))
         except OSError:
-            continue  # it has ended, or is another user's
+            continue  # it has ended, or belongs to another user
     return found
 
 
 def shared_memory(folder: Path = Path("/dev/shm"), proc: Path = Path("/proc")) -> Memory:
-    """What is in /dev/shm, how much room is left, and whose part of it is gone."""
+    """Inspect /dev/shm: small segments, free space, and processes whose part is gone."""
     status = os.statvfs(folder)
     small = 0
     for path in folder.glob("fastdds_*"):
@@ -82,8 +82,8 @@ def shared_memory(folder: Path = Path("/dev/shm"), proc: Path = Path("/proc")) -
 def judge(
     rmw: str, own: Mapping[str, str], running: Sequence[Process], memory: Memory, image_bytes: int
 ) -> list[Finding]:
-    """Environment and shared memory. own: this process's environment. image_bytes: of the largest image that
-    was seen, 0 for none."""
+    """Return findings on environment and shared memory. own: this process's environment. image_bytes: of the
+    largest image seen, 0 for none."""
     mine = domain(own)
     here = [process for process in running if domain(process.environment) == mine]
     found = [ok("environment", f"{rmw}, ROS_DOMAIN_ID {mine}, {len(here)} of our nodes on this machine")]
@@ -97,7 +97,7 @@ def judge(
 
 
 def domain(environment: Mapping[str, str]) -> str:
-    """The ROS domain of a process with this environment."""
+    """Return the ROS domain of a process with this environment."""
     return _variable("ROS_DOMAIN_ID", environment)
 
 
@@ -175,7 +175,7 @@ def _about(process: Process) -> str:
 
 
 def _node(words: Sequence[str]) -> str:
-    """Which of our nodes a command line starts, empty for none: an executable of the package or a module."""
+    """Return which of our nodes a command line starts, by executable or module; empty for none."""
     for word in words[:4]:
         module = re.fullmatch(r"vla_accel_ros\.nodes\.(\w+)", word)
         name = module[1] if module else Path(word).name if "vla_accel_ros" in Path(word).parts else ""
@@ -191,13 +191,13 @@ def _namespace(words: Sequence[str]) -> str:
 
 
 def _stat(text: str) -> tuple[bool, float]:
-    """Whether a process is stopped, and its processor time, by its /proc/PID/stat."""
+    """Return whether a process is stopped, and its processor time, from its /proc/PID/stat."""
     fields = text.rpartition(")")[2].split()
     return fields[0] in "Tt", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _is_locked(path: Path) -> bool:
-    """Fast DDS locks a file beside each segment for as long as its process lives."""
+    """Return whether a segment's process lives: Fast DDS keeps a lock on a file beside each segment."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

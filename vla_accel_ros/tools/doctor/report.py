@@ -1,6 +1,6 @@
-"""Prints the verdict and the findings: a table for people, JSON for programs.
+"""Print the verdict and the findings: a table for people, JSON for programs.
 
-Findings that are well take one line each.
+Each finding without a problem takes one line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MARKS = {OK: ("ok", "green"), WARNING: ("warning", "yellow"), ERROR: ("error", 
 
 
 def count(found: dict[str, list[Finding]], level: str) -> int:
-    """How many findings are of a level."""
+    """Return the number of findings of a level."""
     return sum(finding.level == level for findings in found.values() for finding in findings)
 
 
@@ -27,8 +27,8 @@ QUESTION = "could this robot move now?"
 
 
 def as_json(why_not: Sequence[Finding], found: dict[str, list[Finding]]) -> str:
-    """{"could_move": bool, "why_not": [{"level", "about", "what", "mend"}, ...], "errors": n, "warnings": n,
-    "findings": [{"section", "level", "about", "what", "mend"}, ...]}."""
+    """Return {"could_move": bool, "why_not": [{"level", "about", "what", "mend"}, ...], "errors": n,
+    "warnings": n, "findings": [{"section", "level", "about", "what", "mend"}, ...]}."""
     findings = [
         {"section": section, **asdict(finding)} for section, findings in found.items() for finding in findings
     ]
@@ -38,7 +38,8 @@ def as_json(why_not: Sequence[Finding], found: dict[str, list[Finding]]) -> str:
 
 
 def show(why_not: Sequence[Finding], found: dict[str, list[Finding]], console: Console) -> None:
-    """The verdict with its reasons; the table, worst first within a section; and a line that sums it up."""
+    """Print the verdict with its reasons, the table with the worst findings first in each section, and a
+    summary line."""
     if not why_not:
         console.print(Text(f"{QUESTION} yes", style=_MARKS[OK][1]))
     for i, finding in enumerate(why_not):

@@ -1,7 +1,7 @@
-"""Judges what was seen of the streams: rates, pauses, stamps, clocks, joints, and whether they fit together.
+"""Judge the watched streams: rates, pauses, stamps, clocks, joints, and whether they fit together.
 
-The two usual faults look alike from a node: no images at all, and images that a transport loses. Stamps tell
-a third: a clock of another machine, or of a simulator, by which everything is too old. Figures come from
+The two usual faults look alike to a node: no images at all, and images lost by the transport. Stamps reveal a
+third: the clock of another machine or of a simulator, by which everything is too old. All figures come from
 `Watched`; nothing here reads a clock.
 """
 
@@ -18,17 +18,17 @@ from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT, RING_HINT,
 
 SLOW, FAST = 0.8, 1.5
 AHEAD_S = 0.02
-# A ROS time before 2001 is no time of this world: simulators and bags of them start at zero.
+# A ROS time before 2001 is simulated: simulators and their bags start at zero.
 _SIMULATED_NS = 1_000_000_000 * 10**9
-# How far a measured position may be beyond its limits, in shares of the range.
+# How far a measured position may exceed its limits, as a share of the range.
 _SLACK = 0.05
 _SYNCHRONISE = "synchronise the clocks of the machines (chrony or PTP), or have the driver stamp at capture"
 
 
 def judge(contract: Contract, seen: Watched, lacks_profile: bool = True) -> list[Finding]:
-    """Everything that can be said of the streams; an OK for each one that is well.
+    """Return all findings on the streams; an OK for each stream without a problem.
 
-    lacks_profile: of Fast DDS, in a node of the robot.
+    lacks_profile: a node of the robot lacks the Fast DDS profile.
     """
     image_hint = IMAGE_HINT if lacks_profile else PROFILED_HINT
     found: list[Finding] = []
@@ -55,7 +55,8 @@ def _stream(name: str, stream: Stream, seen: Watched, hint: str) -> list[Finding
 
 
 def _rate(arrivals: Sequence[Arrival], ended_s: float) -> tuple[float, float]:
-    """Messages a second from the first one to the end of watching, and the longest pause in seconds."""
+    """Return messages a second from the first one to the end of watching, and the longest pause in
+    seconds."""
     times = np.array([arrival.steady_s for arrival in arrivals] + [ended_s])
     span = times[-1] - times[0]
     return (len(arrivals) / span if span > 0 else 0.0), float(np.diff(times).max())
@@ -146,6 +147,6 @@ def _together(contract: Contract, seen: Watched) -> list[Finding]:
 
 
 def _parts(sentence: str) -> tuple[str, str]:
-    """A sentence "what: mend" taken apart; its mend is empty where it has none."""
+    """Split a sentence "what: mend"; mend is empty if there is none."""
     what, _, mend = sentence.rpartition(": ")
     return (what, mend) if what else (sentence, "")

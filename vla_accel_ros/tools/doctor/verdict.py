@@ -1,9 +1,8 @@
-"""Could this robot move now, and if not, why not, and what mends each reason.
+"""Could this robot move now; and if not, why not, and what mends each reason.
 
-What keeps a robot from moving lies in a chain: the processes, their lifecycle states, what inference lacks
-for a chunk, what the trajectory node holds for, and who else commands or listens. A cause hides what follows
-from it: of a node that does not answer nothing else is asked. Facts come in as plain data; nothing here reads
-a clock or the graph.
+The causes form a chain: processes, their lifecycle states, what inference lacks for a chunk, why the
+trajectory node holds, and who else commands or listens. A cause hides its consequences: a node that does not
+answer is asked nothing else. Facts are plain data; nothing here reads a clock or the graph.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from vla_accel_ros.contract.findings import Finding, error
 from vla_accel_ros.sensing.arrivals import Inputs
 
 BUSY = 0.2
-"""Share of a core from which on a process that does not answer is at work."""
+"""Share of a core above which a process that does not answer counts as busy."""
 _BY_ITSELF = re.compile(r"(camera/\S+|joint_states|chunk|inputs|inference)\b")
 
 
 @dataclass(frozen=True)
 class Running:
-    """A process on this machine. stopped: by a signal. load: cores it used while it was watched."""
+    """A process on this machine. stopped: by a signal. load: cores that it used while watched."""
 
     pid: int
     stopped: bool = False
@@ -31,8 +30,8 @@ class Running:
 
 @dataclass(frozen=True)
 class Node:
-    """One of our nodes. name: in the graph. state: of its lifecycle, empty: it does not answer; None: it is
-    not in the graph. trouble: what it says of itself. processes: those that could be it."""
+    """One of our nodes. name: in the graph. state: of its lifecycle, empty if it does not answer, None if it
+    is not in the graph. trouble: its own error report. processes: those that could be this node."""
 
     name: str
     state: str | None
@@ -44,9 +43,9 @@ class Node:
 class Robot:
     """What was seen of a robot.
 
-    motion: the state that trajectory told last (`running`, ...) and its reasons; None: it told nothing.
-    inputs: what inference told last. unheard: command topics that nobody listens to. others: who publishes a
-    topic that is one node's alone, by topic.
+    motion: the trajectory node's last state (`running`, ...) and its reasons; None if it reported none.
+    inputs: inference's last report. unheard: command topics without a listener. others: foreign publishers of
+    a topic that belongs to one node, by topic.
     """
 
     inference: Node
@@ -58,7 +57,7 @@ class Robot:
 
 
 def why_not(robot: Robot) -> list[Finding]:
-    """Every reason for which it could not move; empty when it could."""
+    """Return every reason why it could not move; empty if it could."""
     found = [*_of_node(robot.trajectory), *_of_node(robot.inference)]
     if robot.inference.state == "active":
         found += _of_inputs(robot.inference.name, robot.inputs)
@@ -114,7 +113,8 @@ def _of_inputs(name: str, inputs: Inputs | None) -> list[Finding]:
 
 
 def _of_motion(robot: Robot, known: bool) -> list[Finding]:
-    """known: a cause was found already, of which a late input is only the consequence."""
+    """Return the trajectory node's reasons. known: a cause was found already, of which a late input is only a
+    consequence."""
     name = robot.trajectory.name
     if robot.motion is None:
         return [error(name, "is active but tells no motion", f"end it and start it again: it is not {name}")]

@@ -27,7 +27,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Export, say what came of it."""
+    """Export, and print the result."""
     if not 0 <= arguments.fps <= 240:
         raise ValueError(f"--fps is {arguments.fps}: give 1 to 240")
 

@@ -1,4 +1,4 @@
-"""Bags into a dataset: plan the episodes of each, then read its images once and encode them as they come."""
+"""Convert bags to a dataset: plan each bag's episodes, then read its images once and encode them in order."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def export(
     task: str = "",
     say: Callable[[str], object] = lambda _: None,
 ) -> int:
-    """Write the episodes of the bags, in their order, into a new dataset; returns how many there are.
+    """Write the episodes of the bags, in order, into a new dataset; return their number.
 
     fps: frames a second, 0 for the rate of the contract's actions. actions, split: see episodes. task:
-    instead of the recorded instructions. Raises ValueError, one sentence, for a bag of which nothing comes or
-    of another robot than the first, FileExistsError for an output that holds something.
+    replaces the recorded instructions. Raises ValueError, with one sentence, if a bag yields nothing or is of
+    another robot than the first; FileExistsError if the output is not empty.
     """
     dataset: Dataset | None = None
     first: Streams | None = None
@@ -62,7 +62,7 @@ def _check_same(first: Streams, other: Streams) -> None:
 
 
 def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
-    """Give every episode its images, in the order of the frames, as they come out of the bag."""
+    """Give every episode its images, in the order of the frames, as they are read from the bag."""
     lines = {camera: _Line(camera, found) for camera in streams.topics}
     cameras = {topic: camera for camera, topic in streams.topics.items()}
     ended = 0
@@ -81,8 +81,7 @@ def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
 
 
 class _Line:
-    """The images of one camera on their way into frames; of those that have come, only what is still to be
-    used is kept."""
+    """One camera's images on their way into frames; only images that are still needed are kept."""
 
     def __init__(self, camera: str, found: list[Episode]) -> None:
         self._frames = deque(
@@ -94,14 +93,14 @@ class _Line:
         self._kept: dict[int, np.ndarray] = {}
 
     def arrive(self, entry: Entry) -> None:
-        """An image comes out of the bag."""
+        """Take the next image of the bag."""
         stamp = image_stamp_ns(entry)
         if stamp in self._wanted:
             self._wanted.remove(stamp)
             self._kept[stamp] = picture(entry)
 
     def of(self, number: int) -> Iterator[np.ndarray]:
-        """The next frames of an episode, as far as they have come."""
+        """Yield the next frames of an episode that have arrived."""
         while self._frames and self._frames[0][0] == number and self._frames[0][1] in self._kept:
             stamp = self._frames.popleft()[1]
             yield self._kept[stamp]
@@ -109,5 +108,5 @@ class _Line:
                 del self._kept[stamp]
 
     def past(self, number: int) -> bool:
-        """Whether an episode has all its frames."""
+        """Return whether an episode has all its frames."""
         return not self._frames or self._frames[0][0] > number

@@ -1,12 +1,12 @@
-"""A LeRobot dataset, version 3.0, written episode by episode.
+"""Write a LeRobot dataset, version 3.0, one episode at a time.
 
-Every episode has its own parquet file and its own video of each camera, so that nothing is ever rewritten;
-readers of this version find them by the indices in meta/episodes. meta/info.json comes last: a folder without
-it is no dataset, as after an error.
+Every episode has its own parquet file and its own video of each camera, so that nothing is rewritten; readers
+of this version find them by the indices in meta/episodes. meta/info.json is written last: a folder without
+it, as after an error, is no dataset.
 
-Statistics are LeRobot's: min, max, mean, std, count and five quantiles. Numbers are described exactly. Of
-images the values of every channel are counted, of which all of these follow exactly too, on every few pixels:
-8 bits have only 256 values.
+Statistics are LeRobot's: min, max, mean, std, count and five quantiles, exact for numbers. For images every
+few pixels are counted by value in each channel, from which all statistics follow exactly, since 8 bits have
+only 256 values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Statistics = dict[str, list]
 
 
 class Dataset:
-    """A dataset in a new folder. Raises FileExistsError for one that holds something."""
+    """A dataset in a new folder. Raises FileExistsError if the folder is not empty."""
 
     def __init__(self, root: Path, contract: Contract, fps: int) -> None:
         if root.exists() and any(root.iterdir()):
@@ -54,7 +54,7 @@ class Dataset:
         self._of_episode: dict[str, PixelCounts] = {}
 
     def add_image(self, camera: str, image: np.ndarray) -> None:
-        """The next frame of a camera, uint8 [H, W, 3], of the episode that `add` will end."""
+        """Add the next frame of a camera, uint8 [H, W, 3], to the episode that `add` will end."""
         if camera not in self._films:
             path = self._path(_VIDEO, video_key=_image_key(camera))
             self._films[camera] = Film(path, self._fps, *image.shape[:2])
@@ -63,7 +63,7 @@ class Dataset:
         self._of_episode[camera].add(image)
 
     def add(self, episode: Episode) -> None:
-        """End an episode, of which `add_image` has got every frame of every camera."""
+        """End an episode; `add_image` must have got every frame of every camera."""
         number, length = len(self._episodes), len(episode)
         for task in episode.tasks:
             self._tasks.setdefault(task, len(self._tasks))
@@ -103,7 +103,7 @@ class Dataset:
             self._columns.setdefault(name, []).append(values)
 
     def finish(self) -> None:
-        """Write what is about all episodes."""
+        """Write the files that cover all episodes."""
         rows = {key: [row[key] for row in self._episodes] for key in self._episodes[0]}
         self._write(self._root / _EPISODES, rows)
         self._write_tasks()
@@ -146,7 +146,7 @@ class Dataset:
         return features
 
     def _write_tasks(self) -> None:
-        """As pandas writes a table whose index are the tasks."""
+        """Write the tasks as pandas writes a table with the task as its index."""
         pa = self._arrow
         index = "__index_level_0__"
         table = pa.table(
@@ -170,7 +170,7 @@ class Dataset:
         pa.parquet.write_table(table, self._root / "meta" / "tasks.parquet")
 
     def _column(self, values: np.ndarray) -> Any:
-        """float32 [N, D] as lists of D, [N] as numbers."""
+        """Return float32 [N, D] as lists of D, [N] as numbers."""
         pa = self._arrow
         if values.ndim == 1:
             return pa.array(values)
@@ -196,7 +196,7 @@ class Dataset:
 
 
 def of_numbers(values: np.ndarray) -> Statistics:
-    """Of float or int [N, D]; each [D], count [1]."""
+    """Return statistics of float or int [N, D]; each [D], count [1]."""
     table = values.astype(np.float64)
     found = {"min": table.min(axis=0), "max": table.max(axis=0)}
     found |= {"mean": table.mean(axis=0), "std": table.std(axis=0)}
@@ -205,14 +205,14 @@ def of_numbers(values: np.ndarray) -> Statistics:
 
 
 class PixelCounts:
-    """Counts of the values of each channel over images."""
+    """Counts of pixel values in each channel over images."""
 
     def __init__(self) -> None:
         self.images = 0
         self._counts = np.zeros((3, 256), np.int64)
 
     def add(self, image: np.ndarray) -> None:
-        """uint8 [H, W, 3]."""
+        """Count an image, uint8 [H, W, 3]."""
         every = max(1, max(image.shape[:2]) // _SIDE)
         for channel in range(3):
             values = image[::every, ::every, channel].ravel()
@@ -226,7 +226,7 @@ class PixelCounts:
         return both
 
     def statistics(self) -> Statistics:
-        """Of values in [0, 1]; each [3, 1, 1], count [1]."""
+        """Return statistics of values in [0, 1]; each [3, 1, 1], count [1]."""
         values, weights = np.arange(256) / 255.0, self._counts / self._counts.sum(axis=1, keepdims=True)
         mean = weights @ values
         std = np.sqrt(np.maximum(weights @ values**2 - mean**2, 0.0))

@@ -1,9 +1,9 @@
-"""Episodes of a bag: at a fixed rate, what was seen, measured, told and done.
+"""Episodes of a bag: observations, states, instructions and actions at a fixed rate.
 
-Frames lie on a grid that begins with the first camera's first image. A frame has of each camera the image
-taken nearest to it, the joints at that time, and as its action what the joints were commanded to be one step
-later, as the first action of a chunk is due one step after its observation. Where a stream has nothing young
-enough by the contract, the episode ends and the next begins behind the gap: no frame is made up.
+Frames lie on a grid that begins with the first camera's first image. A frame has each camera's nearest image,
+the joints at that time, and as its action the commanded joints one step later, as the first action of a chunk
+is due one step after its observation. If a stream has nothing young enough by the contract, the episode ends
+and the next one begins after the gap: no frame is made up.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SHORTEST = 2
 
 @dataclass(frozen=True)
 class Episode:
-    """N frames. states, actions: float32 [N, D], the policy's units. stamps_ns: camera -> int64 [N], of the
-    image in each frame. tasks: what the robot was told to do, for each frame."""
+    """N frames. states, actions: float32 [N, D], in the policy's units. stamps_ns: camera -> int64 [N], of
+    the image in each frame. tasks: the instruction of each frame."""
 
     states: np.ndarray
     actions: np.ndarray
@@ -33,11 +33,11 @@ class Episode:
 
 
 def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool = False) -> list[Episode]:
-    """The episodes of a bag, in order.
+    """Return the episodes of a bag, in order.
 
-    actions: what the joints were commanded to be, or (for commands that are no positions, and for robots led
-    by hand) measured to be a step later. split: another instruction begins another episode.
-    Raises ValueError, one sentence, when nothing comes of the bag.
+    actions: commanded joints or, for commands that are no positions and for hand-guided robots, the joints
+    measured one step later. split: another instruction begins another episode.
+    Raises ValueError, with one sentence, if the bag yields nothing.
     """
     contract = streams.contract
     if actions == "commanded" and contract.actions == "twist":
@@ -80,7 +80,8 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
 
 
 def _runs(whole: np.ndarray, tasks: list[str] | None) -> list[slice]:
-    """Where frames follow each other without a gap, and under the same task if that is asked for."""
+    """Return the row ranges of at least SHORTEST frames with no gap between them; with `tasks`, each range
+    has one task."""
     cuts = [0, *(i for i in range(1, len(whole)) if not _joined(whole, tasks, i)), len(whole)]
     return [slice(a, b) for a, b in pairwise(cuts) if whole[a] and b - a >= SHORTEST]
 

@@ -1,4 +1,5 @@
-"""Frames as a video that can be read frame by frame: a key frame at every other one, as LeRobot encodes."""
+"""Encodes frames as an mp4 in which every frame is quick to decode: every other frame is a key frame, as
+LeRobot encodes."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ _CODECS: dict[str, dict[str, str]] = {
 
 
 class Film:
-    """One mp4 of uint8 [H, W, 3] RGB frames, as AV1 or, without its encoder, H.264.
+    """Writes one mp4 from uint8 [H, W, 3] RGB frames: AV1, or H.264 where PyAV has no AV1 encoder.
 
-    Raises ValueError for a size that no such video has.
+    Raises ValueError if a side is odd or shorter than 16 pixels.
     """
 
     def __init__(self, path: Path, fps: int, height: int, width: int) -> None:
         if height % 2 or width % 2 or min(height, width) < 16:
             raise ValueError(f"images are {height} x {width}: a video needs even sizes of at least 16")
         module = needed("av")
-        os.environ.setdefault("SVT_LOG", "1")  # its errors; otherwise it tells its life for every film
+        os.environ.setdefault("SVT_LOG", "1")  # errors only, not its settings for every film
         logging.getLogger("libav").setLevel(logging.ERROR)
         codec = next(name for name in _CODECS if name in module.codecs_available)
         self._av: ModuleType = module
@@ -42,14 +43,14 @@ class Film:
         self._fps, self._size = fps, (height, width)
 
     def add(self, image: np.ndarray) -> None:
-        """The next frame."""
+        """Encode the next frame. Raises ValueError if its size differs from the film's."""
         if image.shape[:2] != self._size:
             raise ValueError(f"images change from {self._size} to {image.shape[:2]}: export them apart")
         frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
         self._file.mux(self._stream.encode(frame))
 
     def close(self) -> dict[str, Any]:
-        """End the video; returns what LeRobot says of one."""
+        """Finish the file; return the video entries that LeRobot stores in a feature's `info`."""
         self._file.mux(self._stream.encode())
         name = self._stream.codec.canonical_name
         self._file.close()
@@ -67,11 +68,13 @@ class Film:
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """After the block the caller's thread, and all that begin in it, are scheduled as the caller was before.
+    """On leaving the block, restore the caller's scheduling policy on its thread and on every thread begun in
+    the block.
 
-    SVT-AV1 makes its threads and its caller real-time tasks of the highest priority where it may, as root in
-    a container: above the control loops of a robot beside it, and inherited by every process begun later.
-    Does nothing where threads are not listed in /proc.
+    Where it has the right to, as root in a container, SVT-AV1 makes its own threads and the calling thread
+    real-time tasks of the highest priority. They would then run before the control loops of a robot on the
+    same machine, and every process begun later would inherit that priority. Does nothing without
+    /proc/self/task.
     """
     if not _THREADS.is_dir():
         yield
@@ -86,7 +89,7 @@ def as_before() -> Iterator[None]:
 
 
 def needed(name: str) -> Any:
-    """A package that only export needs, imported when it runs. Raises RuntimeError where it is not there."""
+    """Import and return a package that only export needs. Raises RuntimeError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""What a bag says over time, of one robot: joints, commands and instruction as functions of time, and the
-stamps of its images.
+"""Reads one robot's streams from a bag: joint positions, commands and instruction as functions of time, and
+the stamps of its images.
 
-Everything but the pixels fits into memory. Commands are what controllers were sent, sampled as a
-joint_trajectory_controller would: the newest trajectory that had come, at the time asked for.
+Everything but the pixels is held in memory. A command is sampled as a joint_trajectory_controller would: from
+the newest trajectory that had arrived at the requested time.
 """
 
 from __future__ import annotations
@@ -33,28 +33,31 @@ _COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS}
 
 @dataclass
 class Timed:
-    """Things in the order of their times, int64 nanoseconds."""
+    """Values in order of time, with their times in int64 nanoseconds."""
 
     times_ns: list[int] = field(default_factory=list)
     things: list[Any] = field(default_factory=list)
 
     def add(self, time_ns: int, thing: Any) -> None:
-        """Append; what is not later than the last is left out."""
+        """Append a value; ignore it unless its time is later than the last one."""
         if not self.times_ns or time_ns > self.times_ns[-1]:
             self.times_ns.append(time_ns)
             self.things.append(thing)
 
     def newest(self, times_ns: np.ndarray) -> np.ndarray:
-        """Index of the newest at each time, -1 before the first."""
+        """Return, for each time, the index of the newest value at or before it, -1 before the first."""
         return np.searchsorted(np.array(self.times_ns, np.int64), times_ns, side="right") - 1
 
 
 class Streams:
-    """The streams of a bag. task: instead of the recorded instructions. A recorder that came after the robot
-    was told something did not hear that: until it heard an instruction, those of the observations count.
+    """The streams of one bag. `task`, if given, replaces the recorded instructions.
 
-    Attributes: `contract`; `images`: camera -> its stamps, sorted; `topics`: camera -> where they are.
-    Raises ValueError, one sentence, for a bag that lacks something.
+    A recorder that starts late misses the first instruction message. Until the first one in the bag, the
+    instruction is the one that the Observed messages carry.
+
+    Attributes: `contract`; `images`: camera -> its sorted stamps in nanoseconds; `topics`: camera -> its
+    image topic. Raises ValueError if the bag has no session message, and where the bag does not fit the
+    contract.
     """
 
     def __init__(self, bag: Bag, task: str = "") -> None:
@@ -83,7 +86,10 @@ class Streams:
             self._tell()
 
     def span_ns(self, commanded: bool) -> tuple[int, int]:
-        """From when to when there is something of every stream. Raises ValueError for one that is empty."""
+        """Return the first and last time, in nanoseconds, at which every stream has a value.
+
+        Raises ValueError if a stream is empty.
+        """
         streams = {f"images of camera {camera}": stamps for camera, stamps in self.images.items()}
         streams |= {f"positions of joint {name}": timed.times_ns for name, timed in self._joints.items()}
         beginnings = {"instruction": self._told.times_ns}
@@ -98,8 +104,8 @@ class Streams:
         return first, min(times[-1] for times in streams.values())
 
     def joints(self, times_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions, float64 [N, D], ROS units, linear between samples; and how far the nearest sample of the
-        worst joint is, seconds [N]."""
+        """Return positions [N, D] float64 in ROS units, interpolated linearly, and seconds [N] to the nearest
+        sample, for the joint where that is longest."""
         positions, gaps = [], []
         for name in self.contract.joint_names:
             times, values = (np.array(v) for v in (self._joints[name].times_ns, self._joints[name].things))
@@ -109,9 +115,9 @@ class Streams:
         return np.stack(positions, axis=1), np.max(gaps, axis=0)
 
     def commanded(self, times_ns: np.ndarray) -> np.ndarray:
-        """What the joints were commanded to be, float64 [N, D], ROS units; nan before the first command.
+        """Return the commanded joint positions [N, D] float64 in ROS units; nan before the first command.
 
-        Raises ValueError for a controller that is not commanded by positions.
+        Raises ValueError if a command has not one position for each joint of its controller.
         """
         columns = {name: column for column, name in enumerate(self.contract.joint_names)}
         out = np.full((len(times_ns), len(columns)), np.nan)
@@ -124,7 +130,7 @@ class Streams:
         return out
 
     def tasks(self, times_ns: np.ndarray) -> list[str]:
-        """The instruction at each time, empty before the first."""
+        """Return the instruction at each time, "" before the first."""
         return [self._told.things[which] if which >= 0 else "" for which in self._told.newest(times_ns)]
 
     def _read(self) -> None:
@@ -150,7 +156,7 @@ class Streams:
                 self._read_command(entry, commands[entry.topic])
 
     def _tell(self) -> None:
-        """Put what only observations tell before what was heard."""
+        """Put the instructions of the Observed messages before the first recorded instruction."""
         heard, told = self._told, Timed()
         for time_ns, words in zip(self._observed.times_ns, self._observed.things):
             if heard.times_ns and time_ns >= heard.times_ns[0]:
@@ -179,19 +185,20 @@ class Streams:
         return of_ring if of_ring in self.bag.topics else topic
 
     def _topic(self, name: str, kind: str) -> str:
-        """The bag's name of a topic of the contract: below the namespace, or the only one of its type."""
+        """Return the bag's name for a topic of the contract: the name below the namespace, or else the only
+        topic of its type."""
         resolved = name if name.startswith("/") else f"{self._namespace}/{name}"
         alike = [topic for topic, other in self.bag.topics.items() if other == kind]
         return alike[0] if resolved not in alike and len(alike) == 1 else resolved
 
 
 def distance_s(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
-    """Seconds from each time [N] to the nearest of times_ns."""
+    """Return the seconds from each time [N] to the nearest of `times_ns`."""
     return np.abs(times_ns[nearest(times_ns, at_ns)] - at_ns) * 1e-9
 
 
 def nearest(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
-    """Index of the nearest of times_ns, sorted, to each time [N]."""
+    """Return, for each time [N], the index of the nearest of the sorted `times_ns`."""
     after = np.clip(np.searchsorted(times_ns, at_ns), 1, max(len(times_ns) - 1, 1))
     before = after - 1
     after = np.minimum(after, len(times_ns) - 1)

@@ -1,5 +1,5 @@
-"""`vla fleet ...`: start a fleet, and look at a running one.
+"""`vla fleet ...`: starts a fleet, and shows a running one.
 
-command: the group; each of its subcommands is one module that offers `register`. up: head, replicas and
-scheduler. top: the live table; board: what it shows, gathered from messages; table: how it is drawn.
+command adds the group, whose subcommands are modules that offer `register`. up starts head, replicas and
+scheduler. top shows the live table; board gathers its rows from messages, and table draws it.
 """

@@ -1,8 +1,9 @@
-"""What the nodes of a fleet say of themselves in /diagnostics, gathered into a row for each robot.
+"""Gathers the /diagnostics of a fleet's nodes into one row for each robot.
 
-The scheduler tells of each robot it knows, and the robot's own nodes tell of themselves, once a second. What
-has not been repeated for SILENT_S is shown as silence, with its length. Nothing else is read, so the table is
-true of any fleet in the domain. No ROS: lines are DiagnosticStatus, or whatever has its fields.
+Once a second the scheduler reports each robot that it knows, and each robot's nodes report themselves. A line
+that was not repeated for SILENT_S is shown as silence, with its length. The board reads no other topic, so it
+works for any fleet in the ROS domain. It imports no ROS: a line is a DiagnosticStatus or anything with its
+fields.
 """
 
 from __future__ import annotations
@@ -19,28 +20,32 @@ _SCHEDULER, _INFERENCE, _TRAJECTORY = "fleet_scheduler", "inference", "trajector
 
 
 class Pair(Protocol):
-    """As diagnostic_msgs/KeyValue."""
+    """The fields of diagnostic_msgs/KeyValue."""
 
     key: str
     value: str
 
 
 class Line(Protocol):
-    """As diagnostic_msgs/DiagnosticStatus."""
+    """The fields of diagnostic_msgs/DiagnosticStatus."""
 
     name: str
     message: str
 
     @property
     def values(self) -> Sequence[Pair]:
-        """What it measured."""
+        """The measured values, by name."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One robot. state: what the scheduler does for it, and why not more. motion: what its arm does, and why
-    it stands. Times in seconds; rate_hz: chunks a second that it was promised; None is what nobody tells.
-    stalled_s: how long the arm has stood for want of a chunk, since the board began to look."""
+    """One robot's row. None stands for a value that no node reported.
+
+    state: how the scheduler serves the robot, or why it does not. motion: what the arm does, or why it
+    stands. buffer_s, queued_s, age_s: seconds of motion left, in the queue, and of the observation's age.
+    stalled_s: seconds that the arm stood without a chunk since the board began to listen. rate_hz: chunks a
+    second that the scheduler admitted. answered, missed: chunks.
+    """
 
     robot: str
     state: str
@@ -54,13 +59,13 @@ class Row:
     answered: int | None = None
     missed: int | None = None
     well: bool = False
-    """Whether it is served, and moves or may."""
+    """Whether the robot is served and its arm is running."""
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """What serves the fleet. said: how it is; promised_hz, possible_hz: chunks a second; replicas: their
-    names."""
+    """The scheduler's state. said: its message; promised_hz, possible_hz: admitted and possible chunks a
+    second; replicas: their names."""
 
     said: str
     policy: str = ""
@@ -79,14 +84,14 @@ class _Heard:
 
 @dataclass
 class Board:
-    """Takes lines as they come; `rows` and `scheduler` are what is known at a time. Times are of one clock
-    that never goes back."""
+    """Takes diagnostics lines as they arrive; `rows` and `scheduler` return the state at a time. All times
+    are seconds of one monotonic clock."""
 
     _lines: dict[tuple[str, str, str], _Heard] = field(default_factory=dict)
     _stalled: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def hear(self, lines: Iterable[Line], now_s: float) -> None:
-        """Of one message. What is of no node of a fleet is left out."""
+        """Take the lines of one message; ignore those of other nodes."""
         for line in lines:
             match = _LINE.fullmatch(line.name)
             if match is None or match["node"] not in (_SCHEDULER, _INFERENCE, _TRAJECTORY):
@@ -96,11 +101,11 @@ class Board:
             before, self._lines[key] = self._lines.get(key), _Heard(line.message, values, now_s)
             if key[1:] == (_INFERENCE, "fleet") and (stalled := _number(values, "stalled [s]")) is not None:
                 counted = _number(before.values, "stalled [s]") if before is not None else None
-                # Begins anew with each task.
+                # The node's count begins at 0 with each task.
                 self._stalled[key[0]] += stalled - counted if counted and counted <= stalled else stalled
 
     def robots(self) -> list[str]:
-        """All that were ever heard of, by namespace."""
+        """Return the namespaces of all robots heard so far, sorted."""
         own = {space for space, node, item in self._lines if node == _INFERENCE and item == "fleet"}
         served = {
             item.removeprefix("robot ")
@@ -110,11 +115,11 @@ class Board:
         return sorted(own | served)
 
     def rows(self, now_s: float) -> list[Row]:
-        """One for each robot, by name."""
+        """Return one row for each robot, sorted by namespace."""
         return [self._row(robot, now_s) for robot in self.robots()]
 
     def scheduler(self, now_s: float) -> Scheduler:
-        """What serves them."""
+        """Return the scheduler's state at `now_s`."""
         own = {item: heard for (_, node, item), heard in self._lines.items() if node == _SCHEDULER}
         last_s = max((heard.at_s for heard in own.values()), default=None)
         if last_s is None:
@@ -177,6 +182,7 @@ def _number(values: dict[str, str], key: str) -> float | None:
 
 
 def _count(values: dict[str, str], key: str) -> int | None:
-    """Counts that are 0 are not told."""
+    """Return a count, 0 where the node left it out, or None without any values: nodes do not report counts of
+    0."""
     number = _number(values, key) if values else None
     return (0 if number is None else int(number)) if values else None

@@ -1,4 +1,4 @@
-"""`vla fleet`: the group; each of its subcommands is a module that offers `register`."""
+"""`vla fleet`: the group of subcommands, each a module that offers `register`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUBCOMMANDS = (up, top)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the group."""
+    """Add the group and its subcommands."""
     what = "start a fleet's scheduler with its replicas, or look at a running fleet"
     parser = subparsers.add_parser("fleet", help=what, description=what)
     group = parser.add_subparsers(title="subcommands", required=True, metavar="SUBCOMMAND", dest="of_fleet")

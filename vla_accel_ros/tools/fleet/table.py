@@ -1,4 +1,4 @@
-"""The table of a fleet: for a terminal, as lines of text, and as a picture."""
+"""Draws the table of a fleet for a terminal, as lines of text and as an SVG picture."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COLUMNS = (
     *(("buffer", "s"), ("queue", "ms"), ("age", "ms"), ("wait ratio", "")),
     *(("stalled", "s"), ("admitted", "Hz"), ("chunks", ""), ("missed", "")),
 )
-"""Of numbers: name and unit."""
-# Rich's own, without fonts from elsewhere: a picture must not need the network.
+"""Name and unit of each column of numbers."""
+# Rich's template without its web fonts: a picture must not need the network.
 _SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font-family: monospace; font-size: {char_height}px; line-height: {line_height}px; }}
@@ -43,7 +43,7 @@ _SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http:
 
 
 def drawn(board: Board, now_s: float, title: str = "vla fleet top") -> Group:
-    """For a terminal."""
+    """Return the table for a terminal."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1))
     for name in ("robot", "scheduler", "arm"):
         table.add_column(name, no_wrap=True)
@@ -57,7 +57,7 @@ def drawn(board: Board, now_s: float, title: str = "vla fleet top") -> Group:
 
 
 def lines(board: Board, now_s: float) -> list[str]:
-    """The same as text, for who reads no terminal: the scheduler's, then one for each robot."""
+    """Return the table as text: a line for the scheduler, then one for each robot."""
     found = [_head(board.scheduler(now_s))]
     for row in board.rows(now_s):
         told = [
@@ -71,7 +71,7 @@ def lines(board: Board, now_s: float) -> list[str]:
 
 
 def write_svg(board: Board, now_s: float, path: Path, title: str = "vla fleet top") -> None:
-    """A picture of the table as it is now. Raises OSError when it cannot be written."""
+    """Write the table at `now_s` as an SVG file. Raises OSError if the file cannot be written."""
     console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True)
     console.print(drawn(board, now_s, title))
     path.parent.mkdir(parents=True, exist_ok=True)

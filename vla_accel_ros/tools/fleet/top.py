@@ -1,4 +1,4 @@
-"""`vla fleet top`: the robots of a running fleet, as they and their scheduler say in /diagnostics."""
+"""`vla fleet top`: a live table of a fleet's robots, from /diagnostics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vla_accel_ros.tools.options import subcommand
 REFRESH_HZ = 4.0
 LINES_EVERY_S = 5.0
 TOLD_S = 2.5
-"""Within which every node has told of itself."""
+"""Seconds within which every node has published its diagnostics."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,7 +34,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show it until Ctrl-C. 0, or 1 if nothing of a fleet was heard."""
+    """Show the table until Ctrl-C. Returns 0, or 1 if no node of a fleet was heard."""
     if arguments.seconds is not None and not 0.0 < arguments.seconds < math.inf:
         raise ValueError(f"--seconds is {arguments.seconds:g}: give a time above 0")
     from vla_accel_ros.nodes.clients.fleet_watcher import FleetWatcher
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(board: Board, listen: Callable[[float], None], seconds: float, console: Console) -> None:
-    """On a terminal, live."""
+    """Draw the live table on a terminal for `seconds`."""
     end_s = time.monotonic() + seconds
     with Live(console=console, auto_refresh=False) as live:
         while time.monotonic() < end_s:
@@ -70,6 +70,6 @@ def show(board: Board, listen: Callable[[float], None], seconds: float, console:
 
 
 def print_lines(board: Board, console: Console) -> None:
-    """As text."""
+    """Print the table as text."""
     for line in table.lines(board, time.monotonic()):
         console.print(line, markup=False)

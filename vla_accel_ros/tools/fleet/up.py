@@ -1,8 +1,8 @@
-"""`vla fleet up`: a Ray head, replicas and the scheduler of a fleet on this machine, until Ctrl-C.
+"""`vla fleet up`: runs a Ray head, replicas and a fleet's scheduler on this machine until Ctrl-C.
 
-It is the node fleet_scheduler with `replicas: ray`, in a process of its own. That starts the head and the
-actors, and ends them when it ends; if it dies, they end with it. With --address replicas run in a cluster
-that is there already, which is left as it was.
+It runs the node fleet_scheduler with `replicas: ray` in a process of its own. That node starts the head and
+the actors and ends them; they also end if it dies. With --address the replicas run in an existing cluster,
+which stays up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from vla_accel_ros.tools.options import subcommand
 
 END_S = 15.0
-"""How long the scheduler may take to end its replicas."""
+"""Seconds that the scheduler may take to end its replicas; then it is killed."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,14 +37,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Until a signal, or until the scheduler ends; returns 0 or its status. Raises ValueError for a parameter
-    that is none, FileNotFoundError for a file that is not there."""
+    """Run until a signal or until the scheduler ends; return 0 or its exit status.
+
+    Raises ValueError for a --param without ":=", FileNotFoundError for a missing file.
+    """
     from vla_accel_ros.nodes.environment import process_environment
     from vla_accel_ros.tools.running.ending import ended_by_signals
 
     command = [sys.executable, "-m", "vla_accel_ros.nodes.fleet", *node_arguments(arguments)]
     with ended_by_signals():
-        # A session of its own: Ctrl-C reaches this process alone, which then has the scheduler end.
+        # Its own session: Ctrl-C reaches only this process, which then ends the scheduler.
         scheduler = subprocess.Popen(command, env=process_environment(), start_new_session=True)
         try:
             os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT)
@@ -55,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def node_arguments(arguments: argparse.Namespace) -> list[str]:
-    """What follows the node's name on its command line."""
+    """Return the node's command-line arguments. Raises ValueError and FileNotFoundError as run does."""
     from vla_accel_ros.nodes.environment import share_path
 
     file = arguments.params or share_path("config/fleet.yaml")
@@ -81,8 +83,8 @@ def node_arguments(arguments: argparse.Namespace) -> list[str]:
 
 
 def _end(scheduler: subprocess.Popen[bytes]) -> int:
-    """Ask it to end, and end what is left of what it started; returns its status."""
-    os.kill(scheduler.pid, signal.SIGTERM)  # it was not waited for, so the number is still its own
+    """Send SIGTERM, kill what is left of the process group after END_S, and return the exit status."""
+    os.kill(scheduler.pid, signal.SIGTERM)  # not reaped yet, so its id is still its own
     deadline_s = time.monotonic() + END_S
     while time.monotonic() < deadline_s:
         if os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:

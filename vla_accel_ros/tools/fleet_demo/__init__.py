@@ -1,6 +1,7 @@
-"""`vla fleet-demo`: simulated robots that one scheduler serves, some of which are killed meanwhile.
+"""`vla fleet-demo`: simulated robots share one scheduler, and some processes are killed while they work.
 
-command: the subcommand; plan: what the user asked for, and each robot's tasks; fleet: the processes, which
-are started again when they end; robot: one robot, its tasks and what became of them; faults: what is killed,
-and how long until motion goes on; run: the whole; summary: its figures.
+command is the subcommand. plan holds the user's options and each robot's tasks. fleet starts the processes
+and restarts those that end. robot plays the tasks of one robot. faults kills processes and measures how long
+the arms need to move again. pace sets the speed of simulated time. run is the whole demo, and summary its
+figures.
 """

@@ -50,7 +50,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play, kill, summarise; 0 if every robot did what it was told to, else 1."""
+    """Run the demo. Returns 0 if every robot did all its tasks, else 1."""
     wanted = {name: getattr(arguments, name) for name in Options.__dataclass_fields__}
     wanted["kill"] = tuple(filter(None, (name.strip() for name in arguments.kill.split(","))))
     options = Options(**wanted)

@@ -1,9 +1,9 @@
-"""What is killed while the fleet works, and how long it takes until arms move again.
+"""Kills processes while the fleet works, and measures how long the arms take to move again.
 
-First the nodes that run on one robot's own computer, all at once, while it is at a task; then the scheduler,
-and with it the only replica, while all are. The second kill comes when the arms have been moving again for a
-moment. Times are real, from the kill until the first trajectory of an observation made after it; they include
-the wait before the restart.
+First all nodes of one robot's own computer are killed at once, during one of its tasks; then the scheduler
+with its only replica, while all robots are at a task. The second kill waits until the arms have moved again
+for SETTLE_S. Times are real seconds from the kill to the first trajectory made from a later observation; they
+include the wait before the restart.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from vla_accel_ros.tools.fleet_demo.robot import Robot
 
 SETTLE_S = 2.0
 IMPATIENT_S = 20.0
-"""After which not all robots need be at a task at once."""
+"""Seconds after which the scheduler is killed even if not all robots are at a task."""
 AGAIN_S = 300.0
 
 
 @dataclass
 class Fault:
-    """What was killed at once. at_s: after the begin. moving_again_s: by robot, of those that were at a task
-    and needed it, since the kill; None until they do."""
+    """Processes that were killed at once.
+
+    at_s: seconds since the demo's faults began. moving_again_s: for each affected robot, the seconds from the
+    kill until its arm moved again, None until then.
+    """
 
     killed: tuple[str, ...]
     at_s: float
@@ -35,13 +38,15 @@ class Fault:
 
     @property
     def over(self) -> bool:
-        """Whether all move again."""
+        """Whether all affected arms move again."""
         return None not in self.moving_again_s.values()
 
 
 class Faults:
-    """To be stepped often. kills: what is killed, in this order; some of plan.KILLS. tell: gets sentences for
-    the user."""
+    """Kills what is due; call `step` often.
+
+    kills: what to kill, in order, some of plan.KILLS. tell: gets sentences for the user.
+    """
 
     def __init__(
         self, fleet: Fleet, robots: Sequence[Robot], kills: Sequence[str], tell: Callable[[str], None]
@@ -56,16 +61,17 @@ class Faults:
 
     @property
     def now_s(self) -> float:
-        """Since the begin."""
+        """Seconds since the start."""
         return time.monotonic() - self._begun_s
 
     @property
     def over(self) -> bool:
-        """Whether everything was killed and all move again."""
+        """Whether all kills are done and all arms move again."""
         return not self._planned and all(fault.over for fault in self.faults)
 
     def step(self) -> None:
-        """Kill what is due. Raises RuntimeError if robots do not move again."""
+        """Make the next kill if it is due. Raises RuntimeError if a robot does not move within AGAIN_S of a
+        kill."""
         now_s = time.monotonic()
         if self.faults and not (fault := self.faults[-1]).over:
             self._look(fault)

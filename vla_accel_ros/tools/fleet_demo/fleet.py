@@ -1,9 +1,9 @@
-"""The processes of the fleet: the scheduler, and of each robot its simulated arm and its own two nodes.
+"""The processes of the demo: the scheduler and, for each robot, its simulated arm and its own two nodes.
 
-Whatever has ended is started again after RESPAWN_S, as launch files do it; a process that ends again and
-again by itself ends the demo, with the end of its log. All live in simulated time (use_sim_time), which is
-slower than real time where the machine is (pace). Ten processes share two cores, so cameras and joints come
-at the rates below, of simulated time, and pictures have the size that the policy computes with.
+A process that ended is started again after RESPAWN_S, as launch files do. One that fails by itself STARTS
+times ends the demo with the end of its log. All nodes use simulated time (use_sim_time), which runs slower
+than real time where the machine needs that (pace). Ten processes share two cores, so cameras and joints
+publish at the low rates below, in simulated time, and images have the size that the policy takes.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses, ar
 RESPAWN_S = 2.0
 STARTS = 4
 STARTING_S = 10.0
-"""How long a process loads before it does anything."""
+"""Seconds that a process loads before it works."""
 SCHEDULER = "fleet_scheduler"
 SIM, OWN = "sim_robot", ("fleet_inference", "trajectory")
-"""The arm, which goes on when its computer does not; and what runs on that."""
+"""The simulated arm, which keeps running when the robot's computer fails, and the nodes on that computer."""
 SENSORS: dict[str, object] = {"image_width": 112, "image_height": 112, "camera_hz": 10.0, "joint_hz": 60.0}
 RATES_HZ = {"cameras": 10, "joint_states": 50}
 DENOISE_STEPS = 5
 ADMISSION = {"most_load": 1.0, "least_rate": 0.1}
-"""The scheduler measures in real time, and after a kill beside busy robots: fewer chunks than it will make in
-a second of simulated time."""
+"""The scheduler measures in real time. After a kill, beside busy robots, it measures fewer chunks a second
+than it makes in a second of simulated time, so the limits are loose."""
 ASKING = {"fleet_ask_at_s": 1.0, "fleet_chunks_per_s": 4.0}
-"""Of a robot. A chunk lasts 1.07 s, but is replaced by one of newer images four times a second: with fewer an
-arm lags behind what it is to follow."""
+"""A robot's requests. A chunk lasts 1.07 s but is replaced four times a second by one from newer images: with
+fewer chunks an arm lags behind a moving target."""
 STALE_S = 0.25
 
 
 @dataclass(frozen=True)
 class Death:
-    """A process ended. at_s: noticed, by time.monotonic(); killed: by us."""
+    """A process that ended. at_s: when that was noticed, by time.monotonic(); killed: whether the demo killed
+    it."""
 
     name: str
     at_s: float
@@ -48,10 +49,11 @@ class Death:
 
 
 class Fleet:
-    """All processes; a context manager that starts the scheduler, and leaves nothing.
+    """All processes, as a context manager: entering starts the scheduler, leaving ends everything.
 
-    names: the robots' namespaces. policy: of the scheduler. folder: for logs and the contract. environment:
-    of the processes. tell: gets sentences for the user. `deaths` are in the order in which they were noticed.
+    names: the robots' namespaces. policy: the scheduler's. folder: for logs and the contract. environment:
+    the processes' variables. tell: gets sentences for the user. `deaths` lists ended processes in the order
+    noticed.
     """
 
     def __init__(
@@ -104,13 +106,13 @@ class Fleet:
         self._state.cleanup()
 
     def start_robots(self) -> None:
-        """When the scheduler has measured how fast it is."""
+        """Start the robots' processes; call it when the scheduler has measured its speed."""
         for node in self.processes.nodes:
             if node.name != SCHEDULER:
                 node.start()
 
     def kill(self, *names: str) -> float:
-        """SIGKILL; returns when, by time.monotonic()."""
+        """Send SIGKILL to the named processes; return the time, by time.monotonic()."""
         self.processes.note_shared_memory()
         self._killed |= set(names)
         at_s = time.monotonic()
@@ -119,8 +121,10 @@ class Fleet:
         return at_s
 
     def tend(self) -> None:
-        """Notice what has ended, and start it again when it is time. Raises RuntimeError, with the end of its
-        log, for what ended by itself too often."""
+        """Notice processes that ended, and restart them when due.
+
+        Raises RuntimeError with the end of the log if a process ended by itself STARTS times.
+        """
         now_s = time.monotonic()
         for node in self.processes.dead():
             if node.name not in self._due:
@@ -139,17 +143,17 @@ class Fleet:
                 node.start()
 
     def whole(self, namespace: str) -> bool:
-        """Whether all that a robot needs has been running for a while."""
+        """Whether every process that a robot needs has been running for STARTING_S."""
         since_s = time.monotonic() - STARTING_S
         needed = {SCHEDULER, *(process_name(namespace, node) for node in (SIM, *OWN))}
         return not any(name in self._due or self._started_s.get(name, since_s) > since_s for name in needed)
 
     def seen(self, namespace: str) -> int:
-        """How many processes that a robot needs have ended so far."""
+        """Return how many processes that a robot needs have ended so far."""
         return len(self._of(namespace))
 
     def newest_deaths(self, namespace: str, count: int) -> list[str]:
-        """The names of the newest of those."""
+        """Return the names of the last `count` of those."""
         return self._of(namespace)[-count:]
 
     def _of(self, namespace: str) -> list[str]:
@@ -158,12 +162,12 @@ class Fleet:
 
 
 def process_name(namespace: str, node: str) -> str:
-    """Of a robot's node."""
+    """Return the name of a robot's process."""
     return f"{namespace.strip('/')}/{node}"
 
 
 def slower_contract(contract: Path, file: Path) -> Path:
-    """Write to `file` the same contract with RATES_HZ; returns it."""
+    """Write the contract to `file` with the rates of RATES_HZ; return its path."""
     data = yaml.safe_load(contract.read_text())
     for camera in data["cameras"].values():
         camera["rate_hz"] = RATES_HZ["cameras"]

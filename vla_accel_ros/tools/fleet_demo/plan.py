@@ -1,8 +1,8 @@
-"""What the fleet's demo plays: what the user asked for, checked before anything is started, and the tasks.
+"""The user's options, checked before any process starts, and the tasks that the robots play.
 
-Each robot gets the families of tasks in turn; the first robot begins with reach, the second with place, the
-third with follow, so that the scheduler has different work at once. A missed task is tried again in another
-scene, TRIES times in all: the policy is not perfect, and what is shown here is the fleet.
+Each robot plays the families of tasks in turn. The first robot begins with reach, the second with place, the
+third with follow, so that the scheduler serves different work at once. A missed task is repeated in another
+scene, TRIES times in all: the policy is not perfect, and the demo shows the fleet.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MOST_ROBOTS = 16
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for. Raises ValueError, in one sentence, for what cannot be.
+    """The user's options. Raises ValueError, in one sentence, for a wrong value.
 
-    episodes: tasks of each robot. kill: what is killed, in this order, some of KILLS. policy: of the
-    scheduler. svg: of the table, a moment after the first kill. domain: None for one that nobody uses.
+    episodes: tasks of each robot. kill: what to kill, in order, some of KILLS. policy: the scheduler's. svg:
+    picture of the table, taken after the first kill. domain: ROS domain, or None for a free one.
     """
 
     robots: int
@@ -56,12 +56,13 @@ class Options:
 
     @property
     def names(self) -> list[str]:
-        """Namespaces of the robots."""
+        """The robots' namespaces."""
         return [f"/robot_{number + 1}" for number in range(self.robots)]
 
 
 def scenes(robot: int, turn: int, seed: int) -> Iterator[Plan]:
-    """Scenes of a robot's turn-th task, without end: its words, and where everything lies."""
+    """Yield scenes for a robot's turn-th task, without end: each has an instruction and a seed for where
+    objects lie."""
     choices = tasks(FAMILIES[(robot + turn) % len(FAMILIES)])
     for attempt in count():
         number = 1000 * robot + 10 * turn + attempt

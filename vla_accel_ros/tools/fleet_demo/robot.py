@@ -1,8 +1,7 @@
-"""One robot of the demo: its operator, who plays its tasks in a thread of their own, and what became of them.
+"""One robot of the demo: its operator plays the tasks in a thread, and notes their outcome.
 
-When a process that the robot needs has ended and is back, its episode goes on in the same scene: the arm is
-simulated by a process of its own, and stands where it came to rest. What an episode waits for, it waits for
-in simulated time.
+When a process that the robot needs has ended and is back, the episode continues in the same scene: a process
+of its own simulates the arm, which stands where it came to rest. Waits of an episode are in simulated time.
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ _MEMORY = 4000
 
 
 class Robot:
-    """name: its namespace; number: which it is. played: its episodes, in order. error: why it plays no more.
+    """One robot. name: its namespace; number: its index; played: its episodes in order; error: why it stopped
+    playing.
 
-    To its player it is the nodes that it plays on (tools/demo/play.py).
+    It offers the methods that Player needs of its nodes (tools/demo/play.py).
     """
 
     def __init__(self, name: str, number: int, fleet: Fleet, contract: Contract) -> None:
@@ -46,41 +46,41 @@ class Robot:
 
     @property
     def played(self) -> list[Played]:
-        """Its episodes."""
+        """The episodes played so far."""
         return self.board.played
 
     @property
     def over(self) -> bool:
-        """Whether it plays no more."""
+        """Whether its thread has ended."""
         return self._thread is not None and not self._thread.is_alive()
 
     @property
     def acting(self) -> bool:
-        """Whether it has been at a task for a moment."""
+        """Whether it has been at a task for ACTING_S."""
         board = self.board
         began = board.plan is not None and not board.outcome
         return began and self.operator.now_ns() - board.begun_ns > ACTING_S * 1e9
 
     def begin(self, episodes: int, seed: int, further: Callable[[], bool]) -> None:
-        """Play so many tasks, and then more while `further` says so."""
+        """Play `episodes` tasks in a thread, and more while `further()` is true."""
         play = threading.Thread(target=self._run, args=(episodes, seed, further), name=self.name, daemon=True)
         self._thread = play
         play.start()
 
     def end(self) -> None:
-        """Stop playing, and leave the graph."""
+        """Stop playing and close the operator."""
         self.operator.failed(RuntimeError("the demo ends"))
         if self._thread is not None:
             self._thread.join(5.0)
         self.operator.close()
 
     def done(self, turn: int) -> bool:
-        """Whether it did one of its tasks."""
+        """Whether it succeeded in its turn-th task."""
         return any(played.success for played in self.played if played.plan.index == turn)
 
     def moving_again_ns(self, since_ns: int) -> int | None:
-        """When the first trajectory went to the arm that comes of an observation after this time; None: not
-        yet."""
+        """Return when the arm got the first trajectory made from an observation after `since_ns`; None if it
+        has not."""
         chunks = [chunk for chunk in self.operator.chunks if chunk.chunk.stamp_ns > since_ns]
         if not chunks:
             return None
@@ -88,8 +88,10 @@ class Robot:
         return sent[0] if sent else None
 
     def lacking_s(self) -> float | None:
-        """How old the images were when the newest chunk came, or for how long the arm has had none to move
-        by. None while none is due."""
+        """Return the larger of the newest chunk's age on arrival and the seconds since it ran out.
+
+        None while no chunk is due: between tasks, and while a process is missing.
+        """
         chunks, now_ns = self.operator.chunks, self.operator.now_ns()
         if not chunks or not self.acting or not self._fleet.whole(self.name):
             return None
@@ -99,8 +101,8 @@ class Robot:
         return max(came_s, (now_ns - newest.chunk.stamp_ns) * 1e-9 - lasts_s)
 
     def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """Operator.wait, but in simulated time, that raises NodeDied when a process that the robot needs has
-        ended."""
+        """Wait as Operator.wait does, but in simulated time. Raises NodeDied if a process that the robot
+        needs ends, TimeoutError after `timeout_s`."""
         until_ns = self.operator.now_ns() + round(timeout_s * 1e9)
 
         def in_time() -> T | None:
@@ -111,17 +113,18 @@ class Robot:
         return driven.wait(self.operator, self._raise_if_dead, in_time, timeout_s / pace.LEAST, what)
 
     def call(self, request: Callable[[], T]) -> T:
-        """A service call; NodeDied rather than TimeoutError when a node has ended meanwhile."""
+        """Call a service. Raises NodeDied instead of TimeoutError if a process has ended meanwhile."""
         return driven.call(self._raise_if_dead, request)
 
     def revive(self, name: str) -> None:
-        """Return when the robot is driven again; the fleet starts what has ended."""
+        """Wait until the robot moves again after the process `name` ended; the fleet restarts it."""
         self.wait_until_driving(resume=name.endswith("trajectory"))
 
     def wait_until_driving(self, resume: bool = False) -> None:
-        """Return when chunks of new observations move the arm. resume: it comes back held.
+        """Wait until chunks of new observations move the arm; `resume` first, since a restarted `trajectory`
+        holds.
 
-        Raises TimeoutError with what the robot's nodes say.
+        Raises TimeoutError with what the robot's nodes report.
         """
         while True:
             try:
@@ -146,7 +149,8 @@ class Robot:
         if (ended := self._fleet.seen(self.name)) != self._seen:
             names = self._fleet.newest_deaths(self.name, ended - self._seen)
             self._seen = ended
-            # Without its arm an episode is over; with trajectory it comes back held.
+            # Report the most serious death: without the arm the episode is over, and a restarted trajectory
+            # node holds.
             sim = [SIM for name in names if name.endswith(SIM)]
             held = [name for name in names if name.endswith("trajectory")]
             raise NodeDied((sim or held or names)[0])

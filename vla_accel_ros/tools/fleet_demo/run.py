@@ -1,8 +1,7 @@
-"""One fleet demo from beginning to end.
+"""Runs one fleet demo from start to end.
 
-While it runs, the table of robots is that of `vla fleet top`, and as that made of /diagnostics alone. A
-signal ends it within a few seconds: all processes go down, the summary of what was played is printed, and no
-JSON is written.
+Its live table is that of `vla fleet top`, also made from /diagnostics alone. A signal ends the demo within a
+few seconds: all processes end, the summary so far is printed, and no JSON is written.
 """
 
 from __future__ import annotations
@@ -46,24 +45,27 @@ from vla_accel_ros.tools.running.graph import own_graph
 
 TICK_S = 0.2
 PICTURE_AFTER_S = 4.5
-"""After a robot was killed: by then its silence is seen."""
+"""Seconds after the first kill: by then the table shows the robot's silence."""
 TITLE = "vla fleet-demo"
 LOWERED = (
     f"cameras send {SENSORS['image_width']} x {SENSORS['image_height']} pixels at {RATES_HZ['cameras']} Hz, "
     f"a chunk takes {DENOISE_STEPS} denoising steps, and simulated time is as slow as the machine needs"
 )
-"""What is less than on a robot."""
+"""What the demo lowers compared with a real robot."""
 
 
 def run(options: Options) -> int:
-    """Returns 0 if every robot did all its tasks, else 1; 128 + number when a signal ended it. Raises
-    RuntimeError, in one sentence, when a process ends again and again or robots do not move."""
+    """Run the demo. Returns 0 if every robot did all its tasks, else 1, or 128 + the number of the signal
+    that ended it.
+
+    Raises RuntimeError, in one sentence, if a process keeps ending or robots do not move.
+    """
     with ended_by_signals(), contextlib.ExitStack() as closing:
         return FleetDemo(options, closing).run()
 
 
 class FleetDemo:
-    """The parts of one demo. closing: what must be closed in the end."""
+    """One demo. closing: where it registers what must be closed at the end."""
 
     def __init__(self, options: Options, closing: contextlib.ExitStack) -> None:
         self._options, self._closing = options, closing
@@ -142,7 +144,7 @@ class FleetDemo:
                 raise RuntimeError(f"{why}; the end of {node.log}:\n{node.last_words()}")
 
     def _set_pace(self) -> None:
-        """By what the scheduler measured while nothing else ran."""
+        """Set the first factor from what the scheduler measured while nothing else ran."""
         made_hz = self._board.scheduler(time.monotonic()).possible_hz or 0.0
         needed_hz = self._options.robots * ASKING["fleet_chunks_per_s"]
         self._clock.factor = pace.first(made_hz, needed_hz)
@@ -167,7 +169,7 @@ class FleetDemo:
         self._board.hear(lines, time.monotonic())
 
     def _report(self, fleet: Fleet) -> None:
-        """New episodes; whoever cannot go on ends all."""
+        """Print new episodes, raise a robot's error, and write the picture when it is due."""
         for robot in self._robots:
             for played in robot.played[self._told[robot.name] :]:
                 self._told[robot.name] += 1
@@ -183,7 +185,7 @@ class FleetDemo:
 
     @contextlib.contextmanager
     def _showing(self) -> Iterator[Callable[[], None]]:
-        """The live table, or lines of it now and then."""
+        """Yield a function that shows the table: live on a terminal, else as lines every LINES_EVERY_S."""
         if not self._options.headless and self._console.is_terminal:
             with Live(console=self._console, auto_refresh=False) as live:
                 yield lambda: live.update(

@@ -1,4 +1,4 @@
-"""The figures of the fleet's demo: for its JSON, the line of an episode, and the closing tables."""
+"""Figures of the fleet demo: for its JSON, the line after each episode, and the closing tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vla_accel_ros.tools.fleet_demo.robot import Robot
 
 
 def line(robot: str, played: Played) -> str:
-    """One episode."""
+    """Return the line of one episode."""
     how = "success" if played.success else "missed "
     tail = f"   (interrupted: {', '.join(played.interrupted_by)})" if played.interrupted_by else ""
     return f"{robot}   {played.plan.task.instruction:<38} {how} {played.time_s:5.1f} s{tail}"
@@ -28,7 +28,7 @@ def figures(
     stalled_s: Mapping[str, float],
     cpu_share: Mapping[str, float],
 ) -> dict[str, Any]:
-    """All of them. episodes: tasks that each robot had to do. stalled_s: by robot."""
+    """Return all figures. episodes: tasks that each robot had; stalled_s: by robot; cpu_share: by node."""
     return {
         "robots": {
             robot.name: _of_robot(robot, episodes, stalled_s.get(robot.name, 0.0)) for robot in robots
@@ -72,7 +72,7 @@ def _of_robot(robot: Robot, episodes: int, stalled_s: float) -> dict[str, Any]:
 
 
 def tables(found: dict[str, Any]) -> Group:
-    """The closing summary."""
+    """Return the closing tables."""
     robots = Table(title="robots", title_justify="left")
     for name in ("robot", "tasks done", "scenes", "stalled s"):
         robots.add_column(name, justify="left" if name == "robot" else "right")

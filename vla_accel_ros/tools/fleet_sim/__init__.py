@@ -1,1 +1,5 @@
-"""`vla fleet-sim`: a fleet in simulated time. command: its options, and what it prints and writes."""
+"""`vla fleet-sim` and `vla fleet-trace`: a fleet in simulated time.
+
+command holds the options of fleet-sim, and prints and writes its results. trace reads recorded tasks from
+bags.
+"""

@@ -1,8 +1,8 @@
-"""`vla fleet-sim`: how a scheduling policy would serve a fleet of robots, in simulated time.
+"""`vla fleet-sim`: simulates how a scheduling policy would serve a fleet of robots.
 
-Named workloads come with assumed durations of batches, recorded ones with what each chunk took; --profile
-gives measured ones. Nothing here says how fast a GPU is or how well a model acts: what is compared is the
-order in which robots are served.
+A named workload comes with assumed batch times, a recorded one with the measured time of each chunk;
+--profile gives measured batch times. The simulation compares the order in which robots are served. It does
+not say how fast a GPU is or how well a model acts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate, print, write. Raises ValueError for options that cannot be."""
+    """Simulate, print and write the figures. Raises ValueError for wrong options."""
     trace = _trace(arguments)
     replicas = _replicas(arguments, trace)
     make = find(FLEET_POLICIES, arguments.policy)
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> traces.Trace | None:
-    """The recorded tasks, None of a named workload. Raises ValueError for what is neither."""
+    """Return the recorded tasks, None for a named workload. Raises ValueError if --workload is neither."""
     if arguments.workload in WORKLOADS:
         return None
     try:

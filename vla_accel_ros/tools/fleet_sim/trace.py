@@ -1,9 +1,11 @@
-"""`vla fleet-trace`: what the robots of a fleet asked for, from bags of its topics, for `vla fleet-sim`.
+"""`vla fleet-trace`: writes the requests of a fleet's robots, read from bags of its topics, for `vla
+fleet-sim`.
 
-Times are those of the recorders, which must have one clock, and what robots and scheduler told in seconds;
-stamps of two machines are not compared. How many actions of a chunk were executed says the request of the
-next round: how long it was executed and how many were left. A robot that stood already does not tell since
-when, and nobody asks after the last round of a task: these chunks are taken as executed to their horizons.
+Times are those of the recorders, which must share one clock, and durations that robots and scheduler report;
+stamps of two machines are never compared. The next round's request tells how many actions of a chunk were
+executed: for how long it ran, plus the actions left. Two cases lack that number: a robot that stood already
+does not report since when, and the last round of a task has no successor. Their chunks count as executed to
+their horizon.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the bags, write the file. Raises ValueError where no chunk was answered."""
+    """Read the bags and write the file. Raises ValueError if no request was answered with a chunk."""
     rounds = read(arguments.bags)
     traces.save(arguments.out, rounds)
     print(f"{arguments.out}: {len(rounds)} rounds of {len({one.task for one in rounds})} tasks")
@@ -42,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Asked:
-    """An attempt. at_ns: recorded; sent_ns, age_s: of its observation then, by the robot's clock."""
+    """One attempt of a request. at_ns: when it was recorded; sent_ns: the robot's clock; age_s: age of its
+    observation then."""
 
     at_ns: int
     sent_ns: int
@@ -70,15 +73,17 @@ class _Round:
 
     @property
     def first(self) -> _Asked | None:
-        """The attempt that came first."""
+        """The attempt that was recorded first."""
         every = [asked for of in self.attempts.values() for asked in of]
         return min(every, key=lambda asked: asked.at_ns, default=None)
 
 
 def read(bags: Sequence[Path]) -> list[RecordedRound]:
-    """The rounds that were answered with a chunk, of each task in order. Raises ValueError where there are
-    none, or for a bag that is none or damaged."""
-    from vla_accel_ros.recording.reader import Bag  # machines that only compute lack what it needs
+    """Return every round that was answered with a chunk, in order of time.
+
+    Raises ValueError if there is none, or if a bag is missing or damaged.
+    """
+    from vla_accel_ros.recording.reader import Bag  # late: a machine that only computes may lack its packages
 
     tasks: dict[TaskKey, dict[int, _Round]] = {}
     for path in bags:
@@ -117,7 +122,7 @@ def _answered(message: Any, at_ns: int) -> _Answered:
 
 
 def _recorded(key: TaskKey, of: dict[int, _Round], begin_ns: int) -> Iterator[RecordedRound]:
-    """Of one task. begin_ns: of the first request of all."""
+    """Yield the rounds of one task. begin_ns: when the first request of all bags was recorded."""
     robot, engine, task = key
     place = 0
     for number in sorted(of):
@@ -137,7 +142,7 @@ def _recorded(key: TaskKey, of: dict[int, _Round], begin_ns: int) -> Iterator[Re
 
 
 def _executed(answer: _Answered, after: _Asked | None) -> int:
-    """How many actions of a chunk; see the module."""
+    """Return how many actions of a chunk were executed; see the module's docstring."""
     if after is None or after.executed_s < 0.0 or not after.remaining:
         return answer.horizon
     done = round(after.executed_s / answer.step_s) + after.remaining

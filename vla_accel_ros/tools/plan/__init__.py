@@ -1,1 +1,1 @@
-"""`vla plan`: command and the text of a plan."""
+"""`vla plan`: command holds its options, text formats a plan."""

@@ -1,8 +1,8 @@
-"""`vla plan`: what a model will take on a device that need not be there: times, memory, rates, mends.
+"""`vla plan`: predicts a model's times, memory and rates on a device, which need not be present.
 
-Everything follows from the model's sizes and the device's numbers (planning/), which --numbers prints with
-their sources. --robots answers for a fleet on one engine. --measure replaces the device's numbers by
-micro-benchmarks on the GPU of this machine and writes the file of it, to be kept or contributed.
+Predictions follow from the model's sizes and the device's numbers (planning/); --numbers prints those with
+their sources. --robots asks about a fleet on one engine. --measure replaces the numbers by micro-benchmarks
+on this machine's GPU and writes them to a device file, to keep or contribute.
 """
 
 from __future__ import annotations
@@ -62,8 +62,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print; status 0 if the rates are kept, 1 if something is late. Raises ValueError for a model, device or
-    option that there is not, RuntimeError for --measure without a CUDA device."""
+    """Print the plan. Returns 0 if the wanted rates are kept, else 1.
+
+    Raises ValueError for an unknown model, device or option, RuntimeError for --measure without a CUDA
+    device.
+    """
     sizes, device = sizes_of(arguments.model), load(arguments.device)
     views, age = arguments.views, arguments.max_age
     if arguments.contract is not None:
@@ -103,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def fleet_line(promised: int, wanted: int) -> str:
-    """Whether the robots are served."""
+    """Return the sentence that says whether the wanted robots can be served."""
     if promised >= wanted:
         return f"the plan keeps the rates of {wanted} robots, and of {promised} at most"
     engines = -(-wanted // max(promised, 1))
@@ -111,7 +114,8 @@ def fleet_line(promised: int, wanted: int) -> str:
 
 
 def measured(base: Device, out: Path) -> Device:
-    """The GPU of this machine, and its file written. Raises RuntimeError without one."""
+    """Measure this machine's GPU, write the device file and return the device. Raises RuntimeError without
+    CUDA."""
     import torch
 
     from vla_accel_ros.planning.measure import attentions, measure, shapes, to_yaml

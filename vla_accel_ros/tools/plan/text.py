@@ -1,4 +1,4 @@
-"""A plan as a page of text, and as JSON."""
+"""Formats a plan as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vla_accel_ros.planning.verdict import Verdict, Wanted
 
 
 def plan_text(plan: Plan, wanted: Wanted) -> str:
-    """Stages, memory and rates."""
+    """Return stages, memory and rates as text."""
     device, work = plan.device, plan.work
     mode = f" in mode {device.mode}" if device.mode else ""
     lines = [
@@ -43,7 +43,7 @@ def plan_text(plan: Plan, wanted: Wanted) -> str:
 
 
 def fleet_text(fleet: FleetPlan, robots: int, rate_hz: float) -> str:
-    """Batches and what an engine can serve."""
+    """Return the times of each batch size, and what one engine can serve."""
     lines = ["together  " + "".join(f"{batch:9d}" for batch in fleet.curve)]
     for index, name in enumerate(("frames ms", "chunks ms")):
         lines.append(f"{name:10}" + "".join(f"{1e3 * times[index]:9.2f}" for times in fleet.curve.values()))
@@ -56,7 +56,7 @@ def fleet_text(fleet: FleetPlan, robots: int, rate_hz: float) -> str:
 
 
 def numbers_text(device: Device) -> str:
-    """The numbers behind it."""
+    """Return the device's numbers with their sources."""
     lines = ["numbers"]
     for name, n in device.numbers.items():
         lines.append(f"  {name} {n.value:g} +- {n.within:.0%}, {n.source}: {n.words} ({NUMBERS[name]})")
@@ -64,7 +64,7 @@ def numbers_text(device: Device) -> str:
 
 
 def as_json(plan: Plan, verdict: Verdict, fleet: FleetPlan | None) -> dict[str, Any]:
-    """Everything, in seconds, bytes and watts."""
+    """Return the whole plan as JSON values, in seconds, bytes, watts and Hz."""
     return {
         "model": plan.sizes.kind,
         "device": {"name": plan.device.name, "mode": plan.device.mode, "watts": plan.watts},

@@ -1,9 +1,8 @@
-"""The recorded moments through an engine of our own, how what it makes differs from what was made, and the
-report of it.
+"""Computes the recorded moments again with an engine of its own, and compares the results.
 
-The engine is made by the session, with whatever the caller wants otherwise; sessions of robots that shared an
-engine share one here. Equal means equal to the bit: actions as they were sent and the sizes of their last
-denoising updates, and answers letter by letter.
+The engine is made from the session's settings, except for what the caller changes; robots that shared an
+engine share one here. Equal means bit for bit: the actions as published, the magnitudes of their last
+denoising updates, and the letters of answers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from vla_accel_ros.types import Observation
 
 @dataclass(frozen=True)
 class Otherwise:
-    """What is to be another than recorded; empty is as recorded."""
+    """What to change from the recording; an empty field means as recorded."""
 
     model: Path | None = None
     device: str = ""
@@ -49,10 +48,10 @@ def replay(
     otherwise: Otherwise = Otherwise(),
     say: Callable[[str], object] = lambda _: None,
 ) -> Result:
-    """Run every moment that came to something and compare.
+    """Replay every moment that has a chunk or an answer, and compare.
 
-    say: gets a sentence for the user now and then, of how far it is among them. Raises ValueError when the
-    model is not there or does not fit the contract.
+    say: gets sentences for the user about progress. Raises ValueError if the model folder is missing or does
+    not fit the contract.
     """
     result = Result()
     progress = Progress("replayed", moments.worth_replaying, say)
@@ -64,7 +63,7 @@ def replay(
         if session.id not in stages:
             beside = next(iter(stages.values()), None)
             if beside is None or not beside.session.shares_engine(session):
-                beside, stages = None, {}  # what was loaded goes before another comes
+                beside, stages = None, {}  # free the loaded engine before loading another
             stages[session.id] = _Stage(session, otherwise, say, beside)
             result.notes += [note for note in stages[session.id].notes if note not in result.notes]
         stage = stages[session.id]
@@ -77,7 +76,8 @@ def replay(
 
 
 class _Stage:
-    """An engine as a session's, and its contract. beside: of a robot that shares its engine."""
+    """An engine made from a session, and its contract. beside: the stage of a robot that may share its
+    engine."""
 
     def __init__(
         self,
@@ -129,7 +129,8 @@ class _Stage:
         say(f"on {here.device}, {load.dtype}")
 
     def takes(self, robot: str, load: Load, contract: Contract) -> bool:
-        """Have the engine serve a further robot, if it has room for its actions."""
+        """Add a robot to the engine if it has room for the robot's actions; return whether it serves that
+        robot."""
         embodiment = load.embodiment(self._engine.policy, contract)
         robots = self._engine.runner.robots
         if robots.has_room(embodiment.policy):
@@ -137,7 +138,7 @@ class _Stage:
         return robot in robots.names
 
     def play(self, moment: Moment, result: Result) -> None:
-        """Run one moment, and note what differs."""
+        """Replay one moment, and note the differences in `result`."""
         images = {camera.image: self._picture(camera, moment) for camera in self._seen(moment)}
         observation = Observation(
             images, moment.state, moment.instruction, moment.stamp_ns, robot=self._robot
@@ -161,8 +162,11 @@ class _Stage:
         self._engine.runner.prefixes.remove(self._robot)
 
     def _differs(self, prefix: Prefix, chunk: RecordedChunk) -> Difference | None:
-        """A recorded chunk beside the one that is made here. With staggering "fresh" the first chunk of a
-        frame was denoised whole and the others in seats, whose bits differ on a GPU: it was either."""
+        """Compare a recorded chunk with the one made here; return the difference or None.
+
+        With staggering "fresh" the first chunk of a frame was denoised whole and later ones in seats, whose
+        bits differ on a GPU. The recording does not say which, so both are tried.
+        """
         config, found = self._engine.config, None
         for steps in (None, config.steps) if config.staggering == FRESH_FIRST else (None,):
             again = self._engine.act(
@@ -178,12 +182,13 @@ class _Stage:
         return found
 
     def _said(self, prefix: Prefix, prompt: str) -> str:
-        """A whole answer: to the prefix's own prompt, or to a question about its frame."""
+        """Return the whole answer to the prefix's own prompt, or to a question about its frame."""
         with self._engine.ask(prefix, prompt, max_tokens=self._answer_tokens) as answer:
             return "".join(answer)
 
     def _picture(self, camera: Camera, moment: Moment) -> np.ndarray:
-        """As the engine was given it: a robot may have sent a fleet what is recorded as pixels as JPEG."""
+        """Return the image as the engine got it: a fleet's robot may send as JPEG what the bag holds as
+        pixels."""
         pixels = moment.images[camera.name]
         if self._jpeg_quality is None or camera.transport == "compressed":
             return pixels
@@ -194,8 +199,11 @@ class _Stage:
 
 
 def company(settings: Mapping[str, object]) -> list[str]:
-    """What an engine may have computed a chunk together with, which is not recorded, a phrase each: then its
-    numbers differ by rounding from those of one that is alone. Empty where company changes no bit."""
+    """Return a phrase for each setting by which a chunk may have been computed in a batch with others.
+
+    The bag does not record such batches. Results from a batch differ by rounding from those computed alone.
+    Empty if batching changes no bit.
+    """
     found = []
     if int(str(settings.get("frames_together", 1))) > 1:
         found.append(f"frames_together {settings['frames_together']}: frames were computed with others'")
@@ -205,8 +213,8 @@ def company(settings: Mapping[str, object]) -> list[str]:
 
 
 def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray) -> Difference | None:
-    """How actions, float32 [H, A] in ROS units, and magnitudes, float32 [H], differ from a recorded chunk's;
-    None when they are equal to the bit."""
+    """Compare actions [H, A] float32 in ROS units and magnitudes [H] float32 with a recorded chunk's; return
+    None if they are equal bit for bit."""
     who = f"request {chunk.request_id}, observed at {chunk.stamp_ns * 1e-9:.3f} s"
     if actions.shape != chunk.actions.shape:
         was, here = ("x".join(map(str, shape)) for shape in (chunk.actions.shape, actions.shape))
@@ -228,11 +236,11 @@ def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray
 
 
 def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
-    """How the session's engine was made, as far as this version knows of it, and what is wanted otherwise.
+    """Return the settings of the session's engine that this version knows, with the wanted changes.
 
-    Sessions that name no noise or solver are from before there was a choice: theirs were fresh and euler. A
-    partition changes bits
-    only by a launch table for its numbers, on the device that it is for: elsewhere there is none.
+    Sessions without noise or solver are older than these options: they used fresh and euler. A partition
+    changes bits only through its launch table, which belongs to one kind of device; on another one no
+    partition is used.
     """
     known = {field.name for field in fields(Load)}
     settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
@@ -251,5 +259,5 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
 
 
 def _gpu() -> str:
-    """The name of this machine's, empty without one."""
+    """Return the name of this machine's GPU, "" without one."""
     return device_name(torch.device("cuda")) if torch.cuda.is_available() else ""

@@ -1,4 +1,4 @@
-"""`vla replay`: the subcommand. Status 0 when everything is equal to the bit, 1 when something is not."""
+"""`vla replay`: the subcommand. Status 0 if everything is equal bit for bit, 1 if not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay or play."""
+    """Replay the bag, or play it with --publish. Raises ValueError for wrong options and a bag without
+    chunks."""
     from vla_accel_ros.recording.reader import Bag
 
     bag = Bag(arguments.bag)

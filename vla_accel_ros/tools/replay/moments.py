@@ -1,10 +1,10 @@
-"""A bag as the engine saw it: each observation with its images, and what was made of it.
+"""Reads a bag as the engine saw it: each observation with its images, chunks and answers.
 
-Read twice. First everything small: which observations there were, by which engine, which chunks and finished
-answers came of each. Then the images, of which only those are kept that an observation waits for, so that a
-bag may be longer than memory. What cannot be put together again is counted, because a recorder may drop
-images, and a bag may begin or end in the middle. Messages of a bag have the fields of ROS's, but are decoded
-by classes of their own; here they become the package's types, the contract of a session included.
+The bag is read twice. The first pass reads the small messages: observations, their engines, and the chunks
+and finished answers made from them. The second reads the images and keeps only those that an observation
+still waits for, so a bag may be larger than memory. A recorder may drop images, and a bag may begin or end in
+the middle, so observations that stay incomplete are counted. A bag's messages have the fields of ROS messages
+but are decoded by other classes; this module turns them into the package's types.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
 @dataclass(frozen=True)
 class RecordedChunk:
-    """actions: float32 [H, A], ROS units; magnitudes: float32 [H]; state: float32 [D] or None,
-    step_states: float32 [S, D] or None, see Chunk."""
+    """A recorded chunk. actions: [H, A] float32, ROS units; magnitudes: [H] float32; state: [D] float32 or
+    None; step_states: [S, D] float32 or None, see Chunk."""
 
     request_id: int
     stamp_ns: int
@@ -49,10 +49,10 @@ class RecordedChunk:
 
 @dataclass(frozen=True)
 class Moment:
-    """One observation: its engine, its images and joints, and what came of it.
+    """One observation with its session, images, joints and results.
 
-    images: the contract's camera name -> uint8 [H, W, 3], RGB. state: float32 [D], the policy's units.
-    texts: finished answers, each as (its prompt, text).
+    images: the contract's camera name -> [H, W, 3] uint8 RGB. state: [D] float32 in the policy's units.
+    texts: finished answers as (prompt, text).
     """
 
     session: Session
@@ -66,7 +66,7 @@ class Moment:
 
 @dataclass
 class _Waiting:
-    """An observation, and which of its images are not there yet: (topic, stamp) -> camera."""
+    """An observation, and its images that were not read yet: (topic, stamp) -> camera."""
 
     message: Any
     session: Session
@@ -80,9 +80,9 @@ _Key = tuple[int, int]
 class Moments:
     """Iterates over the moments of a bag, in the order in which their images are complete.
 
-    Attributes: `sessions` by id; `counts`, after the iteration: "observations", "incomplete" (of which an
-    image is not in the bag), "of no session", "chunks" and "chunks of no observation".
-    Raises ValueError for a bag that is damaged, or has no session.
+    Attributes: `sessions` by id; `counts`, complete after the iteration: "observations", "incomplete" (an
+    image is missing), "of no session", "chunks" and "chunks of no observation". Raises ValueError if the bag
+    is damaged or has no session message.
     """
 
     def __init__(self, bag: Bag) -> None:
@@ -96,7 +96,7 @@ class Moments:
 
     @property
     def worth_replaying(self) -> int:
-        """How many observations a chunk or an answer came of; some of them may be incomplete."""
+        """How many observations have a chunk or an answer; some of them may be incomplete."""
         return len(self._observed.keys() & (self._chunks.keys() | self._texts.keys()))
 
     def __iter__(self) -> Iterator[Moment]:
@@ -116,7 +116,7 @@ class Moments:
         self.counts["incomplete"] = sum(bool(one.wanted) for one in waiting)
 
     def _read_words(self) -> None:
-        """The first reading."""
+        """Read the small messages: the first pass."""
         for entry in self._bag.entries((SESSION, OBSERVED, CHUNK, TEXT)):
             message = self._bag.decode(entry)
             if entry.type == SESSION:
@@ -157,7 +157,8 @@ class Moments:
         return found
 
     def _recorded(self, topic: str) -> str:
-        """Where the images of a camera's topic are: frames of a ring are recorded beside it, as images."""
+        """Return the topic of a camera's images in the bag: frames of a ring are recorded as images on
+        TOPIC/image."""
         of_ring = f"{topic}/image"
         return of_ring if of_ring in self._bag.topics else topic
 
@@ -177,17 +178,17 @@ class Moments:
 
 
 def stamp_ns(stamp: Any) -> int:
-    """A decoded builtin_interfaces/Time in nanoseconds."""
+    """Return a decoded builtin_interfaces/Time in nanoseconds."""
     return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 
 
 def image_stamp_ns(entry: Entry) -> int:
-    """When a recorded Image or CompressedImage was taken."""
+    """Return the stamp of a recorded Image or CompressedImage."""
     return (image_view if entry.type == IMAGE else compressed_view)(entry.data).stamp_ns
 
 
 def picture(entry: Entry) -> np.ndarray:
-    """The pixels as the node's own ingest makes them of the message."""
+    """Return the pixels [H, W, 3] uint8 RGB, converted as the node's own ingest does it."""
     if entry.type == IMAGE:
         view = image_view(entry.data)
         out = np.empty((view.height, view.width, 3), np.uint8)
@@ -200,7 +201,7 @@ def picture(entry: Entry) -> np.ndarray:
 
 
 def session_of(message: Any) -> Session:
-    """A decoded Session message."""
+    """Return a decoded Session message as a Session."""
     told = {name: getattr(message, name) for name in Session.__dataclass_fields__}
     fields: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
     return Session(**fields)
@@ -221,10 +222,10 @@ def _chunk(message: Any) -> RecordedChunk:
 
 
 def step_states_from_message(message: Any) -> np.ndarray | None:
-    """The joints that each denoising step was given, float32 [S, D]; None where all had `state`, as in bags
-    from before there was a choice. message: as for agreement_from_message.
+    """Return the joints given to each denoising step, [S, D] float32.
 
-    Raises ValueError, in one sentence, when its numbers are no whole rows.
+    None if every step got `state`, as in bags older than the option. message: an ActionChunk, or one decoded
+    from a bag. Raises ValueError if the numbers are not whole rows.
     """
     given, width = np.array(getattr(message, "step_states", ()), np.float32), len(message.state)
     if not given.size:
@@ -238,10 +239,9 @@ def step_states_from_message(message: Any) -> np.ndarray | None:
 
 
 def agreement_from_message(message: Any) -> Agreement | None:
-    """What a chunk was made to agree with, as its engine had it; None when it is free.
+    """Return what the chunk had to agree with, as its engine got it; None for a free chunk.
 
-    message: an ActionChunk, or one decoded from a bag.
-    Raises ValueError, in one sentence, when its numbers are no whole rows.
+    message: an ActionChunk, or one decoded from a bag. Raises ValueError if the numbers are not whole rows.
     """
     if not message.agreement:
         return None
@@ -263,13 +263,13 @@ def agreement_from_message(message: Any) -> Agreement | None:
 
 
 def contract_of(session: Session) -> Contract:
-    """Load it from the session's texts. Raises ValueError for one that this version refuses."""
+    """Load the contract from a session. Raises ValueError if this version refuses it."""
     with tempfile.TemporaryDirectory() as folder:
         return Contract.load(contract_file(session, Path(folder)))
 
 
 def contract_file(session: Session, folder: Path) -> Path:
-    """The session's contract as a file, beside its URDF."""
+    """Write the session's contract to a file with its URDF beside it; return the file."""
     file = folder / "contract.yaml"
     file.write_text(session.contract)
     if session.urdf:
@@ -277,7 +277,7 @@ def contract_file(session: Session, folder: Path) -> Path:
         try:
             document = bounded_yaml.load(session.contract)
         except (yaml.YAMLError, RecursionError):
-            return file  # who loads it says what is wrong
+            return file  # Contract.load reports what is wrong
         if isinstance(document, dict):
             file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
     return file

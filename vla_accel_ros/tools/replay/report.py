@@ -1,4 +1,4 @@
-"""What is said of a replay: how far it is, and what came of it."""
+"""Words the progress and the result of a replay."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from vla_accel_ros.recording.reader import Bag
 
 EVERY_S = 5.0
-"""Between two lines of progress: there may be no terminal to draw a bar on."""
+"""Seconds between lines of progress; there may be no terminal for a progress bar."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How a chunk or an answer differs from the recorded one, in a sentence. size: the largest difference of
-    its numbers, in ROS units; nan for an answer."""
+    """How a chunk or answer differs from the recorded one.
+
+    what: a sentence; size: the largest difference in ROS units, nan for an answer.
+    """
 
     what: str
     size: float
@@ -24,8 +26,9 @@ class Difference:
 
 @dataclass
 class Result:
-    """chunks, texts: how many were compared; different: those that were not equal, in order. frames: moments
-    replayed, in seconds. notes: what differs between then and now and may be why, a phrase each."""
+    """chunks, texts: how many were compared; different_*: those that were not equal, in order. frames:
+    replayed moments, which took `seconds`. notes: phrases on what has changed since the recording and may be
+    the cause."""
 
     chunks: int = 0
     texts: int = 0
@@ -37,14 +40,14 @@ class Result:
 
     @property
     def equal(self) -> bool:
-        """Whether everything was."""
+        """Whether every chunk and answer was equal."""
         return not (self.different_chunks or self.different_texts)
 
 
 class Progress:
-    """Says "what n of total" at most every EVERY_S, and nothing of what takes less.
+    """Says "what n of total", at most once every EVERY_S.
 
-    total: 0 where it is not known. clock: monotonic seconds.
+    total: 0 if it is unknown. clock: monotonic seconds.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Progress:
         self._told_s = clock()
 
     def at(self, done: int) -> None:
-        """So many are done."""
+        """Report that `done` items are done."""
         if self._clock() - self._told_s < EVERY_S:
             return
         self._told_s = self._clock()
@@ -67,7 +70,7 @@ class Progress:
 
 
 def report(bag: Bag, counts: Counter[str], result: Result) -> list[str]:
-    """The report. counts: of Moments."""
+    """Return the lines of the report. counts: of Moments."""
     rate = (
         f" in {result.seconds:.1f} s: {result.frames / result.seconds:.1f} frames/s" if result.frames else ""
     )

@@ -1,5 +1,5 @@
-"""What every program needs that starts nodes and drives robots: the demos, and the benches that start nodes.
+"""For programs that start nodes and drive robots: the demos, and the benches that start nodes.
 
-graph: a ROS graph of their own; processes: nodes as processes, which leave nothing behind; driven: waiting
-for robots whose nodes may die meanwhile; ending: by a signal.
+graph enters a private ROS graph. processes runs nodes as processes and leaves nothing behind. driven waits
+for robots whose nodes may die. ending turns signals into one KeyboardInterrupt.
 """

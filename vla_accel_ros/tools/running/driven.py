@@ -1,7 +1,7 @@
-"""Waiting for robots whose nodes may die meanwhile.
+"""Waits for robots whose nodes may die.
 
-Whatever is waited for, the processes are watched: one that has died is a NodeDied for whoever waits, who
-decides what that means and revives it.
+Every wait also watches the processes: it raises NodeDied if one has ended. The caller decides what that means
+and revives the robot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class NodeDied(Exception):
-    """A node's process has ended by itself. name: which."""
+    """A node's process has ended by itself. name: the node."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -23,8 +23,10 @@ class NodeDied(Exception):
 
 
 class Driven(Protocol):
-    """The running nodes of a robot, and its operator. wait, call: raise NodeDied when one has ended. revive:
-    returns when the robot is driven again."""
+    """A robot's running nodes and its operator.
+
+    wait and call raise NodeDied if a process has ended. revive returns when the robot can be driven again.
+    """
 
     operator: Operator
 
@@ -42,19 +44,19 @@ def wait(
     timeout_s: float,
     what: str,
 ) -> T:
-    """Operator.wait, in which `raise_if_dead` is called too."""
+    """Wait as Operator.wait does, calling `raise_if_dead` before each check of the condition."""
 
     def watched() -> T | None:
         raise_if_dead()
         return condition()
 
     result = operator.wait(watched, timeout_s, what)
-    assert result is not None  # wait returns what is true
+    assert result is not None  # wait returns a true value
     return result
 
 
 def call(raise_if_dead: Callable[[], object], request: Callable[[], T]) -> T:
-    """A service call; NodeDied rather than TimeoutError when its node has ended meanwhile."""
+    """Call a service. If it times out and a process has ended, `raise_if_dead` replaces the TimeoutError."""
     try:
         return request()
     except TimeoutError:

@@ -12,8 +12,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """The first of SIGINT, SIGTERM and SIGHUP raises KeyboardInterrupt(number); further ones do nothing,
-    so that cleaning up is not disturbed."""
+    """Raise KeyboardInterrupt(number) at the first SIGINT, SIGTERM or SIGHUP; ignore later ones, so that they
+    do not disturb cleaning up."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         for each in ENDING:

@@ -1,8 +1,8 @@
-"""A ROS graph of a program's own, so that it neither hears nor moves a robot that is running here.
+"""Gives a program a private ROS graph, so that it neither hears nor moves a robot on this machine.
 
-A ROS domain belongs to whoever holds the lock on its file, for as long as that process lives; test runs take
-theirs the same way. Discovery stays on this machine, and what the caller's shell says about other graphs
-(discovery servers, peers, a namespace) is left out.
+A process owns a ROS domain while it holds the lock on the domain's file; test runs take theirs in the same
+way. Discovery stays on this machine. Variables of the caller's shell about other graphs (discovery servers,
+peers, a namespace) are dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO
 from vla_accel_ros.nodes.environment import additional_environment, discovery_environment
 from vla_accel_ros.private_files import open_private, private_folder
 
-# Domains up to 101 keep their ports below Linux' ephemeral range; 0 is everybody's default.
+# Domains up to 101 keep their ports below Linux' ephemeral range; 0 is the default one.
 DOMAINS = range(1, 102)
 _DOMAINS = "domains"
 OTHER_GRAPHS = (
@@ -29,9 +29,9 @@ OTHER_GRAPHS = (
 
 
 def claim_domain() -> tuple[int, IO[str]]:
-    """A ROS domain that no other demo or test run of this user holds, and the open lock that keeps it.
+    """Return a free ROS domain and the open lock that keeps it.
 
-    Raises RuntimeError when all are taken, and where another user has made what the locks lie in.
+    Raises RuntimeError if all domains are taken, or if another user owns the folder of the locks.
     """
     start = os.getpid() % len(DOMAINS)
     for domain in (*DOMAINS[start:], *DOMAINS[:start]):
@@ -49,14 +49,15 @@ def claim_domain() -> tuple[int, IO[str]]:
 
 
 def graph_environment(domain: int, current: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The whole environment of a process in that graph: Fast DDS profile and allocator included."""
+    """Return the whole environment of a process in that graph, with the Fast DDS profile and the
+    allocator."""
     kept = {name: value for name, value in current.items() if name not in OTHER_GRAPHS}
     own = {"ROS_DOMAIN_ID": str(domain), **discovery_environment("localhost", kept)}
     return {**kept, **additional_environment(kept), **own}
 
 
 def enter(environment: Mapping[str, str]) -> None:
-    """Bring this process into the graph of an environment; before its first ROS context."""
+    """Move this process into the graph of an environment; call it before the first ROS context."""
     for name in OTHER_GRAPHS:
         os.environ.pop(name, None)
     os.environ.update(environment)
@@ -64,8 +65,10 @@ def enter(environment: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def own_graph(domain: int | None = None) -> Iterator[dict[str, str]]:
-    """This process in a graph of its own; gives the environment of processes in it. domain: None for one that
-    nobody uses, which is kept while the context lasts."""
+    """Enter a private graph, and yield the environment of its processes.
+
+    domain: a ROS domain, or None for a free one, which stays locked while the context lasts.
+    """
     with contextlib.ExitStack() as closing:
         if domain is None:
             domain, lock = claim_domain()

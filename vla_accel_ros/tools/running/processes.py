@@ -1,9 +1,9 @@
-"""Nodes as processes: started as launch files start them, ended without leaving anything behind.
+"""Runs nodes as processes: starts them as launch files do, and leaves nothing behind.
 
-Each is a session of its own, so that Ctrl-C in the terminal reaches only the program, which then ends them;
-if that is killed itself, they end with it. A node's shared-memory files outlive a process that was
-killed, so those that our processes had mapped are remembered, and deleted at the end unless somebody else
-has them mapped.
+Each process has its own session, so Ctrl-C in the terminal reaches only the program, which then ends the
+nodes; if the program itself is killed, they end with it. The shared-memory files of a killed node outlive it.
+The files that our processes mapped are therefore remembered and, unless another process has mapped them,
+deleted at the end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ LOG_LINES = 12
 
 
 class NodeProcess:
-    """One node. arguments: what follows --ros-args. log: its output, kept from an earlier start. module: what
-    of vla_accel_ros.nodes it runs; None for that of its name. program: what is run, instead of that."""
+    """One node. arguments: what follows --ros-args. log: file for the output of all its starts. module:
+    the module of vla_accel_ros.nodes to run, None for the one called `name`. program: a command to run
+    instead."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class NodeProcess:
         log.write_text("")
 
     def start(self) -> None:
-        """Start it, again after it ended."""
+        """Start the node, also after it has ended."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -58,12 +59,12 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """Of the newest process."""
+        """The process id of the newest start."""
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it was started and runs."""
+        """Whether the node was started and runs."""
         return bool(self.starts) and self.status is None
 
     @property
@@ -79,15 +80,15 @@ class NodeProcess:
         return f"ended with status {status}"
 
     def last_words(self) -> str:
-        """The last lines of its log."""
+        """Return the last LOG_LINES lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
     def mark(self) -> None:
-        """Count its processor time from now on; a start does that too."""
+        """Count processor time from now on; start does so too."""
         self._marked = (time.monotonic(), self._cpu_s())
 
     def cpu_share(self) -> float:
-        """Processor time used since the mark, as a share of one core."""
+        """Return the processor time since the mark, as a share of one core."""
         since, used_s = self._marked
         return (self._cpu_s() - used_s) / max(time.monotonic() - since, 1e-3)
 
@@ -99,7 +100,7 @@ class NodeProcess:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self, patience_s: float = END_S) -> int:
-        """Ask it to end, and end it when it does not; its exit status, 0 when it was never started."""
+        """Send SIGTERM, kill after `patience_s`, and return the exit status; 0 if it was never started."""
         if not self.starts:
             return 0
         if self.alive:
@@ -111,14 +112,14 @@ class NodeProcess:
         return self.process.wait()
 
     def kill(self) -> None:
-        """End it, and whatever it started, at once."""
+        """Kill the process and its group at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 class NodeProcesses:
-    """All of them; `end` leaves no process and no shared memory."""
+    """All node processes; `end` and `sweep` leave no process and no shared memory."""
 
     def __init__(self, nodes: list[NodeProcess]) -> None:
         self.nodes = nodes
@@ -128,22 +129,22 @@ class NodeProcesses:
         return next(node for node in self.nodes if node.name == name)
 
     def start(self) -> None:
-        """Start all."""
+        """Start every node."""
         for node in self.nodes:
             node.start()
 
     def dead(self) -> list[NodeProcess]:
-        """Those that have ended."""
+        """Return the nodes that have ended."""
         return [node for node in self.nodes if node.starts and node.status is not None]
 
     def note_shared_memory(self) -> None:
-        """Remember the shared memory they have mapped now."""
+        """Remember the shared-memory files that the processes have mapped now."""
         for node in self.nodes:
             if node.starts:
                 self._shared |= _of_fast_dds(node.process.pid)
 
     def end(self, patience_s: float = END_S) -> None:
-        """Ask all to end, and end those that do not."""
+        """Send SIGTERM to all, and kill those that still run after `patience_s`."""
         self.note_shared_memory()
         running = [node for node in self.nodes if node.alive]
         for node in running:
@@ -153,7 +154,7 @@ class NodeProcesses:
             node.end(max(0.0, deadline - time.monotonic()))
 
     def sweep(self) -> None:
-        """Delete the shared memory they left; after everybody of the graph has gone."""
+        """Delete the remembered shared-memory files that no process maps; call it when the graph is empty."""
         left = {path for path in self._shared if path.exists()}
         if not left:
             return
@@ -161,13 +162,13 @@ class NodeProcesses:
         for process in Path("/proc").glob("[0-9]*"):
             used |= _of_fast_dds(int(process.name))
         for path in left - used:
-            # Beside each segment Fast DDS has a lock and, for a port, a semaphore; neither is mapped.
+            # Fast DDS has a lock and, for a port, a semaphore beside each segment; neither is mapped.
             for name in (path.name, f"{path.name}_el", f"sem.{path.name}_mutex"):
                 path.with_name(name).unlink(missing_ok=True)
 
 
 def mapped(pid: int) -> set[Path]:
-    """The files in /dev/shm that a process has mapped."""
+    """Return the files in /dev/shm that a process has mapped."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
@@ -180,13 +181,13 @@ def _of_fast_dds(pid: int) -> set[Path]:
 
 
 def arguments(node: str, parameters: dict[str, object], namespace: str = "") -> list[str]:
-    """What follows --ros-args of a node of the package: its parameter file, and values over it."""
+    """Return what follows --ros-args for a node of the package: its parameter file, then the given values."""
     file = {"sim_robot": "config/sim.yaml", "fleet": "config/fleet.yaml"}.get(node, "config/params.yaml")
     arguments = ["--params-file", str(share_path(file))]
     if namespace:
         arguments += ["-r", f"__ns:={namespace}"]
     for name, value in parameters.items():
-        # In quotes a string stays one, even an empty one or one that looks like a number.
+        # Quotes keep a string one, even if it is empty or looks like a number.
         text = str(value).lower() if not isinstance(value, str) else "'" + value.replace("'", "''") + "'"
         arguments += ["-p", f"{name}:={text}"]
     return arguments

@@ -1,4 +1,5 @@
-"""`vla trace`: what a robot did lately, for Perfetto, and where the time from image to command goes.
+"""`vla trace`: writes a robot's latest seconds for Perfetto, and shows where the time from image to command
+goes.
 
-command: the subcommand; perfetto_file: the trace; latency: the table; bag: the same from a recording.
+command is the subcommand. latency makes the table, perfetto_file the trace; bag reads both from a recording.
 """

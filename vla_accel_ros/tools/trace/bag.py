@@ -1,8 +1,8 @@
-"""A recording as a timeline: when each message came to the recorder, and which frame it belongs to.
+"""Reads a recording as a timeline: when each message was recorded, and to which frame it belongs.
 
-A bag knows nothing of lanes and loops, but images, prefixes and chunks carry their image's stamp. A command
-carries none: the first of each topic after a chunk is taken for that chunk's. The clock is that of the
-recorder's stamps, ROS time. What an engine told of itself (`session`, `inputs`) stands there as it was told.
+A bag has no lanes and loops, but images, prefixes and chunks carry the stamp of their image. A command
+carries none: the first one of each topic after a chunk is counted as that chunk's. The clock is ROS time,
+that of the recorder's stamps. Sessions and inputs appear with their own words.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from vla_accel_ros.recording.roles import Role, role
 from vla_accel_ros.timeline import Event, Flows, Recorded, flow
 
 MOST = 2_000_000
-"""Messages of one trace; `--seconds` cuts a longer bag."""
+"""Largest number of messages in one trace; `--seconds` shortens a longer bag."""
 LONGEST_AGE_NS = 60_000_000_000
-"""Between a stamp and its record. What is further apart was told by different clocks."""
+"""Longest time between a stamp and its record; if it is longer, the two come from different clocks."""
 
 _CHUNK = "vla_accel_msgs/msg/ActionChunk"
 _IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage", "vla_accel_msgs/msg/FrameHandle")
@@ -35,9 +35,10 @@ _TOLD: Mapping[str, Callable[[Any], str]] = {
 
 
 def read(path: Path, seconds: float | None = None) -> tuple[Recorded, dict[int, dict[str, int]]]:
-    """The timeline of a bag, and the moments of its frames (latency.RECORDED). seconds: of its end.
+    """Return a bag's timeline and the moments of its frames (latency.RECORDED).
 
-    Raises ValueError, one sentence, for what is no bag, is damaged, or has more than MOST messages; OSError.
+    seconds: how much of its end to read, None for all. Raises ValueError, in one sentence, if the path is no
+    bag, the bag is damaged or empty, or it has more than MOST messages; OSError if it cannot be read.
     """
     bag, reading = Bag(path), _Reading()
     events: deque[Event] = deque()
@@ -57,15 +58,15 @@ def read(path: Path, seconds: float | None = None) -> tuple[Recorded, dict[int, 
 
 
 class _Reading:
-    """frames: the moments of each, by its flow."""
+    """State of one pass over a bag. frames: the moments of each frame, by its flow."""
 
     def __init__(self) -> None:
         self.frames: dict[int, dict[str, int]] = {}
-        self._chunk = 0  # flow of the last one
-        self._commanded: set[str] = set()  # topics that had a command since
+        self._chunk = 0  # the newest chunk's flow
+        self._commanded: set[str] = set()  # topics with a command since that chunk
 
     def event(self, bag: Bag, entry: Entry) -> Event:
-        """The event of a message."""
+        """Return the event of a message."""
         flows: Flows = ()
         name = "recorded"
         if entry.type in _OF_FRAMES:
@@ -84,7 +85,7 @@ class _Reading:
         stamp_ns = _stamp_ns(bag, entry)
         frame = self.frames.setdefault(flow(stamp_ns), {})
         if entry.type in _IMAGES:
-            frame["arrived"] = entry.log_ns  # of several cameras the last
+            frame["arrived"] = entry.log_ns  # the last of several cameras
             if 0 <= entry.log_ns - stamp_ns <= LONGEST_AGE_NS:
                 frame.setdefault("captured", stamp_ns)
         elif entry.type == _CHUNK:
@@ -98,7 +99,7 @@ class _Reading:
 
 
 def _stamp_ns(bag: Bag, entry: Entry) -> int:
-    """Of a message that begins with a header, which is read in place: images are large."""
+    """Return the stamp of a message that begins with a header, without decoding it: images are large."""
     data = entry.data
     if len(data) < 12:
         raise ValueError(f"{bag.path}: a message on {entry.topic} is no {entry.type}: it ends in its header")

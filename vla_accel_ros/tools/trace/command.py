@@ -32,7 +32,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, print the table, write the trace."""
+    """Read the timeline, print the table and write the trace. Raises ValueError for wrong options."""
     for name in ("seconds", "timeout"):
         given = getattr(arguments, name)
         if given is not None and not 0.0 < given < math.inf:

@@ -1,7 +1,8 @@
-"""Where the time from image stamp to command goes: the moments of every frame, and what is between them.
+"""Shows where the time from image stamp to command goes: the moments of every frame, and the time between
+them.
 
-Moments are the host's. A frame's later moments are missing where it was overtaken, or where a ring did not
-go back as far; a step counts the frames that have both its ends. What nobody told of stands there as not
+All moments are on the host. A frame lacks later moments if it was overtaken, or if a ring of events did not
+reach back far enough. A step counts the frames that have both its ends. A step without frames is shown as not
 known.
 """
 
@@ -26,7 +27,7 @@ LIVE = (
     ("followed", "limited", "joined, limited"),
     ("limited", "commanded", "command published"),
 )
-"""Steps: the moments at their ends, and what happens between."""
+"""Steps of a running robot: first moment, last moment, what happens between."""
 
 RECORDED = (
     ("captured", "arrived", "image stamp to its record"),
@@ -34,25 +35,27 @@ RECORDED = (
     ("prefix", "published", "record of the prefix to that of its chunk"),
     ("published", "commanded", "record of the chunk to that of the next command"),
 )
-"""Of a bag, which knows when messages came to the recorder and nothing of what was between."""
+"""Steps of a bag, which holds only the times at which messages were recorded."""
 
 CHUNKS = "/action_chunk"
 OBSERVED = "observe."
 FOLLOWED = ("trajectory", "follow")
-"""Track and name of what becomes of a chunk in the trajectory node."""
+"""Track and name of the event in which the trajectory node takes a chunk."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step took in each frame that has both ends, in ms; in order of the frames."""
+    """Milliseconds of one step in each frame that has both ends, in order of the frames."""
 
     what: str
     ms: tuple[float, ...] = ()
 
 
 def frames(records: Sequence[Recorded]) -> dict[int, dict[str, int]]:
-    """The moments of each frame, in monotonic nanoseconds, by its flow; of several chunks those of the first.
-    Frames of which nobody made a prefix were overtaken, or are those of the later cameras of a set."""
+    """Return the moments of each frame in monotonic nanoseconds, by the frame's flow.
+
+    Of several chunks the first counts. A frame without a prefix was overtaken, or is a later camera of a set.
+    """
     found: dict[int, dict[str, int]] = {}
     events = sorted(
         ((place, e) for place, record in enumerate(records) for e in record.events if e.flows),
@@ -62,22 +65,23 @@ def frames(records: Sequence[Recorded]) -> dict[int, dict[str, int]]:
     for each, (captured_ns, arrived_ns) in _arrivals(events).items():
         found[each] = {"captured": captured_ns, "arrived": arrived_ns}
     for place, event in events:
-        # The first is the frame's; the others of an `observe` are its later images, and frames of their own.
+        # The first flow is the frame's; an `observe` names its later images, frames of their own, after it.
         for each in event.flows[:1] if event.name.startswith(OBSERVED) else event.flows:
             _note(found.setdefault(each, {}), event, place in following)
     return found
 
 
 def _note(at: dict[str, int], event: Event, follows: bool) -> None:
-    """follows: it is of the process that follows chunks; others may hear them too."""
+    """Note an event's moment. follows: the event is of the process that follows chunks; others may receive
+    them too."""
     track, name = event.track, event.name
     if track.startswith("lane ") and name.startswith(OBSERVED):
         at.setdefault("observed", event.begin_ns)
-        at["prefix"] = max(event.end_ns, at.get("prefix", 0))  # of the last of its groups
+        at["prefix"] = max(event.end_ns, at.get("prefix", 0))  # the end of its last micro-batch
     elif track.startswith("lane ") and name.startswith("act.") and "published" not in at:
         at.setdefault("acting", event.begin_ns)
         at["acted"] = max(event.end_ns, at.get("acted", 0))
-    elif name in ("publish", "write") and track.endswith(CHUNKS):  # a message, or shared memory
+    elif name in ("publish", "write") and track.endswith(CHUNKS):  # by message or shared memory
         at.setdefault("published", event.begin_ns)
     elif name in ("callback", "read") and track.endswith(CHUNKS) and follows:
         at.setdefault("received", event.begin_ns)
@@ -89,8 +93,11 @@ def _note(at: dict[str, int], event: Event, follows: bool) -> None:
 
 
 def _arrivals(events: Iterable[tuple[int, Event]]) -> dict[int, tuple[int, int]]:
-    """Of each frame when it was captured and when its last image arrived: "taken" tells its age in ROS time,
-    from which no jump or other speed of that clock keeps it."""
+    """Return when each frame was captured and when its last image arrived, in monotonic nanoseconds.
+
+    The event "taken" carries the image's age, measured in ROS time, so jumps and speed of that clock do not
+    matter.
+    """
     begun: dict[tuple[int, int], list[Event]] = {}
     found: dict[int, tuple[int, int]] = {}
     for place, event in events:
@@ -105,7 +112,7 @@ def _arrivals(events: Iterable[tuple[int, Event]]) -> dict[int, tuple[int, int]]
 
 
 def steps(moments: Iterable[dict[str, int]], of: Sequence[tuple[str, str, str]] = LIVE) -> list[Step]:
-    """What each step took, and the whole at the end."""
+    """Return the time of each step, and of the whole as the last one."""
     moments = list(moments)
     whole = (of[0][0], of[-1][1], "image stamp to command")
     return [Step(what, _between(moments, begin, end)) for begin, end, what in (*of, whole)]
@@ -116,7 +123,7 @@ def _between(moments: Iterable[dict[str, int]], begin: str, end: str) -> tuple[f
 
 
 def gpu_steps(records: Sequence[Recorded]) -> list[Step]:
-    """What the GPU computed, by kind of micro-batch."""
+    """Return the GPU times of each kind of micro-batch."""
     found: dict[str, list[float]] = {}
     for event in (e for record in records for e in record.events if e.track.startswith("GPU")):
         found.setdefault(event.name, []).append((event.end_ns - event.begin_ns) * 1e-6)
@@ -124,7 +131,7 @@ def gpu_steps(records: Sequence[Recorded]) -> list[Step]:
 
 
 def table(rows: Sequence[Step]) -> str:
-    """For a terminal: a line for each step."""
+    """Return a table for the terminal, a line for each step."""
     width = max(len(row.what) for row in rows)
     lines = [f"{'where the time goes':<{width}}  frames  median ms   p99 ms"]
     for row in rows:

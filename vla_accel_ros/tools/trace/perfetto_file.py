@@ -1,9 +1,9 @@
-"""Timelines as a Perfetto trace: a group for each process, in it a track for each lane, loop and topic.
+"""Writes timelines as a Perfetto trace: a group for each process, with a track for each lane, loop and topic.
 
-Slices of one track must nest; those that overlap otherwise (action requests of a staggered policy) get a
+Slices of one track must nest. Those that overlap otherwise (action requests of a staggered policy) get a
 second row, "loop action 2". Flows are arrows from the image through every slice of its frame. Times are those
-of the monotonic clock; a snapshot of the clocks tells which ROS time that was. Open it in ui.perfetto.dev,
-or with the trace_processor.
+of the monotonic clock; a clock snapshot maps them to ROS time. Open the file in ui.perfetto.dev or with the
+trace_processor.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _PROTOS = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
 
 
 def write(path: Path, records: Sequence[Recorded]) -> int:
-    """Write the trace; returns how many events are in it. records: in one clock (`merged`).
+    """Write the trace; return its number of events. records: all in one clock (`merged`).
 
-    Raises RuntimeError where the package perfetto is not installed, OSError where it cannot be written.
+    Raises RuntimeError if the package perfetto is not installed, OSError if the file cannot be written.
     """
     protos = _needed()
     times = Counter(each for record in records for event in record.events for each in set(event.flows))
@@ -53,7 +53,8 @@ def _needed() -> Any:
 
 
 def _clocks(protos: Any, record: Recorded) -> Any:
-    """Which ROS time a monotonic time was. Timestamps are of the clock that traces have by default."""
+    """Return the packet that maps monotonic time to ROS time. BOOTTIME, the default clock of a trace, is set
+    to monotonic time."""
     packet = protos.TracePacket(trusted_packet_sequence_id=_SEQUENCE)
     packet.sequence_flags = protos.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
     clock = protos.BuiltinClock
@@ -70,7 +71,7 @@ def _process(protos: Any, uuid: int, number: int, record: Recorded) -> Any:
     packet = protos.TracePacket(trusted_packet_sequence_id=_SEQUENCE)
     descriptor = packet.track_descriptor
     descriptor.uuid = uuid
-    descriptor.process.pid = number  # processes of several containers may have the same
+    descriptor.process.pid = number  # process ids of different containers may be equal
     descriptor.process.process_name = ", ".join(record.nodes)
     return packet
 
@@ -85,8 +86,8 @@ def _track(protos: Any, uuid: int, parent: int, name: str) -> Any:
 def _slice(
     protos: Any, track: int, event: Event, flows: set[int]
 ) -> Iterator[tuple[tuple[int, int, int], Any]]:
-    """The packets of an event, and where they stand among all: by time, ends before beginnings, of two that
-    begin at once the longer first."""
+    """Yield an event's packets with their sort keys: by time, ends before begins, and of two that begin at
+    once the longer first."""
     kinds = protos.TrackEvent
     packet = protos.TracePacket(timestamp=max(event.begin_ns, 0), trusted_packet_sequence_id=_SEQUENCE)
     begin = packet.track_event
@@ -106,7 +107,7 @@ def _slice(
 
 
 def _rows(events: Iterable[Event]) -> Iterator[tuple[str, list[Event]]]:
-    """The events of each track, in rows in which they nest; names sorted."""
+    """Yield the rows of each track, in which events nest; tracks sorted by name."""
     tracks: dict[str, list[Event]] = {}
     for event in events:
         tracks.setdefault(event.track, []).append(event)
@@ -119,7 +120,7 @@ def _rows(events: Iterable[Event]) -> Iterator[tuple[str, list[Event]]]:
 
 
 def _place(event: Event, rows: list[tuple[list[Event], list[int]]]) -> None:
-    """Into the first row where it begins after what is there, or lies within it."""
+    """Put an event into the first row where it begins after all others or lies within one."""
     for row, open_ns in rows:
         while open_ns and open_ns[-1] <= event.begin_ns:
             open_ns.pop()

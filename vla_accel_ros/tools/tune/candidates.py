@@ -1,6 +1,7 @@
-"""Ways to launch each kernel that `vla tune` times: a tile for every trade of few against many blocks.
+"""Launch settings of each kernel that `vla tune` times: tiles from few large to many small blocks.
 
-What is slow or wrong somewhere is passed over there, so a list only has to hold what is best on some device.
+Settings that are slow or wrong on a device are skipped there, so a list only needs the best ones of some
+device.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ CANDIDATES: dict[str, tuple[Config, ...]] = {
     ),
     "read_out": (Config(16, 16, 256, 1, 4, 3), Config(16, 16, 512, 1, 4, 2), Config(16, 16, 1024, 1, 8, 1)),
 }  # fmt: skip
-# block_m is theirs; block_k: columns of attention's result that a block makes; split: blocks of a cluster;
-# warps: those that compute, of attention in teams of four with a part of the keys each. Of attend_rotary:
-# block_m: 64 rows for each head of a block; split: parts of the keys of all sequences
+# CUDA kernels fix block_m. block_k: columns of the attention result that a block makes. split: blocks of a
+# cluster. warps: computing warps; attention has teams of four, each with a part of the keys. For
+# attend_rotary, block_m is 64 rows for each head of a block, and split is the number of parts of all
+# sequences' keys.
 HOPPER: dict[str, tuple[Config, ...]] = {
     "rotary_qkv": tuple(Config(64, 16, 64, 1, 8, stages, "cuda") for stages in (4, 6, 8, 16))
     + (Config(64, 32, 64, 1, 8, 8, "cuda"),),
@@ -76,7 +78,7 @@ HOPPER: dict[str, tuple[Config, ...]] = {
     "attend_rotary": (*(Config(128, keys, 16, 20, 8, 1, "cuda") for keys in (64, 80, 112)),
                       Config(64, 80, 16, 20, 4, 1, "cuda")),
 }  # fmt: skip
-"""Those of kernels/cuda, for compute capability 9.0 and few rows."""
+"""Settings of kernels/cuda, for compute capability 9.0 and few rows."""
 ENCODER: dict[str, tuple[Config, ...]] = {
     kernel: tuple(
         Config(block_m, block_n, 64, split, 8, stages, "cuda", down, across)
@@ -98,7 +100,7 @@ ENCODER: dict[str, tuple[Config, ...]] = {
         ),
     }.items()
 }  # fmt: skip
-"""Of the image encoder's products in kernels/cuda."""
+"""Settings of the image encoder's products in kernels/cuda."""
 PREFIX_ATTENTION = (
     Config(32, 64, 16, 1, 4, 2),
     Config(32, 32, 16, 1, 4, 3),
@@ -117,7 +119,7 @@ SMALL_WEIGHTS = tuple(
     )
     for stages in (3, 5)
 )  # fmt: skip
-"""For products with quantised weights, of which only `project` can be split."""
+"""Settings for products with quantised weights; only `project` can use split-K."""
 ROWS = tuple(
     Config(block_m, block_n, block_k, 1, warps, stages)
     for block_m, block_n, block_k, warps, depths in (
@@ -130,17 +132,18 @@ ROWS = tuple(
     )
     for stages in depths
 )  # fmt: skip
-"""For products of rows in 8 bits, gated or not."""
+"""Settings for products of 8-bit rows, gated or not."""
 
 
 def rows_candidates(rows: int) -> tuple[Config, ...]:
-    """Of ROWS those for so many rows: no tile of more than there are, and few only where they are few."""
+    """Return the ROWS for a number of rows: no tile taller than needed, and low tiles only for up to
+    64 rows."""
     most = max(16, 1 << (rows - 1).bit_length())
     return tuple(each for each in ROWS if each.block_m <= most and (each.block_m >= 64 or rows <= 64))
 
 
 STAGGERED = 10
-"""Chunks denoised at once that their attention is tuned for."""
+"""Batch of chunks for which their attention is tuned."""
 STAGGERED_ATTENTION = tuple(
     Config(block_m, block_n, 16, STAGGERED * parts, warps, stages)
     for parts in (1, 2, 3)
@@ -150,4 +153,4 @@ STAGGERED_ATTENTION = tuple(
     )
 )  # fmt: skip
 PARTS = (1, 2, 4)
-"""Of the inner dimension of a product that cuBLAS makes and the next norm adds up."""
+"""Split-K factors of a product that cuBLAS computes in parts and the next norm adds up."""

@@ -1,9 +1,10 @@
-"""What `vla tune` chooses: the fastest way to launch each kernel, alone and in the company of whole layers.
+"""Chooses the fastest launch settings of each kernel, alone and within whole layers.
 
-Candidates are data (candidates.py); one that does not fit the device, or whose result is not the reference's,
-is passed over. Each is timed in a chain of launches with a different layer's weights each. Some are decided
-by the time of whole layers, or of a product with what comes after it: a launch asks for its weights while the
-one before computes, if both fit on a processor, so that what is fastest alone need not be so in company.
+Candidates are data (candidates.py); one that does not fit the device, or whose result differs from the
+reference, is skipped. Each is timed in a chain of launches, each with another layer's weights. Some choices
+are made by the time of whole layers, or of a product with its next kernel. A launch loads its weights while
+the kernel before it computes, if both fit on a multiprocessor, so the fastest kernel alone may not be the
+fastest in company.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from vla_accel_ros.tools.tune.wide_pieces import down_us, encoder, prefix_attent
 VIEWS = 2
 LAYER = "a layer of a denoising step"
 ROUNDS = 2
-"""How often each kernel is chosen again in company of the others."""
+"""How often each kernel's choice is repeated in company of the others."""
 
 
 def steps(
@@ -50,10 +51,10 @@ def steps(
     tuning: Tuning,
     ways: tuple[str, ...] = WAYS,
 ) -> Iterator[tuple[str, Step]]:
-    """Of a tuning of each kernel at the sizes of `config`, whose modulated norms are the most work: how it is
-    launched, and at last what whole layers decide.
+    """Yield the steps of a tuning: each kernel at the sizes of `config`, then the choices by whole layers.
 
-    ways: of kernels that are timed; with fewer than all, against those of the table in use.
+    config: a model whose norms are modulated, which is the most work. ways: the kinds of kernels to time;
+    fewer than all are compared with the table in use.
     """
     table, say = tuning.table, tuning.say
     device_takes = compiling.available() and torch.cuda.get_device_capability(device) == (9, 0)
@@ -61,7 +62,7 @@ def steps(
     keys = VIEWS * config.vision.tokens + 20
     for batch in batches:
         for piece in pieces(config, keys, device, batch):
-            if piece.name != "attend" or batch == batches[0]:  # its entry is one for all batches
+            if piece.name != "attend" or batch == batches[0]:  # one entry serves all batches
                 few = _of(HOPPER.get(piece.kernel, ()), ways) if hopper and batch == 1 else ()
                 candidates = _of(CANDIDATES[piece.name], ways)
                 yield f"{piece.name}, {batch}", partial(_choose, tuning, piece, candidates, few, device)
@@ -94,8 +95,8 @@ def steps(
 
 
 def starting_table(table: Table, ways: tuple[str, ...], used: Table, only_weights: bool = False) -> Table:
-    """What a tuning begins with: with fewer ways than all, or for weights alone, the table in use, else
-    nothing."""
+    """Return `table` as a tuning begins with it: empty, or with the entries of the table in use for fewer
+    ways than all or --only-weights. Entries of kernels/cuda are left out if that way is timed."""
     if only_weights:
         table.entries, table.hopper, table.pdl = dict(used.entries), dict(used.hopper), used.pdl
     elif set(ways) < set(WAYS):
@@ -111,7 +112,7 @@ def _choose(
     few: tuple[Config, ...],
     device: torch.device,
 ) -> Gain | None:
-    """Enter the fastest of some, and of kernels/cuda if those are faster."""
+    """Enter the fastest of `candidates`, and of `few` (kernels/cuda) if it is faster; return the gain."""
     before_us = _used_us(tuning.used, piece, device, pdl=bool(few))
     us = _best(tuning.table, piece, candidates, device, tuning.say)
     us = min(us, _hopper(tuning.table, piece, few, us, device, tuning.say))
@@ -119,15 +120,18 @@ def _choose(
 
 
 def _choose_tiles(tuning: Tuning, piece: Piece, tiles: tuple[Config, ...], device: torch.device) -> Gain:
-    """Enter the fastest tiles, if they are faster than cuBLAS."""
+    """Enter the fastest of `tiles` if it is faster than cuBLAS; return the gain."""
     blas_us = _blas(tuning.table, piece, device)
     before_us = _used_us(tuning.used, piece, device, pdl=True)
     return Gain(before_us, min(blas_us, _hopper(tuning.table, piece, tiles, blas_us, device, tuning.say)))
 
 
 def _used_us(used: Table, piece: Piece, device: torch.device, pdl: bool) -> float:
-    """Microseconds of the table in use. pdl: as of the candidates that it is compared with; only what is for
-    Hopper starts early."""
+    """Return microseconds with the table in use.
+
+    pdl: as for the candidates in comparison; only those for Hopper start before the previous kernel has
+    ended.
+    """
     with torch.inference_mode():
         ops = TritonOps(device, dataclasses.replace(used, pdl=pdl))
         return chain_us(_launch(ops, piece), piece, device, runs=20)
@@ -136,7 +140,7 @@ def _used_us(used: Table, piece: Piece, device: torch.device, pdl: bool) -> floa
 def small_steps(
     config: PiConfig, device: torch.device, kind: str, tuning: Tuning
 ) -> Iterator[tuple[str, Step]]:
-    """Of each product of a denoising step whose weights are quantised to a kind."""
+    """Yield the steps for each product of a denoising step, with weights quantised to `kind`."""
     for piece in pieces(config, VIEWS * config.vision.tokens + 20, device, 1, weights=kind):
         splits = piece.kernel == "project"
         if splits or piece.kernel in ("rotary_qkv", "gated_up"):
@@ -147,7 +151,7 @@ def small_steps(
 def rows_steps(
     config: PiConfig, device: torch.device, kind: str, batches: tuple[int, ...], tuning: Tuning
 ) -> Iterator[tuple[str, Step]]:
-    """Of each product of rows in 8 bits. kind: W8A8, of int8, or FP8."""
+    """Yield the steps for each product of 8-bit rows. kind: W8A8 (int8) or FP8."""
 
     def choose(product: Product) -> Gain | None:
         piece = product.piece(kind, device)
@@ -164,7 +168,10 @@ def _best(
     device: torch.device,
     say: Callable[[str], None],
 ) -> float:
-    """Enter the fastest of the candidates and of what was entered before; returns its microseconds."""
+    """Enter the fastest of the candidates and the previous entry; return its microseconds.
+
+    inf if there is nothing to time. Raises RuntimeError if none of them computes the right result.
+    """
     shape = shape_of(piece)
     taken: dict[Config, float] = {}
     before = table.entries.get(shape.key)
@@ -173,7 +180,7 @@ def _best(
         us = _time(table, piece, device)
         if us is not None:
             taken[candidate] = us
-    if not candidates and before is None:  # its way is not asked for
+    if not candidates and before is None:  # its way was not requested
         return math.inf
     if not taken:
         raise RuntimeError(f"no way to launch {piece.name} is right on this device; please report it.")
@@ -192,8 +199,8 @@ def _hopper(
     device: torch.device,
     say: Callable[[str], None],
 ) -> float:
-    """Enter the fastest of kernels/cuda, if it takes less than `other` microseconds; returns those of it, inf
-    without."""
+    """Enter the fastest kernels/cuda candidate if it takes less than `other` microseconds; return its time,
+    else inf."""
     key, taken = shape_of(piece).key, {}
     for candidate in candidates:
         table.hopper[key] = candidate
@@ -213,8 +220,8 @@ def _hopper(
 
 
 def _launch(ops: Ops, piece: Piece) -> Callable[..., None]:
-    """What is timed of a piece: it, and of the image encoder's products the norm beside each, too, which adds
-    what a product leaves to it."""
+    """Return the function to time: the kernel, and for the image encoder's products also the norm after it,
+    which adds the rest that the product leaves."""
     kernel: Callable[..., Any] = getattr(ops, piece.kernel)
     if piece.kernel not in ENCODER:
         return kernel
@@ -230,14 +237,15 @@ def _launch(ops: Ops, piece: Piece) -> Callable[..., None]:
 
 
 def _blas(table: Table, piece: Piece, device: torch.device) -> float:
-    """Microseconds of a product without an entry."""
+    """Return microseconds of a product by cuBLAS, without an entry."""
     with torch.inference_mode():
         ops = TritonOps(device, dataclasses.replace(table, pdl=True, hopper={}))
         return chain_us(_launch(ops, piece), piece, device, runs=20)
 
 
 def _time(table: Table, piece: Piece, device: torch.device) -> float | None:
-    """Microseconds, or None if it does not fit the device or is wrong there."""
+    """Return microseconds of the entered candidate, None if it does not fit the device or its result is
+    wrong."""
     from triton.runtime.errors import OutOfResources
 
     ops = TritonOps(device, dataclasses.replace(table, hopper={}))
@@ -257,7 +265,7 @@ def _of(candidates: tuple[Config, ...], ways: tuple[str, ...]) -> tuple[Config, 
 def parts(
     table: Table, config: PiConfig, tokens: int, device: torch.device, say: Callable[[str], None]
 ) -> None:
-    """Enter in how many parts the last product of a prefix layer is fastest."""
+    """Enter the split-K factor with which the last product of a prefix layer and its norm are fastest."""
     weight = torch.empty(config.prefix.width, config.prefix.mlp, device="meta", dtype=torch.bfloat16)
     key, ops = parts_shape(tokens, weight).key, TritonOps(device, table)
     taken = {count: down_us(config, tokens, count, device, ops) for count in PARTS}
@@ -269,7 +277,8 @@ def parts(
 def pdl_helps(
     table: Table, config: PiConfig, keys: int, device: torch.device, batch: int, say: Callable[[str], None]
 ) -> bool:
-    """Whether a layer's five launches are faster if each starts before the one before has ended."""
+    """Whether programmatic dependent launch makes a layer's five kernels faster; False before compute
+    capability 9."""
     if torch.cuda.get_device_capability(device)[0] < 9:
         return False
     taken = {
@@ -281,8 +290,10 @@ def pdl_helps(
 
 
 def together(table: Table, config: PiConfig, device: torch.device, say: Callable[[str], None]) -> None:
-    """Choose among kernels/cuda again, one kernel after another, by the time of whole layers of all views;
-    only where those can start before the one before has ended."""
+    """Choose each kernels/cuda entry again by the time of whole layers with 1 to 3 views.
+
+    Does nothing unless programmatic dependent launch is on.
+    """
     if not (table.pdl and table.hopper):
         return
     keys = [views * config.vision.tokens + 20 for views in (1, VIEWS, 3)]

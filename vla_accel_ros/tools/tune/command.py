@@ -1,10 +1,10 @@
-"""`vla tune`: times every way to launch each kernel on this GPU and keeps the fastest as its tuning table.
+"""`vla tune`: times the launch settings of each kernel on this GPU, and keeps the fastest in its tuning
+table.
 
 The table goes to the user's cache, named by GPU and versions, where engines find it; --out writes it
-elsewhere, for instance to be given to others with the same device. It is written after each kernel: a tuning
-that was broken off, or whose time was over (--minutes), goes on when it is called again. What it gained over
-the table in use is said at the end, and stands in the file. --sms tunes for a partition, whose table
-is found by engines that run with one of so many multiprocessors.
+elsewhere, for instance to share it. It is written after each step: a tuning that stopped, or that reached
+--minutes, continues when called again. The gain over the table in use is printed at the end and kept in the
+file. --sms tunes for a partition; engines with a partition of that many multiprocessors find its table.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = {"w8a8": "w8a8", "w8a8-fp8": "fp8"}
-"""Precisions of rows in 8 bits: the kind of their weights."""
+"""Precisions with 8-bit rows: the kind of their weights."""
 
 UNFINISHED = 3
-"""Status of a tuning whose time was over."""
+"""Exit status when --minutes ended before all steps were done."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -63,9 +63,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Time, print, write; status 3 if the time was over before all was done. Raises RuntimeError without a
-    CUDA device or triton, or for --sms where the GPU cannot be divided; ValueError for a number that it does
-    not have."""
+    """Time, print and write. Returns 0, or UNFINISHED if the time ended first.
+
+    Raises RuntimeError without a CUDA device or triton, or if --sms cannot be had on this GPU; ValueError for
+    a number out of range.
+    """
     import torch
 
     from vla_accel_ros.engine.lanes.partitions import of_size
@@ -127,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def bound_memory(device: torch.device, gib: float) -> None:
-    """Let this process allocate no more of the GPU's memory."""
+    """Limit this process to `gib` of the GPU's memory."""
     import torch
 
     share = min(1.0, gib * 2**30 / torch.cuda.get_device_properties(device).total_memory)

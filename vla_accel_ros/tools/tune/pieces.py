@@ -1,8 +1,9 @@
-"""Each kernel of a denoising step by itself, at the shapes of the published models: its error and its time.
+"""Runs each kernel of a denoising step by itself, at the shapes of the published models, for its error and
+time.
 
-Error: against the reference in float32 on the same rounded inputs, by the norm of the difference. Time: as a
-captured chain over as many different weights as the model has layers, which no cache holds, divided by their
-number; so it includes the gap between dependent launches.
+The error is the norm of the difference from the float32 reference on the same rounded inputs, relative to the
+reference's norm. The time is that of a captured chain over as many different weights as the model has layers,
+too many for the cache, divided by their number. It includes the gap between dependent launches.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from vla_accel_ros.models.layers.quantized import Weight, quantized
 WARM_UP = 10
 LAYERS = 18
 NEAR = 1.2e-2
-"""bfloat16 products are this near to float32 at most."""
+"""Largest relative error of a correct bfloat16 product."""
 
 
 class Body(Stage):
-    """Any function as a stage, captured at once, on the current stream if that is not the default one: a
-    partition's graphs keep its multiprocessors."""
+    """Wraps any function as a stage, and captures it at once.
+
+    It captures on the current stream unless that is the default one: a partition's stream keeps its
+    multiprocessors.
+    """
 
     def __init__(self, function: Callable[[], object], device: torch.device, capture: bool = True) -> None:
         super().__init__(device)
@@ -49,7 +53,7 @@ def _chosen_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def times_ms(run: Callable[[], object], runs: int) -> np.ndarray:
-    """float64 [runs]: between device events around each call, after a warm-up."""
+    """Return [runs] float64 milliseconds between device events around each call, after WARM_UP calls."""
     for _ in range(WARM_UP):
         run()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
@@ -62,9 +66,10 @@ def times_ms(run: Callable[[], object], runs: int) -> np.ndarray:
 
 
 class Piece(NamedTuple):
-    """A kernel with its arguments: of layer i; results: which of the arguments it writes, by index.
+    """A kernel with its arguments.
 
-    name: the kernel's in kernels.ops, and what it is for where there are two.
+    name: the kernel's name in kernels.ops, and its use if it has several. arguments: layer -> arguments.
+    results: indices of the arguments that the kernel writes.
     """
 
     name: str
@@ -73,7 +78,7 @@ class Piece(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """Its name in kernels.ops."""
+        """The kernel's name in kernels.ops."""
         return self.name.split()[0]
 
 
@@ -85,9 +90,10 @@ def pieces(
     dtype: torch.dtype = torch.bfloat16,
     weights: str | None = None,
 ) -> list[Piece]:
-    """The kernels of the action expert for a prefix of `keys` tokens, drawn from a seed.
+    """Return the kernels of the action expert for a prefix of `keys` tokens, with random numbers from a fixed
+    seed.
 
-    weights: the kind that matrices are quantised to, None = exact.
+    weights: the kind to which matrices are quantised, None for exact.
     """
     g, half_precision = config.expert, dtype
     generator = torch.Generator(device).manual_seed(0)
@@ -173,13 +179,14 @@ def errors(
     dtype: torch.dtype = torch.bfloat16,
     weights: str | None = None,
 ) -> Iterator[tuple[str, float]]:
-    """Name and relative error of each kernel, whose reference has the same weights."""
+    """Yield each kernel's name and its relative error against the reference with the same weights."""
     for piece in pieces(config, keys, device, batch, dtype, weights):
         yield piece.name, error(piece, ops)
 
 
 def error(piece: Piece, ops: Ops) -> float:
-    """Relative error of a kernel's results, which are poisoned before where they are not also inputs."""
+    """Return the largest relative error of a kernel's results, inf for nan. Results that are not also inputs
+    are filled with nan before."""
     given = piece.arguments(3)
     ours = [_copy(value) for value in given]
     exact = [_wide(_copy(value)) for value in given]
@@ -194,7 +201,7 @@ def error(piece: Piece, ops: Ops) -> float:
             result.fill_(float("nan"))
     left = getattr(ops, piece.kernel)(*ours)
     getattr(Ops, piece.kernel)(*exact)
-    for rest in left or ():  # what the norm after it adds
+    for rest in left or ():  # the parts that the next norm adds
         if rest is not None:
             ours[piece.results[0]].add_(rest)
     pairs = [
@@ -203,18 +210,19 @@ def error(piece: Piece, ops: Ops) -> float:
         for pair in zip(_tensors(ours[index], rows), _tensors(exact[index], rows), strict=True)
     ]
     differences = [float((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs]
-    # A result that is not a number is as wrong as can be.
+    # nan counts as inf
     return max(value if value == value else float("inf") for value in differences)
 
 
 def _adds(kernel: str, given: tuple[Any, ...]) -> bool:
-    """Whether a kernel adds to what is there."""
+    """Whether a kernel adds to its output's previous content."""
     finish = given[-1] if isinstance(given[-1], str) else ""
     return finish == "add" or kernel in ("project", "read_out", "add_product")
 
 
 def _tensors(value: Any, rows: int) -> list[Tensor]:
-    """What a kernel writes of an argument; of a norm's sums only the totals of its rows are defined."""
+    """Return the tensors that a kernel writes into an argument; of a norm's sums only the rows' totals are
+    defined."""
     if isinstance(value, Norm):
         return [value.squares.sum(0)[:rows], *([] if value.scaled is None else [value.scaled])]
     return [value]
@@ -229,7 +237,7 @@ def times_us(
     runs: int = 50,
     batch: int = 1,
 ) -> dict[str, float]:
-    """Microseconds of each kernel, median of `runs` replays of a chain over all layers."""
+    """Return microseconds of each kernel by name: the median of `runs` replays of a chain over all layers."""
     ops = TritonOps(device, table)
     return {
         piece.name: chain_us(getattr(ops, piece.kernel), piece, device, runs)
@@ -238,7 +246,7 @@ def times_us(
 
 
 def chain_us(launch: Callable[..., None], piece: Piece, device: torch.device, runs: int = 50) -> float:
-    """Microseconds of one launch of a piece, of a captured chain over all layers."""
+    """Return microseconds of one launch of a piece, from a captured chain over all layers."""
 
     def chain() -> None:
         for layer in range(LAYERS):
@@ -252,7 +260,7 @@ def chain_us(launch: Callable[..., None], piece: Piece, device: torch.device, ru
 def layer_us(
     config: PiConfig, keys: int, device: torch.device, batch: int, ops: TritonOps, runs: int = 50
 ) -> float:
-    """Microseconds of a layer's five launches, of a captured chain over all layers."""
+    """Return microseconds of a layer's five launches, from a captured chain over all layers."""
     made = pieces(config, keys, device, batch)[:5]
 
     def chain() -> None:

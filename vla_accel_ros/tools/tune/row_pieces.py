@@ -1,4 +1,4 @@
-"""As pieces.py, of products of rows in 8 bits: where engine.stages.int8 has them, with what follows each."""
+"""As pieces.py, for the products of 8-bit rows that engine.stages.int8 runs, each with its epilogue."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from vla_accel_ros.models.layers.quantized import quantized
 from vla_accel_ros.tools.tune.pieces import LAYERS, Piece
 
 PROMPT = 32
-"""Tokens of words beside the images."""
+"""Prompt tokens beside the images."""
 
 
 class Product(NamedTuple):
-    """Of `rows` with `columns` over an inner dimension; finish: see kernels.reference.int8.multiply, or
-    "gated"."""
+    """A product [rows, inner] x [inner, columns].
+
+    finish: the epilogue, see kernels.reference.int8.multiply, or "gated".
+    """
 
     name: str
     rows: int
@@ -32,11 +34,11 @@ class Product(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """Its name in kernels.ops."""
+        """The kernel's name in kernels.ops."""
         return "gated_int8" if self.finish == "gated" else "multiply_int8"
 
     def piece(self, kind: str, device: torch.device) -> Piece:
-        """With numbers, drawn from a seed. kind: W8A8, of int8, or FP8."""
+        """Return the product as a Piece with random numbers from a fixed seed. kind: W8A8 (int8) or FP8."""
         generator, gated = torch.Generator(device).manual_seed(0), self.finish == "gated"
 
         def draw(*shape: int, spread: float = 1.0) -> Tensor:
@@ -53,8 +55,11 @@ class Product(NamedTuple):
 
 
 def products(config: PiConfig, views: Sequence[int], batches: Sequence[int]) -> Iterator[Product]:
-    """One for each entry of a table: of frames of so many images, of denoising so many chunks, of a word.
-    What the first number of images needs comes first."""
+    """Yield one product for each entry of a table: frames with so many views, batches of chunks, and text
+    decoding.
+
+    The products of the first number of views come first.
+    """
     first, *others = (of_frame(config, count) for count in views)
     seen = set[tuple[str, int, int, int]]()
     for product in chain(first, of_few_rows(config, batches), *others):
@@ -65,7 +70,7 @@ def products(config: PiConfig, views: Sequence[int], batches: Sequence[int]) -> 
 
 
 def of_frame(config: PiConfig, views: int) -> Iterator[Product]:
-    """Of prefill and encode of so many images, the longest first."""
+    """Yield the products of prefill and encode for `views` images, the longest first."""
     v, g, rows, of = config.vision, config.prefix, views * config.vision.tokens, f"prefill, {views} views"
     yield from _layer(g, of, rows + PROMPT, "add")
     yield Product(f"{of}, last k and v", rows + PROMPT, 2 * g.kv_heads * g.head_dim, g.width)
@@ -77,7 +82,7 @@ def of_frame(config: PiConfig, views: int) -> Iterator[Product]:
 
 
 def of_few_rows(config: PiConfig, batches: Sequence[int]) -> Iterator[Product]:
-    """Of denoising so many chunks, and of a word."""
+    """Yield the products of denoising each batch of chunks, and of decoding one token."""
     tokens = config.horizon + (config.kind == "pi0")
     for batch in batches:
         yield from _layer(config.expert, f"denoise, {batch}", batch * tokens, "none")

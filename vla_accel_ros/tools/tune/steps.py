@@ -1,7 +1,7 @@
-"""A tuning, step by step: what is chosen is kept after each, so that it goes on where it was broken off.
+"""Runs a tuning step by step, and writes the file after each, so that it can continue after a stop.
 
-A step times the ways to launch one kernel. One that needs more memory than there is leaves what was chosen
-before, and is named; when the time is over no further one is begun.
+A step times the launch settings of one kernel. A step that runs out of GPU memory leaves the previous choice
+and is reported. When the time is over, no further step begins.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from vla_accel_ros.kernels.tuning import Table, read_table
 from vla_accel_ros.tools.provenance import provenance
 
 SAME = ("machine", "versions")
-"""Of a file's provenance, what must be as now for its steps to count."""
+"""Fields of a file's provenance that must match this run for its steps to count."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Microseconds of a kernel as it was launched before, and as it is from now on."""
+    """Microseconds of a kernel with the table in use, and with the new one."""
 
     before_us: float
     us: float
@@ -32,15 +32,15 @@ class Gain:
 
 
 Step = Callable[[], "Gain | None"]
-"""Enters what is fastest in the table; None where there is nothing to compare it with."""
+"""Enters the fastest settings in the table; returns None if there is nothing to compare with."""
 
 
 @dataclass
 class Tuning:
-    """A table in progress, and the file where it is kept.
+    """A table in progress, and the file that keeps it.
 
-    used: the table that engines have until now. done: the steps so far, with what they gained. about: what
-    belongs to the same tuning: its options.
+    used: the table that engines use until now. done: the gain of each step done so far, by label. about: the
+    options, by which a later run recognises the same tuning.
     """
 
     table: Table
@@ -52,8 +52,11 @@ class Tuning:
     done: dict[str, Gain | None] = field(default_factory=dict)
 
     def resume(self) -> int:
-        """Take over the steps of a tuning that was broken off, of the same device, versions and options;
-        returns how many. Raises ValueError naming the file if it is no tuning table."""
+        """Take over the steps of an unfinished tuning with the same device, versions and options; return
+        their number.
+
+        Raises ValueError naming the file if it is no tuning table.
+        """
         if not self.path.exists():
             return 0
         text = self.path.read_text()
@@ -67,7 +70,7 @@ class Tuning:
         return len(self.done)
 
     def run(self, steps: Iterable[tuple[str, Step]], until_s: float) -> bool:
-        """Do those that are not done, until that time of the clock; whether all are."""
+        """Run the steps that are not done, until `until_s` of the clock; return whether all are done."""
         import torch
 
         for label, step in steps:
@@ -89,7 +92,7 @@ class Tuning:
         return True
 
     def _keep(self, finished: bool) -> None:
-        """Write the file; one that is broken off leaves the one before."""
+        """Write the file atomically: a stop while writing leaves the previous file."""
         gains = {label: gain and vars(gain) for label, gain in self.done.items()}
         about = {"about": dict(self.about), "finished": finished, "done": gains}
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""As pieces.py, of the stages with many rows: encode, prefill and staggered steps."""
+"""As pieces.py, for the stages with many rows: encode, prefill and staggered steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from vla_accel_ros.tools.tune.pieces import LAYERS, Body, Piece, times_ms
 
 
 def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Piece:
-    """Attention of a prefix of so many tokens over itself, as prefill launches it: in one part."""
+    """Return attention of a prefix of `tokens` tokens over itself, as prefill launches it: without split
+    keys."""
     g, bf16 = config.prefix, torch.bfloat16
     q = torch.randn(1, tokens, g.heads, g.head_dim, device=device, dtype=bf16)
     k, v = (
@@ -27,7 +28,7 @@ def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Pie
 
 
 def encoder(config: PiConfig, views: int, device: torch.device) -> list[Piece]:
-    """The products of the image encoder for so many views, drawn from a seed."""
+    """Return the products of the image encoder for `views` images, with random numbers from a fixed seed."""
     v, bf16, rows = config.vision, torch.bfloat16, views * config.vision.tokens
     generator = torch.Generator(device).manual_seed(0)
 
@@ -50,7 +51,8 @@ def encoder(config: PiConfig, views: int, device: torch.device) -> list[Piece]:
 
 @torch.inference_mode()
 def down_us(config: PiConfig, tokens: int, parts: int, device: torch.device, ops: Ops) -> float:
-    """Microseconds of a prefix layer's last product, in so many parts, with the norm that comes after it."""
+    """Return microseconds of a prefix layer's last product with split-K factor `parts`, and of the norm after
+    it."""
     g, bf16 = config.prefix, torch.bfloat16
     x, out = (torch.zeros(1, tokens, g.width, device=device, dtype=bf16) for _ in range(2))
     made, fed = x.new_zeros(parts, 1, tokens, g.width), torch.randn(tokens, g.mlp, device=device, dtype=bf16)
@@ -70,7 +72,7 @@ def down_us(config: PiConfig, tokens: int, parts: int, device: torch.device, ops
 
 
 def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.device) -> Piece:
-    """Attention of so many chunks in one step, each over a prefix of `keys` tokens."""
+    """Return attention of `batch` chunks in one step, each over a prefix of `keys` tokens."""
     g, bf16 = config.expert, torch.bfloat16
     tokens, columns = config.horizon + (config.kind == "pi0"), (g.heads + 2 * g.kv_heads) * g.head_dim
     y = torch.randn(batch, tokens, columns, device=device, dtype=bf16)

@@ -1,0 +1,109 @@
+"""What the timelines of the nodes come to, of the frames of several windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from node_loops.figures import TAIL_NS, quantiles
+
+from vla_accel_ros.timeline import Event, Recorded
+from vla_accel_ros.tools.trace import latency
+
+REACHED = {
+    "arrival": "arrived",
+    "observation": "observed",
+    "prefix": "prefix",
+    "chunk": "published",
+    "command": "commanded",
+}
+"""Names of node_loops.figures -> moments of `vla trace`."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Times of the monotonic clock, by which ROS time is ahead_ns later. records: what each node did."""
+
+    begin_ns: int
+    end_ns: int
+    ahead_ns: int
+    records: Sequence[Recorded]
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return (self.end_ns - self.begin_ns) * 1e-9
+
+    def ended(self, name: str, track: str) -> np.ndarray:
+        """When events of this name, on tracks that end so, ended in it: int64 [N], sorted."""
+        events = (event for record in self.records for event in record.events)
+        return np.array(sorted(e.end_ns for e in events if self._has(e, name, track)), np.int64)
+
+    def _has(self, event: Event, name: str, track: str) -> bool:
+        within = self.begin_ns <= event.end_ns < self.end_ns
+        return within and event.name == name and event.track.endswith(track)
+
+
+def window(records: Sequence[Recorded], begin_ns: int, end_ns: int) -> Window:
+    """Of this time, or of the part of it that every node still knows.
+
+    records: in one clock (`merged`). Raises ValueError where too little is left.
+    """
+    begin_ns = max(begin_ns, *(record.oldest_ns for record in records))
+    end_ns = min(end_ns, *(record.monotonic_ns for record in records))
+    if end_ns - begin_ns <= TAIL_NS:
+        raise ValueError("the nodes' timelines do not reach back to the window: make --window shorter")
+    within = [replace(r, events=tuple(e for e in r.events if begin_ns <= e.end_ns)) for r in records]
+    return Window(begin_ns, end_ns, records[0].ros_ns - records[0].monotonic_ns, within)
+
+
+def figures(windows: Sequence[Window], stamps_ns: np.ndarray, commands: str) -> dict[str, Any]:
+    """Those of bench/processes.py, and the steps of `vla trace`.
+
+    image_to: from the stamp of a frame to each thing that became of it, the first of its kind. dropped:
+    frames that never became a prefix; without_command: those that did, and whose chunks moved nothing.
+    stamps_ns: of all frames, int64 [N], ROS time. commands: the controller's topic.
+    """
+    frames = [at for one in windows for at in _frames(one, stamps_ns)]
+    seen = [at for at in frames if "prefix" in at]
+    seconds = sum(one.seconds for one in windows)
+    sent = [one.ended("publish", f"topic {commands}") for one in windows]
+
+    def rate(name: str, track: str) -> float:
+        return round(sum(len(one.ended(name, track)) for one in windows) / seconds, 2)
+
+    steps = [*latency.steps(frames), *latency.gpu_steps([r for one in windows for r in one.records])]
+    return {
+        "seconds": round(seconds, 2),
+        "vision": {
+            "hz": round(len(seen) / (seconds - len(windows) * TAIL_NS * 1e-9), 2),
+            "frames": len(frames),
+            "arrived": sum("arrived" in at for at in frames),
+            "dropped": len(frames) - len(seen),
+        },
+        "chunks": {
+            "hz": rate("write", latency.CHUNKS),
+            "followed_hz": rate(latency.FOLLOWED[1], latency.FOLLOWED[0]),
+        },
+        "image_to": {name: quantiles(_to(frames, end)) for name, end in REACHED.items()},
+        "without_command": sum("commanded" not in at for at in seen),
+        "commands": {
+            "hz": round(sum(map(len, sent)) / seconds, 2),
+            "interval": quantiles(np.concatenate([1e-6 * np.diff(of_one) for of_one in sent])),
+        },
+        "steps": {step.what: {"frames": len(step.ms), **quantiles(np.array(step.ms))} for step in steps},
+    }
+
+
+def _frames(one: Window, stamps_ns: np.ndarray) -> Iterator[dict[str, int]]:
+    """The moments of each frame of a window, but for its end, whose commands may come after it."""
+    moments = latency.frames(one.records)
+    for stamp_ns in map(int, stamps_ns):
+        if one.begin_ns <= stamp_ns - one.ahead_ns < one.end_ns - TAIL_NS:
+            yield moments.get(stamp_ns, {})
+
+
+def _to(frames: Sequence[dict[str, int]], end: str) -> np.ndarray:
+    return np.array([1e-6 * (at[end] - at["captured"]) for at in frames if {"captured", end} <= at.keys()])
