@@ -26,6 +26,7 @@ HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.
 SOLVERS, CORUN = "docs/solvers.md", "docs/corun.md"
 PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
 STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
+REPLICAS = "docs/fleet_replicas.md"
 OFFLOADED = {"pi0": ((27, 3), (14, 3), (4, 1), (2, 1)), "cogagent": ((63, 3), (53, 3), (32, 3))}
 """Layers of a tower, and slots, that the page shows."""
 Claim = tuple[str, str, list[float | None]]
@@ -406,6 +407,35 @@ def fleet_scheduler() -> Iterator[Claim]:
         yield SCHEDULER, named, [*figures, 100 * row["hedged"], 100 * row["wasted"]]
 
 
+def replicas_of_ray() -> Iterator[Claim]:
+    found = result("fleet_replicas")
+    assert found["speedup"] >= 1.9 and found["gpus"] == 2
+    for case in found["cases"]:
+        saturated, fleet = case["saturated"], case["fleet"]
+        figures = [
+            saturated["chunks_hz"],
+            *saturated["image_to_chunk"].values(),
+            saturated["cpu_ms_per_chunk"],
+        ]
+        figures += [
+            fleet["robots"],
+            *fleet["image_to_chunk"].values(),
+            100 * fleet["late"],
+            100 * fleet["stall"],
+        ]
+        yield REPLICAS, f"| `{case['case']}` |", figures
+    yield REPLICAS, "Two replicas through Ray make", [found["speedup"], 1.9, None, None]
+    both = found["cases"][-1]["fleet"]
+    computed = [max(both["by_replica"].values()), both["requests"], 80, 40]
+    yield REPLICAS, "The last row was measured before", computed
+    hz = {case["case"]: case["saturated"]["chunks_hz"] for case in found["cases"]}
+    slower = 100 * (1.0 - (hz["ray, first"] + hz["ray, second"]) / 2 / hz["local"])
+    megabytes = 1e-6 * 3 * found["views"] * found["size"][0] * found["size"][1]
+    network_ms = sum(found["network_ms"]) / 2
+    figures = [slower, None, megabytes, network_ms, hz["ray, both"]]
+    yield REPLICAS, "An actor makes", figures
+
+
 def chunks_together() -> Iterator[Claim]:
     cases = result("chunks_at_once")["cases"]
     for chunks in sorted({case["chunks"] for case in cases}):
@@ -771,6 +801,7 @@ PARTS = (
     processes,
     robots_on_a_gpu,
     fleet_scheduler,
+    replicas_of_ray,
     chunks_together,
     timeline,
     horizons,
