@@ -370,6 +370,18 @@ def fleet_scheduler() -> Iterator[Claim]:
     ):
         figures = [found["expected"], found["expected_beside"], found["most"], 100 * abs(found["error"])]
         yield SCHEDULER, f"| {named}, both |", figures
+    windows = result("fleet_windows")["settings"]
+    for found, named in zip(
+        windows, ("`staggered=16,seats_by_load=true`", "`batches` of four frames"), strict=True
+    ):
+        shares = found["spread"][0]["within_tolerance"].values()
+        yield SCHEDULER, f"| {named}, draws |", [100 * share for share in shares]
+    first, spread = windows[0]["measured"], windows[0]["spread"][0]
+    held_up = one(first, robots=34, seed=1)
+    others = [row for found in windows for row in found["measured"] if row is not held_up]
+    error = max(abs(row["model_p99_ms"] / row["measured_p99_ms"] - 1.0) for row in others)
+    figures = [34, 1, held_up["measured_p99_ms"], held_up["model_p99_ms"], len(others), 100 * error]
+    yield SCHEDULER, "- **One window was held up.**", [*figures, *_draws(spread)]
     admission = result("fleet_admission")
     rows, found = admission["simulated"], admission["measured"]
     for number, row in enumerate(rows, 1):
@@ -405,6 +417,10 @@ def fleet_scheduler() -> Iterator[Claim]:
         figures = [row[name] for name in ("p50_ms", "p99_ms", "p99.9_ms", "most_ms")]
         named = f"| {names[row['fault']]}, {'hedged' if row['hedge'] else 'not hedged'} |"
         yield SCHEDULER, named, [*figures, 100 * row["hedged"], 100 * row["wasted"]]
+
+
+def _draws(spread: dict[str, Any]) -> list[float | None]:
+    return [spread["least"], spread["most"], spread["median"], spread["expected"]]
 
 
 def replicas_of_ray() -> Iterator[Claim]:
