@@ -15,8 +15,8 @@ fleet: robots ask --hz times a second by a trace (a random phase, intervals that
   came later than the motion lasted, and of the time that arms stood.
 admission: for each setting of --admit how many robots fleet/admission/forecast.py expects to fit, from what the replica
   measures at its start (expected) and of the robots as they were seen to ask in the warm-up of a window (seen); and the
-  largest number that keeps p99 within --within and stall within --stall, by the median over windows of --window s,
-  one for each seed.
+  largest number that keeps p99 within --within and stall within --stall in at least half of the windows of --window s,
+  one for each of --admit-seeds. Two windows are too few (bench/fleet_windows.py).
 replicas2: two processes with an engine each: on two GPUs, if there are two, else both on one, for function only.
 
 Each part begins no case after --budget seconds of it. Prints tables and writes bench/results/fleet.json after each case.
@@ -169,7 +169,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--stall", type=float, default=0.001, help="share of the time that arms stand (default: %(default)s)")
     add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
-    add("--seeds", nargs="+", type=int, default=(0, 1), help="of traces (default: %(default)s)")
+    add("--seeds", nargs="+", type=int, default=(0, 1), help="of traces of fleet (default: %(default)s)")
+    add(
+        "--admit-seeds",
+        nargs="+",
+        type=int,
+        default=tuple(range(5)),
+        help="of traces of admission (default: %(default)s)",
+    )
     add(
         "--compiled",
         type=float,
@@ -189,7 +196,8 @@ def run(arguments: argparse.Namespace) -> int:
         "size": list(arguments.size),
         "steps": 10,
         "dtype": str(dtype).removeprefix("torch."),
-        "seeds": f"weights 0, observations {SEED}, noise 0, traces {list(arguments.seeds)}",
+        "seeds": f"weights 0, observations {SEED}, noise 0, traces {list(arguments.seeds)}, "
+        f"of admission {list(arguments.admit_seeds)}",
         "seconds": {
             "throughput": arguments.seconds,
             "fleet": arguments.fleet_seconds,
