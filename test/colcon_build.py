@@ -24,7 +24,7 @@ def built(folder: Path, *options: str) -> Path:
     }
     executable = shutil.which("colcon", path=path)
     assert executable is not None
-    command = [executable, "--log-base", "log", "build", "--base-paths", ROOT]
+    command: list[str | Path] = [executable, "--log-base", "log", "build", "--base-paths", ROOT]
     command += ["--packages-select", "vla_accel_ros", *options]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
