@@ -24,7 +24,7 @@ from vla_accel_ros.sim.executed import (
 )
 
 EVENTS, FURTHER = 30_000, 8_000
-"""As many as it takes until every fault has come and every kind has moved; and of what need not show so much."""
+"""As many as it takes until every fault has come and every kind has moved; and where that is not asked."""
 S = 1_000_000_000
 
 
