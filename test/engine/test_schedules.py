@@ -34,6 +34,8 @@ from vla_accel_ros.types import Observation
 
 SCHEDULES = int(os.environ.get("SCHEDULES", 10_000))
 EVENTS, TOGETHER = 5, 4
+IN_A_ROW = 120 if SCHEDULES < 30_000 else 400
+"""Schedules of a fast machine, and then as many of a slow one."""
 SEATS, STEPS = 2, 3
 WITHIN_S = 0.03
 GROUPS = 3
@@ -79,7 +81,7 @@ class Random(Overlapping):
     def schedule(self) -> None:
         """One. After TOGETHER of them all ends."""
         draw, clock = self.draw, self.clock
-        slow = self.counts["schedules"] // 120 % 2
+        slow = self.counts["schedules"] // IN_A_ROW % 2
         self.counts["schedules"] += 1
         for _ in range(EVENTS):
             clock.now_s += draw.random() * (0.1 if slow else 0.004)
