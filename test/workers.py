@@ -14,7 +14,8 @@ STARTING = {
     ROBOTS: {
         "bench": "processes stream",
         "launch": "ros2_launch",
-        "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_time trace",
+        "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_robot_options sim_time"
+        " trace",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
         " instruction lost_ports odd_images openvla_node questions staggered_node transports",
@@ -36,7 +37,14 @@ STARTING = {
     },
 }
 """Group -> folder -> files of tests in it that start nodes. Both groups take about as long."""
-FIRST = ("bench/test_corun_agents.py", "kernels/test_stages_on_kernels.py", "fuzz/test_fuzz.py")
+FIRST = (
+    "kernels/test_compiling_quantized.py",
+    "kernels/test_compiling.py",
+    "kernels/test_stages_on_kernels.py",
+    "bench/test_corun_agents.py",
+    "fleet/test_forecast.py",
+    "engine/policies/test_overload.py",
+)
 """Of the others, what takes longest, and asks no clock."""
 
 
