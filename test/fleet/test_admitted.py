@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from fleet_stand_ins import Fleet, TimedReplica
 
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.admission import forecast
 from vla_accel_ros.fleet.admission.punctuality import ENOUGH, PATIENT, SLOWER, Punctuality
 from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import Rules, Verdict, admit, robots_in_time
@@ -14,6 +17,15 @@ from vla_accel_ros.fleet.serving.settings import Settings
 
 H200 = {1: 0.01096, 2: 0.019147, 4: 0.031063, 8: 0.053562, 16: 0.109558, 20: 0.135303}
 HZ, WITHIN_S = 3.0, 0.09
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """How near a forecast comes is not looked at here (test_forecast.py)."""
+    forecast.chunks_hz.cache_clear()
+    monkeypatch.setattr(forecast, "DRAWS", 3)
+    yield
+    forecast.chunks_hz.cache_clear()
 
 
 def make_fleet(within_s: float = WITHIN_S, most: int = 20, least: float = 0.5, factor: float = 1.0) -> Fleet:
