@@ -18,8 +18,8 @@ fleet: robots ask --hz times a second by a trace (random phase, intervals that v
     the share of requests answered after the motion had ended, and the share of time that arms stood still.
 admission: for each setting of --admit, how many robots fleet/admission/forecast.py expects to fit: from what
     the replica measures at its start (expected), and from robots as they asked in the warm-up of a window
-    (seen). And the largest number that keeps p99 within --within and stall within --stall, by the median over
-    windows of --window s, one for each seed.
+    (seen). And the largest number that keeps p99 within --within and stall within --stall in at least half of
+    the windows of --window s, one for each of --admit-seeds. Two windows are too few (bench/fleet_windows.py).
 replicas2: two processes with an engine each: on two GPUs if there are two, else both on one, only to test the
     function.
 
@@ -175,7 +175,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--stall", type=float, default=0.001, help="share of the time that arms stand (default: %(default)s)")
     add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
-    add("--seeds", nargs="+", type=int, default=(0, 1), help="of traces (default: %(default)s)")
+    add("--seeds", nargs="+", type=int, default=(0, 1), help="of traces of fleet (default: %(default)s)")
+    add(
+        "--admit-seeds",
+        nargs="+",
+        type=int,
+        default=tuple(range(5)),
+        help="of traces of admission (default: %(default)s)",
+    )
     add(
         "--compiled",
         type=float,
@@ -195,7 +202,8 @@ def run(arguments: argparse.Namespace) -> int:
         "size": list(arguments.size),
         "steps": 10,
         "dtype": str(dtype).removeprefix("torch."),
-        "seeds": f"weights 0, observations {SEED}, noise 0, traces {list(arguments.seeds)}",
+        "seeds": f"weights 0, observations {SEED}, noise 0, traces {list(arguments.seeds)}, "
+        f"of admission {list(arguments.admit_seeds)}",
         "seconds": {
             "throughput": arguments.seconds,
             "fleet": arguments.fleet_seconds,

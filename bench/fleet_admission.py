@@ -99,7 +99,7 @@ def simulated(case: Case, seeds: int, seen: int) -> dict[str, Any]:
     def run(robots: int, seed: int) -> Run:
         warm_s, until_s = WARM_ROUNDS / hz, (WARM_ROUNDS + ROUNDS) / hz
         replica = SimulatedReplica(engine, config, seed)
-        return play(replica, robots, hz, case.jitter, warm_s, until_s, seed, case.policy)
+        return play([replica], robots, hz, case.jitter, warm_s, until_s, seed, case.policy)
 
     def most(*given: int) -> int:
         """The largest number that is served well with half of these seeds."""

@@ -49,7 +49,7 @@ from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import Cluster
 from vla_accel_ros.fleet.replicas.ray_options import Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import Replica
-from vla_accel_ros.interpreter import SWITCH_S
+from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
@@ -149,6 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
             torch.cuda.empty_cache()
         making = Making(KIND, arguments.small, arguments.setting, count, arguments.views, size, SEED)
         with in_actors(making, gpus) as replicas:
+            keep_loaded()
             document["network_ms"] = [round(1e3 * one.network_s, 3) for one in replicas]
             for one in replicas:
                 bench.measure(f"ray, {one.name}", [one])
@@ -173,6 +174,7 @@ def in_actors(making: Making, gpus: int) -> Iterator[tuple[RayReplica, ...]]:
             one.ready.result()
         yield replicas
     finally:
+        gc.unfreeze()
         for one in replicas:
             one.close()
         cluster.close()

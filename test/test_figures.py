@@ -21,11 +21,12 @@ from vla_accel_ros.models.config import PI0
 
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
-FLEET_SIM, FLEET_DEMO = "docs/fleet_sim.md", "docs/fleet_demo.md"
+FLEET_SIM, FLEET_DEMO, REPLICAS = "docs/fleet_sim.md", "docs/fleet_demo.md", "docs/fleet_replicas.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
 SOLVERS, CORUN = "docs/solvers.md", "docs/corun.md"
 PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
 STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
+REPLICAS = "docs/fleet_replicas.md"
 OFFLOADED = {"pi0": ((27, 3), (14, 3), (4, 1), (2, 1)), "cogagent": ((63, 3), (53, 3), (32, 3))}
 """Layers of a tower, and slots, that the page shows."""
 Claim = tuple[str, str, list[float | None]]
@@ -337,6 +338,19 @@ def processes() -> Iterator[Claim]:
     yield STREAMING, "`staggering: fresh` takes", [*taken, None, None]
 
 
+def real_nodes() -> Iterator[Claim]:
+    found: list[float | None] = []
+    for case in result("nodes_gpu")["cases"]:
+        times, vision = case["image_to"], case["vision"]
+        figures = [vision["hz"], vision["dropped"], vision["frames"], case["chunks"]["hz"]]
+        figures += [times[what]["p50_ms"] for what in ("arrival", "observation", "prefix", "chunk")]
+        command = [times["command"][p] for p in ("p50_ms", "p99_ms")]
+        found = [*command, *found]  # rings first
+        named = f"| pi0, `{case['way']}`, real nodes, `{case['transport']}` |"
+        yield STREAMING, named, [*figures, *command, case["commands"]["hz"]]
+    yield STREAMING, "Through the real nodes over ROS 2,", found
+
+
 def robots_on_a_gpu() -> Iterator[Claim]:
     found = result("fleet")
     for case in (*found["throughput"], *found["peers"]):
@@ -369,6 +383,18 @@ def fleet_scheduler() -> Iterator[Claim]:
     ):
         figures = [found["expected"], found["expected_beside"], found["most"], 100 * abs(found["error"])]
         yield SCHEDULER, f"| {named}, both |", figures
+    windows = result("fleet_windows")["settings"]
+    for found, named in zip(
+        windows, ("`staggered=16,seats_by_load=true`", "`batches` of four frames"), strict=True
+    ):
+        shares = found["spread"][0]["within_tolerance"].values()
+        yield SCHEDULER, f"| {named}, draws |", [100 * share for share in shares]
+    first, spread = windows[0]["measured"], windows[0]["spread"][0]
+    held_up = one(first, robots=34, seed=1)
+    others = [row for found in windows for row in found["measured"] if row is not held_up]
+    error = max(abs(row["model_p99_ms"] / row["measured_p99_ms"] - 1.0) for row in others)
+    figures = [34, 1, held_up["measured_p99_ms"], held_up["model_p99_ms"], len(others), 100 * error]
+    yield SCHEDULER, "- **One window was held up.**", [*figures, *_draws(spread)]
     admission = result("fleet_admission")
     rows, found = admission["simulated"], admission["measured"]
     for number, row in enumerate(rows, 1):
@@ -404,6 +430,40 @@ def fleet_scheduler() -> Iterator[Claim]:
         figures = [row[name] for name in ("p50_ms", "p99_ms", "p99.9_ms", "most_ms")]
         named = f"| {names[row['fault']]}, {'hedged' if row['hedge'] else 'not hedged'} |"
         yield SCHEDULER, named, [*figures, 100 * row["hedged"], 100 * row["wasted"]]
+
+
+def _draws(spread: dict[str, Any]) -> list[float | None]:
+    return [spread["least"], spread["most"], spread["median"], spread["expected"]]
+
+
+def replicas_of_ray() -> Iterator[Claim]:
+    found = result("fleet_replicas")
+    assert found["speedup"] >= 1.9 and found["gpus"] == 2
+    for case in found["cases"]:
+        saturated, fleet = case["saturated"], case["fleet"]
+        figures = [
+            saturated["chunks_hz"],
+            *saturated["image_to_chunk"].values(),
+            saturated["cpu_ms_per_chunk"],
+        ]
+        figures += [
+            fleet["robots"],
+            *fleet["image_to_chunk"].values(),
+            100 * fleet["late"],
+            100 * fleet["stall"],
+        ]
+        yield REPLICAS, f"| `{case['case']}` |", figures
+    yield REPLICAS, "Two replicas through Ray make", [found["speedup"], 1.9, None, None]
+    yield REPLICAS, "Two replicas on two H100s make", [found["speedup"]]
+    both = found["cases"][-1]["fleet"]
+    computed = [max(both["by_replica"].values()), both["requests"], 80, 40]
+    yield REPLICAS, "The last row was measured before", computed
+    hz = {case["case"]: case["saturated"]["chunks_hz"] for case in found["cases"]}
+    slower = 100 * (1.0 - (hz["ray, first"] + hz["ray, second"]) / 2 / hz["local"])
+    megabytes = 1e-6 * 3 * found["views"] * found["size"][0] * found["size"][1]
+    network_ms = sum(found["network_ms"]) / 2
+    figures = [slower, None, megabytes, network_ms, hz["ray, both"]]
+    yield REPLICAS, "An actor makes", figures
 
 
 def chunks_together() -> Iterator[Claim]:
@@ -769,8 +829,10 @@ PARTS = (
     streams_in_short,
     partitions,
     processes,
+    real_nodes,
     robots_on_a_gpu,
     fleet_scheduler,
+    replicas_of_ray,
     chunks_together,
     timeline,
     horizons,

@@ -93,7 +93,8 @@ def make_trace(robots: int, hz: float, jitter: float, seconds: float, seed: int)
 class Fleet:
     """A FleetScheduler as the node runs it: one thread calls it for each request, whenever something was
     computed, and every STEP_S. answers: of requests, with the time when they came. seen, took_s: how robots
-    were seen to ask until seen_s of the trace, and the median of how long their requests took."""
+    were seen to ask until seen_s of the trace, and the median of how long their requests took. held_up_s: by
+    how much later than its trace a robot asked at most, from seen_s on: what the host did meanwhile."""
 
     replicas: Sequence[Replica]
     robots: Robots
@@ -105,6 +106,7 @@ class Fleet:
     seen_s: float = math.inf
     seen: dict[str, Rhythm | None] = field(default_factory=dict)
     took_s: float | None = None
+    held_up_s: float = 0.0
     _wake: threading.Event = field(default_factory=threading.Event)
     _asked: dict[Round, int] = field(default_factory=dict)
     _newest: dict[str, int] = field(default_factory=dict)
@@ -131,7 +133,9 @@ class Fleet:
         last_s = began_s + (trace[-1].at_s if trace else 0.0)
         while at < len(trace) or time.monotonic() < last_s + FORGOTTEN_S:
             self._wake.clear()
-            while at < len(trace) and began_s + trace[at].at_s <= time.monotonic():
+            while at < len(trace) and (late_s := time.monotonic() - began_s - trace[at].at_s) >= 0.0:
+                if trace[at].at_s >= self.seen_s:
+                    self.held_up_s = max(self.held_up_s, late_s)
                 self._ask(round_of(trace[at].robot, trace[at].number))
                 at += 1
             self._step()
@@ -237,7 +241,7 @@ def play(
 
     image_to_chunk: from the observation that was computed to its chunk; request: from the first attempt.
     late: share of requests whose chunk came after that motion had ended, or not at all; stall: share of the
-    time that arms stood.
+    time that arms stood; held_up_ms: see Fleet.
     """  # fmt: skip
     names = _named(robots, count)
     trace = make_trace(count, hz, jitter, warm_up + seconds, seed)
@@ -271,6 +275,7 @@ def play(
         "requests": len(counted),
         "by_replica": dict(computed),
         "scheduler_step": times(np.array(fleet.steps_s)),
+        "held_up_ms": round(1e3 * fleet.held_up_s, 2),
         "seen": [_plain(fleet.seen.get(name)) for name in names],
         "took_ms": None if fleet.took_s is None else round(1e3 * fleet.took_s, 2),
     }

@@ -17,6 +17,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.local import LocalReplica
+from vla_accel_ros.interpreter import keep_loaded
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.tools.bench.policies import WORD
@@ -131,8 +132,10 @@ def serving(policy: Policy, setting: str, robots: Robots, views: int) -> Iterato
     try:
         for name in robots.names:
             replica.describe(RobotDescription("bench", name, "")).result(60)
+        keep_loaded()  # as a node does: a look at all that is loaded holds up every robot
         yield replica
     finally:
+        gc.unfreeze()
         replica.close()
         del replica
         gc.collect()

@@ -7,6 +7,7 @@ The engine's own policy chooses. The host takes time to launch, begin and finish
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -66,9 +67,11 @@ class SimulatedReplica(Undescribed):
     """An engine in simulated time. It computes until `due_s`; whoever has the clock calls `advance` then, and
     `begin` after whatever happened."""
 
-    def __init__(self, engine: Engine, config: EngineConfig, seed: int = 0, most: int = 0) -> None:
+    def __init__(
+        self, engine: Engine, config: EngineConfig, seed: int = 0, most: int = 0, name: str = "gpu"
+    ) -> None:
         ahead = 2 * max(config.frames_together, 2)
-        self.name, self.network_s, self.most = "gpu", 0.0, most or config.staggered + ahead
+        self.name, self.network_s, self.most = name, 0.0, most or config.staggered + ahead
         self.config, self.profile = config, Profile()
         self.due_s, self._engine, self._steps = math.inf, engine, config.steps
         self._policy, self._chance = chosen(Setup(config, Profile())), np.random.default_rng([seed, 7])
@@ -177,7 +180,7 @@ class Run:
 
 
 def play(
-    replica: SimulatedReplica,
+    replicas: Sequence[SimulatedReplica],
     robots: int,
     hz: float,
     jitter: float,
@@ -190,7 +193,7 @@ def play(
     answers, calls, now_s = list[ChunkAnswer](), list[Round](), 0.0
     ports = Ports(lambda admission: None, calls.append, answers.append)
     settings = Settings(rules=Rules(most_robots=4096, load=1e9))
-    scheduler = FleetScheduler("bench", [replica], find(FLEET_POLICIES, policy), ports, settings)
+    scheduler = FleetScheduler("bench", replicas, find(FLEET_POLICIES, policy), ports, settings)
     names = [f"/robot{index}" for index in range(robots)]
     for name in names:
         scheduler.described(RobotDescription("bench", name, "", chunks_per_s=hz), 0.0)
@@ -202,8 +205,12 @@ def play(
         heappush(events, (times[0], name, 0, 0))
     asked: dict[str, tuple[int, float]] = {}
     run, stood_s, seen = Run([], 0.0, [], None), 0.0, False
-    while events or replica.due_s < math.inf:
-        if not seen and min(events[0][0] if events else math.inf, replica.due_s) >= warm_s:
+    while True:
+        replica = min(replicas, key=lambda one: one.due_s)
+        next_s = min(events[0][0] if events else math.inf, replica.due_s)
+        if next_s == math.inf:
+            break
+        if not seen and next_s >= warm_s:
             rhythms, run.took_before_s, seen = scheduler.rhythms(warm_s), scheduler.took_s, True
             run.seen = [rhythms[name] for name in names]
         if events and events[0][0] < replica.due_s:
@@ -218,7 +225,8 @@ def play(
             now_s = replica.due_s
             replica.advance()
         scheduler.step(now_s)
-        replica.begin(now_s)
+        for one in replicas:
+            one.begin(now_s)
         for round_ in calls:
             heappush(events, (now_s + 2 * LINK_S, round_.robot, round_.number, 1))
         calls.clear()

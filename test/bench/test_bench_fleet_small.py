@@ -9,9 +9,13 @@ from typing import Any
 import fleet_admission
 import fleet_decision
 import fleet_hedging
+import fleet_windows
+import numpy as np
 import pytest
 
-from fleets.simulated import Engine, measure
+from fleets import simulated
+from fleets.admitting import half
+from fleets.simulated import Engine, SimulatedReplica, measure
 
 RESULTS = fleet_admission.RESULTS
 
@@ -62,6 +66,21 @@ def test_what_a_simulated_replica_measures_is_its_own_rate() -> None:
     assert known["serve", 4] / 4 == pytest.approx(0.01 + 10 * 0.001 / 4, rel=0.1)
 
 
+def test_twice_as_many_robots_on_two_engines_wait_as_long_as_on_one() -> None:
+    engine, config = fleet_admission.ENGINES["pi0.5, 2 views, H200"], fleet_admission.BATCHES
+    profile = measure(engine, config).profile
+
+    def p99_s(engines: int) -> float:
+        replicas = [SimulatedReplica(engine, config, seed, name=f"gpu{seed}") for seed in range(engines)]
+        for one in replicas:
+            one.profile = profile
+        run = simulated.play(replicas, 40 * engines, 3.0, 0.1, 1.0, 4.0, seed=1)
+        assert run.stall < 0.001
+        return float(np.percentile(run.took_s, 99))
+
+    assert p99_s(2) < 1.2 * p99_s(1)
+
+
 def test_a_replica_that_stalls_holds_up_fewer_requests_for_long_if_they_are_hedged() -> None:
     (alone, no), (hedged, cost) = (fleet_hedging.play("stalling", hedge, 60.0, 0) for hedge in (False, True))
     assert no["hedged"] == 0.0 < cost["hedged"] < 0.1 and cost["wasted"] < 0.1
@@ -70,3 +89,37 @@ def test_a_replica_that_stalls_holds_up_fewer_requests_for_long_if_they_are_hedg
     assert long[1] < 0.7 * long[0], long
     rows = {(row["fault"], row["hedge"]): row for row in published("fleet_hedging")["simulated"]}
     assert rows["stalling", True]["p99_ms"] < 0.6 * rows["stalling", False]["p99_ms"]
+
+
+def test_windows_are_those_of_the_model_but_for_one_that_was_held_up() -> None:
+    settings = published("fleet_windows")["settings"]
+    for row in (row for setting in settings for row in setting["measured"]):
+        if row["late"] < 0.1:  # one has 29 % late, and more robots with the same phases have less
+            assert row["measured_p99_ms"] == pytest.approx(row["model_p99_ms"], rel=0.06), row
+    staggered, batches = (setting["spread"][0]["within_tolerance"] for setting in settings)
+    assert staggered["2"] < 0.5 < 0.9 < batches["5"] and staggered["2"] < staggered["11"]
+
+
+def test_a_small_run_of_windows_has_the_models_beside_the_measured(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    assert fleet_windows.main(["--small", "--json", str(file)]) == 0
+    found, before = json.loads(file.read_text()), published("fleet_windows")
+    assert [one["measured"] for one in found["settings"]] == [one["measured"] for one in before["settings"]]
+    for one in found["settings"]:
+        (spread,) = one["spread"]
+        assert spread["least"] <= spread["median"] <= spread["most"]
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_half_of_the_windows_decide_and_no_more_are_tried(count: int) -> None:
+    for good in range(count + 1):
+        for order in (range(count), reversed(range(count))):
+            tried: list[int] = []
+
+            def well(seed: int, good: int = good, tried: list[int] = tried) -> bool:
+                tried.append(seed)
+                return seed < good
+
+            assert half(list(order), well) == (2 * good >= count)
+            assert len(set(tried)) == len(tried) <= count
+    assert half(range(2), lambda seed: seed == 0)  # one that was held up does not decide

@@ -30,6 +30,8 @@ def test_every_part_has_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtur
         SETTING,
         "--seeds",
         "0",
+        "--admit-seeds",
+        "0",
     ]
     assert fleet.main([*given, "--parts", *fleet.PARTS[:-1], "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "fleet.json").read_text())

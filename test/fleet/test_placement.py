@@ -8,7 +8,7 @@ import pytest
 from fleet_builders import make_policy, make_replica, make_request
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.policies.policy import SERVE, ReplicaProfile
+from vla_accel_ros.fleet.policies.policy import SERVE, UNKNOWN_S, ReplicaProfile
 
 
 def robots(batch):
@@ -80,6 +80,23 @@ def test_what_a_batch_took_is_learnt_without_the_network():
     assert replica.profile.known() == {(SERVE, 2): pytest.approx(0.5)}
     policy.ran(batch, 5.0)  # told twice
     assert replica.profile.known() == {(SERVE, 2): pytest.approx(0.5)}
+
+
+def test_beside_others_a_request_takes_as_long_as_so_many_together():
+    replica = ReplicaProfile(8, Profile({(SERVE, 1): 0.1, (SERVE, 4): 0.4, (SERVE, 8): 0.6}), 1.0)
+    expected = {0: 1.1, 1: 1.2, 2: 1.3, 3: 1.4, 5: 1.5, 7: 1.6, 20: 1.6}
+    for beside, answer_s in expected.items():
+        replica.beside = beside
+        assert replica.serves_s(1) == pytest.approx(answer_s), beside
+    assert ReplicaProfile(1, Profile(), beside=3).serves_s(1) == UNKNOWN_S
+
+
+def test_of_two_alike_the_one_that_computes_less_goes_first():
+    a, b = make_replica(8, 0.0, 0.1), make_replica(8, 0.0, 0.1)
+    policy, ready = make_policy("fifo", {"a": a, "b": b}), waiting(1)
+    a.busy_s, b.busy_s, a.beside, b.beside = 0.0, 0.0, 3, 2
+    assert policy.next("a", ready, 0.0) is None
+    assert robots(policy.next("b", ready, 0.0)) == ["/r0"]
 
 
 def test_replicas_that_cannot_be_are_refused():

@@ -141,6 +141,56 @@ def test_what_is_on_its_way_back_takes_no_seat_of_a_distant_replica() -> None:
         assert busy_s(cloud, works, now_s) == pytest.approx(left_s), now_s
 
 
+def engines(*each_s: float, robots: int = 12) -> Fleet:
+    """Replicas that compute up to 8 requests together, each of which takes longer for the others."""
+    replicas = [TimedReplica(f"gpu{number}", most=8) for number in range(len(each_s))]
+    for one, takes_s in zip(replicas, each_s, strict=True):
+        one.profile = Profile({(SERVE, batch): takes_s * batch for batch in (1, 2, 4, 8)})
+    names = [f"/r{number}" for number in range(robots)]
+    return Fleet(*names, replicas=replicas, settings=PATIENT, make=find(FLEET_POLICIES, "fifo"))
+
+
+def shares(fleet: Fleet) -> list[int]:
+    return [len(one.served) for one in fleet.replicas]
+
+
+def test_engines_that_compute_several_at_once_share_them() -> None:
+    fleet = engines(0.01, 0.01)
+    for number in range(12):
+        fleet.ask(f"/r{number}")
+        fleet.step(0.001)
+        first, second = shares(fleet)
+        assert 0 <= first - second <= 1, number
+    fleet = engines(0.01, 0.0101)  # what is measured varies by some percent
+    for number in range(12):
+        fleet.ask(f"/r{number}")
+        fleet.step(0.001)
+    assert shares(fleet) == [6, 6]
+
+
+def test_one_that_is_twice_as_slow_gets_half_as_many() -> None:
+    fleet = engines(0.02, 0.01, robots=9)
+    for number in range(9):
+        fleet.ask(f"/r{number}")
+        fleet.step(0.001)
+    assert shares(fleet) == [3, 6]
+
+
+def test_what_was_computed_beside_others_says_nothing_of_one_alone() -> None:
+    fleet = engines(0.01, 0.01)
+    known = fleet.scheduler._dispatcher._known["gpu0"].profile
+    fleet.ask("/r0")
+    fleet.step()
+    fleet.serve(0.02)
+    assert known.known()[SERVE, 1] == 0.02
+    for number in range(1, 4):
+        fleet.ask(f"/r{number}")
+        fleet.step(0.001)
+    fleet.replicas[0].finish()
+    fleet.step(0.5)
+    assert known.known()[SERVE, 1] == 0.02
+
+
 def hedged(takes_s: float = 0.1) -> Fleet:
     """A fleet whose edge took so long for as many requests as it takes to know."""
     fleet = make_fleet(network_s=5.0, settings=Settings(stale_s=99.0, gone_s=99.0, serve_s=1.0, hedge=True))

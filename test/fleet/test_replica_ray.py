@@ -7,10 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,11 +23,17 @@ pytest.importorskip("ray")
 
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.ray import RayReplica
-from vla_accel_ros.fleet.replicas.ray_cluster import Cluster
+from vla_accel_ros.fleet.replicas.ray_cluster import (
+    LEAST_STORE_BYTES,
+    MOST_STORE_BYTES,
+    Cluster,
+    store_bytes,
+)
 from vla_accel_ros.fleet.replicas.ray_options import Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE, ReplicaLost
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports, Settings
+from vla_accel_ros.interpreter import SWITCH_S
 
 ROBOTS = ("/left", "/right")
 SERVE_S = 6.0
@@ -256,6 +264,56 @@ def test_a_cluster_of_ones_own_ends_with_its_process_however_that_ends(tmp_path:
         owner.kill()
     until(lambda: not any(map(command_of, started)))
     shutil.rmtree(folder)
+
+
+ACTOR = """
+import asyncio, gc, sys
+from types import SimpleNamespace
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.fleet.replicas.ray_server import OK, Server
+
+def make():
+    replica = SimpleNamespace(most=1, updates=0, answers=0, config=None, measure=lambda seen: Profile())
+    return replica, SimpleNamespace(images={})
+
+said, _ = asyncio.run(Server(make).start())
+print(said == OK, gc.get_freeze_count() > 1000, sys.getswitchinterval())
+"""
+
+
+def test_an_actor_runs_as_a_node_does_for_the_engines_threads() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    command = [sys.executable, "-c", ACTOR]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    well, frozen, switch_s = told.stdout.split()
+    assert (well, frozen, round(float(switch_s), 6)) == ("True", "True", SWITCH_S)
+
+
+def test_the_object_store_has_half_of_the_shared_memory_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for free, found in ((0, LEAST_STORE_BYTES), (600 << 20, 300 << 20), (64 << 30, MOST_STORE_BYTES)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        assert store_bytes() == found
+    monkeypatch.undo()
+    assert store_bytes(str(tmp_path / "none")) == LEAST_STORE_BYTES
+
+
+def test_a_cluster_that_does_not_start_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import ray
+
+    def late(**options: object) -> None:
+        assert Path(str(options["_temp_dir"])).is_dir()
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ValueError, match="the Ray cluster did not start: The current node timed out"):
+        Cluster()
+    assert not any(tmp_path.iterdir())
 
 
 def command_of(pid: int) -> str:

@@ -17,6 +17,7 @@ nobody of the highest priority waits forever. Equals go in order of submission.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -39,12 +40,14 @@ UNKNOWN_S = 0.1
 class ReplicaProfile:
     """What a policy knows of a replica. limit: most requests in a batch. profile: seconds of (SERVE, batch).
     network_s: round trip. busy_s: time until it would start new work, if the dispatcher knows; None means as
-    expected of the last batch chosen for it. Raises ValueError if limit or network_s is out of range."""
+    expected of the last batch chosen for it. beside: requests that it would compute together with new work.
+    Raises ValueError if limit or network_s is out of range."""
 
     limit: int
     profile: Profile
     network_s: float = 0.0
     busy_s: float | None = None
+    beside: int = 0
 
     def __post_init__(self) -> None:
         if self.limit < 1 or not 0 <= self.network_s < math.inf:
@@ -54,8 +57,15 @@ class ReplicaProfile:
             )
 
     def serves_s(self, batch: int) -> float:
-        """Return the expected seconds from the dispatch of `batch` requests to their answers."""
-        return self.network_s + self.profile.expected_s(SERVE, batch, UNKNOWN_S)
+        """Return the expected seconds from the dispatch of `batch` requests to their answers. Beside others
+        it is the time of so many together, interpolated between the measured batches."""
+        if not self.beside:
+            return self.network_s + self.profile.expected_s(SERVE, batch, UNKNOWN_S)
+        known = sorted(
+            (size, took_s) for (stage, size), took_s in self.profile.known().items() if stage == SERVE
+        )
+        sizes, times_s = zip(*known, strict=True) if known else ((1,), (UNKNOWN_S,))
+        return self.network_s + interpolated(self.beside + batch, sizes, times_s)
 
 
 @dataclass(frozen=True)
@@ -180,6 +190,15 @@ class InOrder:
             return now_s
         expected_s = self._running[lane][1]
         return expected_s if now_s < expected_s else now_s + max(now_s - expected_s, 1e-3)
+
+
+def interpolated(at: float, places: Sequence[float], values: Sequence[float]) -> float:
+    """Return the value at `at`, linear between ascending places and constant outside of them."""
+    right = bisect_left(places, at)
+    if right == 0 or right == len(places):
+        return values[min(right, len(places) - 1)]
+    part = (at - places[right - 1]) / (places[right] - places[right - 1])
+    return values[right - 1] + part * (values[right] - values[right - 1])
 
 
 def priorities_of(requests: Sequence[Request]) -> list[int]:

@@ -6,9 +6,10 @@ meanwhile. As many robots are called as there is room for, plus one if the oldes
 call_s.
 
 With several replicas, each is asked in order, nearest first. The policy knows each replica's measured times,
-network time and busy time, and leaves a request to another replica that would answer it sooner. So a distant
-replica takes the requests that would wait longer for a near one. Lost replicas are left out. If enabled, a
-request that takes unusually long is started on a second replica as well (fleet.serving.hedging).
+network time, busy time and how many requests it computes already, and leaves a request to another replica
+that would answer it sooner. So a distant replica takes the requests that would wait longer for a near one,
+and equal engines share the requests. Lost replicas are left out. If enabled, a request that takes unusually
+long is started on a second replica as well (fleet.serving.hedging).
 """
 
 from __future__ import annotations
@@ -104,7 +105,11 @@ class Dispatcher:
         """Record an answer, and tell the policy once a whole micro-batch is answered."""
         self.ran(work, now_s)
         others = (pending.work for _, pending in self._queue.working.values())
-        if work.batch is not None and not any(one and one.batch is work.batch for one in others):
+        if (
+            work.batch is not None
+            and work.alone
+            and not any(one and one.batch is work.batch for one in others)
+        ):
             self.policy.ran(work.batch, max(now_s - work.began_s - work.behind_s, 1e-6))
 
     def ran(self, work: Work, now_s: float) -> None:
@@ -169,7 +174,15 @@ class Dispatcher:
                 continue
             if (known := self._known.get(one.name)) is None:
                 known = self._known[one.name] = _known(one)
-            known.limit, known.busy_s = seats(one), busy_s(one, works[one.name], now_s)
+            own = works[one.name]
+            known.limit, known.busy_s, known.beside = (
+                seats(one),
+                busy_s(one, own, now_s),
+                beside(one, own, now_s),
+            )
+            if len({id(work.batch) for work in own}) > 1:
+                for work in own:
+                    work.alone = False
 
     def _is_stale(self, pending: PendingRequest, now_s: float) -> bool:
         """Return whether a robot must observe again. Emergencies are exempt, and no request is called
@@ -213,15 +226,25 @@ def seats(one: Replica) -> int:
 
 def busy_s(one: Replica, works: Sequence[Work], now_s: float) -> float:
     """Return how long until a replica would start new work: until the first of its seats is expected to be
-    free, by its measured time. Work that should be done is on its way back for network_s and takes no seat;
-    work that is later than that is expected to be late for as long again."""
-    takes_s = one.profile.expected_s(SERVE, seats(one), 0.0)
-    left_s = (work.began_s + work.behind_s + takes_s - now_s for work in works)
-    open_s = sorted(each for each in left_s if not -one.network_s < each <= 0.0)
+    free, by its measured time. Work that is late is expected to be late for as long again."""
+    open_s = _open_s(one, works, now_s)
     ahead = len(open_s) - seats(one)
     if ahead < 0:
         return 0.0
     return open_s[ahead] if open_s[ahead] > 0.0 else max(-one.network_s - open_s[ahead], 1e-3)
+
+
+def beside(one: Replica, works: Sequence[Work], now_s: float) -> int:
+    """Return how many requests a replica would compute together with new work, once that has a seat."""
+    return min(len(_open_s(one, works, now_s)), seats(one) - 1)
+
+
+def _open_s(one: Replica, works: Sequence[Work], now_s: float) -> list[float]:
+    """Return the expected remaining times of the work that takes a seat of a replica, ascending; negative if
+    late. Work that should be done is on its way back for network_s and takes no seat."""
+    takes_s = one.profile.expected_s(SERVE, seats(one), 0.0)
+    left_s = (work.began_s + work.behind_s + takes_s - now_s for work in works)
+    return sorted(each for each in left_s if not -one.network_s < each <= 0.0)
 
 
 def begin(

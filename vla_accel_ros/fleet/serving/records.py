@@ -21,15 +21,15 @@ from vla_accel_ros.fleet.serving.rhythms import Asked
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
-NOT_JUDGED = Verdict(False, reason="whether this robot fits is being computed")
+NOT_JUDGED = Verdict(False, reason="the scheduler is computing whether this robot fits")
 
 
 @dataclass(eq=False)
 class Work:
     """A request being computed by a replica. asked: the attempt that is computed. until_s, observed_s: of
     that attempt, see PendingRequest. began_s: dispatch time. batch: the policy's, None if the policy was
-    not asked. behind_s: expected wait behind other requests there. hedge: the same request on a second
-    replica."""
+    not asked. behind_s: expected wait behind other requests there. alone: the replica computed only this
+    batch meanwhile, so its duration is that of such a batch. hedge: the same request on a second replica."""
 
     replica: Replica
     asked: ChunkRequest
@@ -39,6 +39,7 @@ class Work:
     observed_s: float
     batch: MicroBatch | None = None
     behind_s: float = 0.0
+    alone: bool = True
     hedge: Work | None = None
 
     def cancel(self) -> None:
