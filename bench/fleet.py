@@ -19,7 +19,8 @@ fleet: robots ask --hz times a second by a trace (random phase, intervals that v
 admission: for each setting of --admit, how many robots fleet/admission/forecast.py expects to fit: from what
     the replica measures at its start (expected), and from robots as they asked in the warm-up of a window
     (seen). And the largest number that keeps p99 within --within and stall within --stall in at least half of
-    the windows of --window s, one for each of --admit-seeds. Two windows are too few (bench/fleet_windows.py).
+    the windows of --window s, one for each of --admit-seeds. Two windows are too few
+    (bench/fleet_windows.py).
 replicas2: two processes with an engine each: on two GPUs if there are two, else both on one, only to test the
     function.
 
