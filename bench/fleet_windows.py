@@ -1,13 +1,13 @@
-"""How much a short window tells of how many robots an engine serves in time.
+"""How well a short window measures how many robots an engine serves in time.
 
     python bench/fleet_windows.py [--draws 30] [--small] [--json FILE]
 
 measured: each window of results/fleet_admission_batches.json (`bench/fleet.py --parts admission`, an H200),
-  and the same robots with the same phases by the forecast's model of what that replica had measured at its
-  start. Where they agree, what the forecast misses is the draw of phases and not the model.
+    and the forecast's model of the same robots, with the same phases, from what that replica had measured at
+    its start. If the two agree, the forecast's error comes from the draw of phases instead of the model.
 spread: by the model, for the same two settings: the largest number of robots whose p99 is within the bound in
-  a window, for each of 30 draws of phases; and how often the median of 1, 2, 3, 5, 7 or 11 of them is within
-  5 % of the forecast: how many windows a measurement needs, if the forecast were right.
+    a window, for each of 30 draws of phases; and how often the median of 1, 2, 3, 5, 7 or 11 draws is within
+    5 % of the forecast: the number of windows that a measurement needs, if the forecast were right.
 
 Prints tables and writes bench/results/fleet_windows.json; --small takes 3 draws and writes only to --json.
 """

@@ -22,15 +22,15 @@ from vla_accel_ros.nodes import qos
 
 LOOK_S = 2.0
 PERSON_S = 0.5
-"""How long a robot has waited for a person before one comes."""
+"""How long a robot waits for a person before one comes."""
 INSTRUCTION = "reach the red block"
 OFFSETS_S = (2.0, -2.0, 0.0, 2.0)
-"""By how much the clocks of the robots are ahead of the scheduler's."""
+"""How far the robots' clocks are ahead of the scheduler's."""
 
 
 class Fleet:
-    """A context manager. folder: for logs and files; environment: of the processes, of whose graph this one
-    is. respawn_s: how long what died stays dead, as with launch files."""
+    """A context manager. folder: for logs and files; environment: of the processes, in whose graph this
+    process is. respawn_s: how long a dead process stays dead, as with launch files."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Fleet:
         self._context.try_shutdown()
 
     def end(self) -> dict[str, int]:
-        """End all processes; their exit statuses."""
+        """End all processes; returns their exit statuses."""
         for process in self.processes.values():
             process.wanted = False
         return {name: process.end() for name, process in self.processes.items()}
@@ -108,7 +108,7 @@ class Fleet:
             robot.instruct(words)
 
     def tick(self) -> None:
-        """What launch files and a person do: start again what died, resume what waits for that."""
+        """Do what launch files and a person do: restart dead processes, resume robots that wait for it."""
         for process in self.processes.values():
             process.tick(self.respawn_s)
         now_s = time.monotonic()
@@ -132,7 +132,7 @@ class Fleet:
         return True
 
     def moving(self, names: Mapping[str, int]) -> bool:
-        """Whether each of these robots moves by a chunk of after its time (steady ns)."""
+        """Whether each of these robots moves by a chunk made after its time (steady ns)."""
         return all(self.robots[name].goes_on_ns(since_ns) is not None for name, since_ns in names.items())
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:

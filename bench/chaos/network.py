@@ -35,7 +35,7 @@ STEP_S = 0.005
 @dataclass(frozen=True)
 class Weather:
     """Shares of the messages that are late (by up to late_s more), doubled (again within late_s) and lost.
-    Each takes up to delay_s anyway; so those that are late are overtaken."""
+    Every message takes up to delay_s, so late ones are overtaken."""
 
     late: float = 0.05
     doubled: float = 0.1
@@ -48,9 +48,10 @@ USUAL = Weather()
 
 
 class Network:
-    """Of some robots, by namespace. In the node's thread but for what is said otherwise. counts: messages by
-    what became of them; requests, answers: when one passed last, by robot (steady seconds); begun: when
-    each robot told who it is and each was told whether it is served (steady ns), by robot and topic."""
+    """The network of some robots, by namespace. Use it from the node's thread unless a method says otherwise.
+    counts: messages by outcome; requests, answers: time of the last one that passed, by robot (steady
+    seconds); begun: when each robot said who it is and when each was told whether it is served (steady ns),
+    by robot and topic."""
 
     def __init__(self, node: Node, robots: Iterable[str], seed: int, weather: Weather = USUAL) -> None:
         self._node, self._weather, self._random = node, weather, random.Random(seed)
@@ -72,11 +73,11 @@ class Network:
 
     @staticmethod
     def renamed() -> dict[str, str]:
-        """The remaps with which a robot's node is started."""
+        """The remappings with which a robot's node is started."""
         return {f"fleet/{name}": f"{LOCAL}/{name}" for name in (*TOLD, *HEARD)}
 
     def in_flight(self, robot: str) -> bool:
-        """Whether it waits for an answer. From any thread."""
+        """Whether the robot waits for an answer. Call it from any thread."""
         return self.requests.get(robot, 0.0) > self.answers.get(robot, 0.0)
 
     def _hear(self, topic: str, link: tuple[str, str], kind: type, profile: object) -> Any:

@@ -37,10 +37,10 @@ class Usage:
 
 
 class Process(NodeProcess):
-    """One node. offset_s: of its clock. wanted: whether it is started again when it has died. starts_ns:
-    steady times of its starts; ended: exit statuses that nobody caused; lost: how often it ended because
-    Fast DDS had deleted its shared memory for that of one that was killed; left: the shared memory
-    that it had when it was killed, by name; killed_ns: when, in steady time."""
+    """One node. offset_s: of its clock. wanted: whether it is restarted when it has died. starts_ns: steady
+    times of its starts; ended: exit statuses that nobody caused; lost: how often it ended because Fast DDS
+    had deleted its shared memory instead of a killed process's; left: the shared memory that it had when it
+    was killed, by name; killed_ns: when, in steady time."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Process(NodeProcess):
         super().kill()
 
     def tick(self, respawn_s: float) -> None:
-        """Start it again when it has been dead for so long."""
+        """Restart it when it has been dead for so long."""
         if self.alive or not self.wanted or not self.starts:
             return
         now_s = time.monotonic()
@@ -100,7 +100,7 @@ class Process(NodeProcess):
             self.start()
 
     def look(self) -> None:
-        """Write down what it uses now."""
+        """Record its present usage."""
         if not self.alive:
             return
         try:
@@ -119,13 +119,13 @@ class Process(NodeProcess):
             self.usage.append(Usage(self.starts, time.monotonic(), *memory, threads, descriptors))
 
     def end(self, patience_s: float = 10.0) -> int:
-        """Ask it to end; its status, -9 when it had to be killed."""
+        """Ask it to end; returns its status, -9 if it had to be killed."""
         self.wanted = False
         return super().end(patience_s)
 
 
 def abandoned(names: set[str]) -> dict[str, int]:
-    """Of files in /dev/shm that killed processes had: bytes of those that are there and that nobody has."""
+    """Bytes of files in /dev/shm that killed processes had and that nobody uses any longer."""
     used = {path.name for entry in Path("/proc").glob("[0-9]*") for path in mapped(int(entry.name))}
     found = {}
     for name in names - used:

@@ -39,17 +39,19 @@ seconds."""
 MOVES_RAD_S = 0.05
 TOLD_S = 0.1
 STOPS_WITHIN_S = 0.5
-"""Beyond the age limit of the last chunk: the watchdog's period, a brake, and a busy machine's delays."""
+"""Allowed time beyond the age limit of the last chunk: the watchdog's period, a brake, and a busy machine's
+delays."""
 
 
 class Robot:
-    """Of a number. offset_s: by how much its clock is ahead of this process's. Times are steady nanoseconds.
+    """A robot by its number. offset_s: how far its clock is ahead of this process's. Times are steady
+    nanoseconds.
 
-    Attributes: `chunks`, (heard, stamp), as messages; `followed`, the same in the slot of shared memory,
-    which is what a trajectory node on the same machine follows: it has them before they are heard, and may
-    have one that came before the topic was matched; `sent`, when the arm was commanded; `told`, (heard,
-    state, reasons); `wrong`, sentences of chunks and commands that were another robot's; `refused`, why a
-    controller took a command not.
+    Attributes: `chunks`, (time heard, stamp), as messages; `followed`, the same in the slot of shared memory,
+    which a trajectory node on the same machine follows: it gets chunks before they are heard, and may have
+    one that came before the topic was matched; `sent`, when the arm was commanded; `told`, (time heard,
+    state, reasons); `wrong`, sentences on chunks and commands of another robot; `refused`, why a controller
+    refused a command.
     """
 
     def __init__(self, node: Node, number: int, contract: Contract, offset_s: float) -> None:
@@ -91,11 +93,11 @@ class Robot:
         node.create_timer(1 / JOINTS_HZ, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
     def instruct(self, words: str) -> None:
-        """Tell it what to do, also later listeners."""
+        """Send it the instruction, also to later subscribers."""
         self._instruction.publish(String(data=words))
 
     def resume(self) -> None:
-        """What a person does about a robot that waits for one; asked again when no answer comes."""
+        """Do what a person does for a robot that waits for one; asks again if no answer comes."""
         now_s = time.monotonic()
         if not self._resume.service_is_ready() or now_s - self._asked_s < 2.0:
             return
@@ -106,23 +108,24 @@ class Robot:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it does not run."""
+        """Why the robot does not run."""
         return self.told[-1][2] if self.told else ()
 
     def goes_on_ns(self, since_ns: int) -> int | None:
-        """When it was first commanded by a chunk of an observation after then, while it ran."""
+        """When it was first commanded, while running, by a chunk of an observation after the given time."""
         fresh = next((at for at, stamp in self.chunks_after(since_ns) if stamp >= since_ns), None)
         if fresh is None:
             return None
         return next((at for at in _after(self.sent, fresh) if self._ran(at)), None)
 
     def is_silent(self, at_ns: int) -> bool:
-        """Whether at this time it did not stand, or did not say why."""
+        """Whether at this time it neither moved nor said why."""
         state, reasons = next(((s, r) for at, s, r in reversed(self.told) if at <= at_ns), (0, ()))
         return state == Motion.RUNNING or not any(reasons)
 
     def moves_after_s(self, since_ns: int) -> float:
-        """How long it moved on after then without a chunk of an observation after then; after `judge`."""
+        """How long it moved on after the given time without a chunk of a later observation; call it after
+        `judge`."""
         came = (*self.chunks_after(since_ns), *(one for one in self.followed if one[0] >= since_ns))
         fresh = [at for at, stamp in came if stamp >= since_ns]
         until_ns = min(fresh, default=time.monotonic_ns())
@@ -142,8 +145,8 @@ class Robot:
         return self.chunks[first:]
 
     def judge(self) -> dict[str, Any]:
-        """What its controllers executed until now: limits that were broken, the longest motion without a
-        young chunk, and what was another robot's."""
+        """Check what its controllers have executed so far: broken limits, the longest motion without a recent
+        chunk, and anything of another robot."""
         joints = {joint.name: joint for joint in self.contract.joints}
         now_ns, broken, moved_s = time.monotonic_ns(), [], 0.0
         for topic, controller in self._controllers.items():
@@ -172,7 +175,7 @@ class Robot:
         }
 
     def _moves_too_long(self, moving_ns: np.ndarray) -> list[str]:
-        """Motion for which there is no chunk of a young enough observation."""
+        """Motion without a chunk of a recent enough observation."""
         stamps = np.array(sorted(stamp for _, stamp in (*self.chunks, *self.followed)))
         if not len(stamps) or not len(moving_ns):
             return []

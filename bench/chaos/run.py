@@ -16,9 +16,9 @@ from vla_accel_msgs.msg import Motion
 SCHEDULER, INFERENCE, TRAJECTORY, VANISHES = "scheduler", "inference", "trajectory", "vanishes"
 KINDS = {SCHEDULER: 3, INFERENCE: 7, TRAJECTORY: 6, VANISHES: 4}
 SPARED_SHARE = 0.35
-"""Of the kills, at the end: the scheduler survives these, so that what it keeps of robots shows."""
+"""Number of last kills that spare the scheduler, so that what it keeps of robots shows."""
 AT_ONCE = 0.4
-"""Share of kills after which the next comes at once."""
+"""Share of kills that are followed by the next at once."""
 GONE_S = (1.0, 9.0)
 PATIENCE_S = 40.0
 HEARD_S = 3.0
@@ -63,7 +63,7 @@ class Planned:
 
 
 def plan(kills: int, seed: int, robots: int) -> list[Planned]:
-    """Random kills. The last robot is never a victim."""
+    """Draw random kills. The last robot is never a victim."""
     rng, planned = random.Random(seed), []
     for number in range(kills):
         kinds = dict(KINDS)
@@ -83,8 +83,8 @@ def play(
     most_s: float = math.inf,
     patience_s: float = PATIENCE_S,
 ) -> list[Kill]:
-    """All of them, or as many as begin within most_s; the fleet must move. pause_s: about how long, after all
-    go on, until the next. patience_s: how long they have to go on."""
+    """Do all kills, or as many as begin within most_s; the fleet must move. pause_s: approximate pause after
+    all robots go on. patience_s: time allowed for them to go on."""
     rng, began_s = random.Random(seed + 1), time.monotonic()
     names, done, open_ = list(fleet.robots), list[Kill](), list[tuple[Kill, int]]()
     for one in planned:
@@ -126,13 +126,13 @@ def _kill(fleet: Fleet, kind: str, robot: str, share: float, began_s: float) -> 
 
 
 def look_back(fleet: Fleet, kills: list[Kill]) -> None:
-    """How long robots moved on after each kill; after they were judged."""
+    """How long robots moved on after each kill; call it after they were judged."""
     for kill in kills:
         kill.moves_after_s = max(fleet.robots[name].moves_after_s(kill.killed_ns) for name in kill.resumed_s)
 
 
 def _measure(fleet: Fleet, kill: Kill, since_ns: int, patience_s: float) -> None:
-    """Until all that need it go on."""
+    """Wait until all robots that need the process go on."""
     process = fleet.processes[kill.victim]
     fleet.until(lambda: process.alive, 30.0)
     up_ns = max(process.starts_ns[-1], since_ns)
@@ -180,7 +180,7 @@ def ready_ns(fleet: Fleet, victim: str, since_ns: int) -> int | None:
 
 
 def report(kills: list[Kill]) -> dict[str, Any]:
-    """By kind: how many, how many mid-request, and quantiles of what it took."""
+    """By kind: number, number in mid-request, and quantiles of the times."""
     found: dict[str, Any] = {}
     for kind in KINDS:
         ours = [kill for kill in kills if kill.kind == kind]

@@ -35,11 +35,11 @@ ROBOT, MODEL = "robot/", "model/"
 
 
 class Relay:
-    """Passes the topics of one robot on. sim_time: also publish /clock. A context manager.
+    """Relays the topics of one robot. sim_time: also publish /clock. A context manager.
 
-    What is spoilt, as attributes that may be set at any time: `cameras` (name -> "silent", "repeats" or
-    "freezes"), `joints` ("silent" or "freezes"), `offset` (joint -> rad), `chunk` (what becomes of each),
-    `late_s` (commands) and `clock_stands`.
+    Attributes that corrupt messages, settable at any time: `cameras` (name -> "silent", "repeats" or
+    "freezes"), `joints` ("silent" or "freezes"), `offset` (joint -> rad), `chunk` (maps each chunk), `late_s`
+    (of commands) and `clock_stands`.
     """
 
     def __init__(self, contract: Contract, sim_time: bool = False) -> None:
@@ -78,7 +78,7 @@ class Relay:
         self._context.try_shutdown()
 
     def time_ns(self) -> int:
-        """The present, in the time of what is written down."""
+        """The present time of the records."""
         if not self._sim_time:
             return time.monotonic_ns()
         since_ns = 0 if self.clock_stands else time.monotonic_ns() - self._ticked_ns
@@ -90,12 +90,12 @@ class Relay:
         self.clock_ns += by_ns
 
     def well(self) -> None:
-        """Spoil nothing."""
+        """Corrupt nothing."""
         self.cameras, self.joints, self.offset = {}, "", {}
         self.chunk, self.late_s, self.clock_stands = None, 0.0, False
 
     def renamed(self, node: str) -> dict[str, str]:
-        """The remaps that a node is started with."""
+        """The remappings with which a node is started."""
         if node == "inference":
             return {"action_chunk": f"{MODEL}action_chunk"}
         if node != "sim_robot":

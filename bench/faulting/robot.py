@@ -34,7 +34,7 @@ class Stalled(RuntimeError):
 
 
 class Robot:
-    """The stack under test. A context manager that starts it and ends it.
+    """The stack under test. A context manager that starts and ends it.
 
     folder: for logs. environment: of the processes; this process must be in the same graph. parameters: node
     -> parameter -> value.
@@ -72,12 +72,12 @@ class Robot:
         self.more: list[NodeProcess] = []
 
     def process(self, name: str, **parameters: object) -> NodeProcess:
-        """A process of a node, not started; more parameters come on top."""
+        """A process of a node, not started; more parameters override the others."""
         log = self.folder / f"{name}.log"
         return NodeProcess(name, self.arguments(name, **parameters), self.environment, log)
 
     def arguments(self, name: str, **parameters: object) -> list[str]:
-        """What follows --ros-args for a node."""
+        """A node's arguments after --ros-args."""
         file = "config/sim.yaml" if name == "sim_robot" else "config/params.yaml"
         words = ["--params-file", str(share_path(file))]
         for key, value in {**self.parameters.get(name, {}), **parameters}.items():
@@ -102,7 +102,7 @@ class Robot:
         self.processes.sweep()
 
     def set_going(self, seed: int) -> None:
-        """A new scene, all that stops lifted, and the arm moving. Raises Stalled."""
+        """Make a new scene, lift all stops, and get the arm moving. Raises Stalled."""
         for node in self.processes.dead():
             node.start()
         self.relay.well()
@@ -120,7 +120,7 @@ class Robot:
         raise Stalled(f"does not move: {'; '.join(self.reasons())}")
 
     def asked(self, question: Callable[[], T]) -> T | str | None:
-        """The answer of a service, the sentence of its refusal, or None."""
+        """The answer of a service, the reason of its refusal, or None."""
         try:
             return question()
         except ValueError as refusal:
@@ -129,7 +129,7 @@ class Robot:
             return None
 
     def poll(self, condition: Callable[[], T], timeout_s: float, what: str) -> T:
-        """The first true value. Raises Stalled."""
+        """The first true value of the function. Raises Stalled."""
         until = time.monotonic() + timeout_s
         while True:
             value = condition()
@@ -148,14 +148,14 @@ class Robot:
             return False
 
     def moved_at_ns(self, since_ns: int) -> int | None:
-        """When the arm moved first since then, by its own joints."""
+        """When the arm first moved after the given time, by its own joints."""
         for t_ns, _, velocity in self.after(since_ns):
             if np.abs(velocity[:5]).max() > MOVING_RAD_S:
                 return t_ns
         return None
 
     def under_way(self) -> bool:
-        """Whether chunks move it, and fast, right now."""
+        """Whether chunks move it fast right now."""
         motions = self.operator.motions
         now_ns = self.relay.time_ns()
         fast = self.moved_at_ns(now_ns - 50_000_000) is not None
@@ -163,7 +163,7 @@ class Robot:
         return bool(motions and motions[-1].state == Motion.RUNNING and fast and sent)
 
     def rested_at_ns(self, since_ns: int) -> int | None:
-        """When it came to rest first, for REST_NS at least, since then."""
+        """When it first came to rest after the given time, for at least REST_NS."""
         rest_ns: int | None = None
         for t_ns, _, velocity in self.after(since_ns):
             if np.abs(velocity[:5]).max() > REST_RAD_S:
@@ -189,5 +189,5 @@ class Robot:
 
     @staticmethod
     def tell(sentence: str) -> None:
-        """Progress, for who waits."""
+        """Print progress."""
         print(sentence, file=sys.stderr, flush=True)

@@ -26,14 +26,15 @@ from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports, Settings
 
 STEP_S = 0.02
-"""How often a scheduler looks at what only time brings about, as the node does."""
+"""Seconds between two checks of a scheduler for events that only time brings, as in the node."""
 FORGOTTEN_S = 5.0
 
 
 def saturate(
     replica: Replica, robots: Robots, seconds: float, warm_up: float = 1.0, at_once: int = 0
 ) -> dict[str, Any]:
-    """Chunks a second with as many requests as it takes (or at_once) always there, and how long each took."""
+    """Chunks a second with always as many requests as the replica takes (or at_once), and the time of each
+    request."""
     room, lock = threading.Semaphore(at_once or replica.most), threading.Lock()
     done: list[tuple[float, float]] = []
     errors: list[BaseException] = []
@@ -63,12 +64,12 @@ def saturate(
 
 
 def times(seconds: np.ndarray) -> dict[str, float]:
-    """Quantiles in ms; empty where nothing was finished."""
+    """Quantiles in ms; empty if nothing was finished."""
     return summary(1e3 * seconds) if len(seconds) else {}
 
 
 class Due(NamedTuple):
-    """A request of a trace, seconds after its begin."""
+    """A request of a trace, in seconds after its beginning."""
 
     at_s: float
     robot: str
@@ -76,8 +77,8 @@ class Due(NamedTuple):
 
 
 def make_trace(robots: int, hz: float, jitter: float, seconds: float, seed: int) -> list[Due]:
-    """Each robot asks `hz` times a second from a random phase on, every interval longer or shorter by up to
-    `jitter` of it, whatever became of its last request."""
+    """Each robot asks `hz` times a second from a random phase on, with every interval longer or shorter by up
+    to the share `jitter`, whatever happened to its last request."""
     rng = np.random.default_rng(seed)
 
     def one(robot: str) -> list[Due]:
@@ -91,10 +92,9 @@ def make_trace(robots: int, hz: float, jitter: float, seconds: float, seed: int)
 
 @dataclass
 class Fleet:
-    """A FleetScheduler as the node runs it: one thread calls it for each request, whenever something was
-    computed, and every STEP_S. answers: of requests, with the time when they came. seen, took_s: how robots
-    were seen to ask until seen_s of the trace, and the median of how long their requests took. held_up_s: by
-    how much later than its trace a robot asked at most, from seen_s on: what the host did meanwhile."""
+    """A FleetScheduler as the node runs it: one thread calls it for each request, after each computation, and
+    every STEP_S. answers: of requests, with their times. seen, took_s: how robots were seen to ask until
+    seen_s of the trace, and the median time of their requests."""
 
     replicas: Sequence[Replica]
     robots: Robots
@@ -128,7 +128,7 @@ class Fleet:
             self._wake.wait(STEP_S)
 
     def run(self, trace: list[Due]) -> float:
-        """Send all of a trace and wait for what comes of it; returns when it began, by time.monotonic."""
+        """Send a whole trace and wait for the answers; returns when it began, on time.monotonic."""
         began_s, at = time.monotonic(), 0
         last_s = began_s + (trace[-1].at_s if trace else 0.0)
         while at < len(trace) or time.monotonic() < last_s + FORGOTTEN_S:

@@ -35,7 +35,7 @@ OBSERVATIONS = 3
 
 @dataclass(frozen=True)
 class Camera:
-    """What a replica reads of a contract's camera."""
+    """The part of a contract's camera that a replica reads."""
 
     name: str
     image: str
@@ -44,7 +44,7 @@ class Camera:
 
 @dataclass(frozen=True)
 class Arm:
-    """What a replica reads of a robot's contract, so that none has to be parsed."""
+    """The part of a robot's contract that a replica reads, so that none has to be parsed."""
 
     cameras: tuple[Camera, ...]
     joints: tuple[str, ...]
@@ -56,7 +56,8 @@ class Arm:
 
 @dataclass(frozen=True)
 class Robots:
-    """names of robots, what each is, and what it sees: observations as they travel, pixels as arrays."""
+    """Names of robots, their embodiments, and their observations in the form in which they travel, pixels as
+    arrays."""
 
     arms: dict[str, Arm]
     embodiments: dict[str, Embodiment]
@@ -80,7 +81,8 @@ class Robots:
 
 
 def make_robots(policy: Policy, count: int, views: int, size: tuple[int, int], seed: int = 0) -> Robots:
-    """Every other one has another number of joints, with statistics of its own; words of four lengths."""
+    """Every second robot has another number of joints, with its own statistics; instructions have four
+    lengths."""
     rng = np.random.default_rng(seed)
     images = policy.config.image_names[:views]
     cameras = tuple(Camera(f"camera {index}", image) for index, image in enumerate(images))
@@ -117,7 +119,7 @@ def options_of(setting: str) -> dict[str, Any]:
 
 
 def make_engine(policy: Policy, setting: str, robots: Robots, views: int) -> Engine:
-    """With all stages that these robots need."""
+    """An engine with all stages that these robots need."""
     options = options_of(setting) if setting else {}
     slots = options.get("staggered", 1) + options.get("frames_together", 1) + 4
     engine = Engine(policy, **{"fast": True, "steps": STEPS, "slots": slots, **options})

@@ -64,8 +64,8 @@ class Engine:
 
 
 class SimulatedReplica(Undescribed):
-    """An engine in simulated time. It computes until `due_s`; whoever has the clock calls `advance` then, and
-    `begin` after whatever happened."""
+    """An engine in simulated time. It computes until `due_s`; the owner of the clock then calls `advance`,
+    and `begin` after each event."""
 
     def __init__(
         self, engine: Engine, config: EngineConfig, seed: int = 0, most: int = 0, name: str = "gpu"
@@ -93,7 +93,7 @@ class SimulatedReplica(Undescribed):
         raise AssertionError("robots ask again when they were answered")
 
     def begin(self, now_s: float) -> None:
-        """The next micro-batch, if none runs."""
+        """Begin the next micro-batch, if none runs."""
         if self._running is not None:
             return
         batch = self._running = self._policy.next("main", self._ready, now_s)
@@ -113,7 +113,7 @@ class SimulatedReplica(Undescribed):
         self._policy.ran(batch, took_s)
 
     def advance(self) -> None:
-        """What ran is done."""
+        """Finish the running micro-batch."""
         batch = self._running
         assert batch is not None
         self._running, self.due_s = None, math.inf
@@ -143,7 +143,7 @@ class SimulatedReplica(Undescribed):
 
 
 def measure(engine: Engine, config: EngineConfig) -> SimulatedReplica:
-    """A replica that was measured as fleet/replicas/local.py does it."""
+    """A replica that is measured in the way of fleet/replicas/local.py."""
     found = SimulatedReplica(engine, config)
     for batch in sorted({1, 2, 4, 8, 16, found.most} & set(range(found.most + 1))):
         replica, ends_s, now_s, numbers = SimulatedReplica(engine, config), list[float](), 0.0, count()
@@ -166,8 +166,8 @@ def measure(engine: Engine, config: EngineConfig) -> SimulatedReplica:
 
 @dataclass
 class Run:
-    """took_s: from request to answer, of those after the warm-up; stall: share of the time that arms stood;
-    seen, took_before_s: how robots were seen to ask in the warm-up, and the median of what requests took."""
+    """took_s: from request to answer, after the warm-up; stall: share of the time that arms stood still;
+    seen, took_before_s: how robots were seen to ask in the warm-up, and the median time of their requests."""
 
     took_s: list[float]
     stall: float
@@ -189,7 +189,7 @@ def play(
     seed: int,
     policy: str = "fifo",
 ) -> Run:
-    """Of a fleet in simulated time, that asks by a trace, but not before it was answered."""
+    """Run a fleet in simulated time; robots ask by a trace, but not before their last answer."""
     answers, calls, now_s = list[ChunkAnswer](), list[Round](), 0.0
     ports = Ports(lambda admission: None, calls.append, answers.append)
     settings = Settings(rules=Rules(most_robots=4096, load=1e9))

@@ -28,12 +28,12 @@ class QueueFull(RuntimeError):
 
 
 class Queue:
-    """In order of submission. Safe to use from several threads.
+    """The unfinished requests, in order of submission. Safe to use from several threads.
 
-    lanes: where requests run. drop: gives back what a request that has begun holds beside its prefix.
-    changes: how often something changed that may let a request run or a caller return.
-    choosing: held by whoever chooses what runs, or takes requests out. Not to be taken twice: who is
-    forgotten meanwhile stays.
+    lanes: where requests run. drop: frees what a request that has begun holds besides its prefix. changes:
+    number of changes so far that may let a request run or a caller return. choosing: lock of the thread that
+    chooses what runs, or removes requests. It is not reentrant: requests that are cancelled while it is held
+    are removed later.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Queue:
             self.wake()
 
     def look(self, lane: Lane) -> tuple[Request, ...]:
-        """All of them, as the lane sees them from now on."""
+        """All requests, and note that the lane has seen the queue's present state."""
         with self._lock:
             lane.looked = self.changes
             return tuple(self._requests)
@@ -91,7 +91,7 @@ class Queue:
                     come.set()
 
     def wait(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Return after a change that is later than `seen`, or at that time."""
+        """Return after a change later than `seen`, or at until_s, or after a while."""
         with self._lock:
             if self.changes == seen and not given_up():
                 self._changed.wait(sleep_s(until_s, self._now_s()))
