@@ -26,7 +26,7 @@ def measuring(
 
 def place(arguments: argparse.Namespace) -> tuple[torch.device, torch.dtype, Path | None]:
     """Device and dtype, and the folder for results, None for no results. arguments: with `small` (tiny models
-    on one thread of a CPU, to try the command) and `out` (a folder, or None).
+    on one CPU thread, to try the command) and `out` (a folder, or None).
 
     Raises RuntimeError without a CUDA device, unless `small`.
     """

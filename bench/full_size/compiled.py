@@ -48,9 +48,9 @@ class Case(NamedTuple):
 def measure_all(
     cases: Sequence[Case], gpus: Sequence[str], budget_s: float
 ) -> Iterator[tuple[Case, dict[str, Any]]]:
-    """Each case's figures as soon as they are there; as many at once as there are GPUs, a case on each.
+    """Yields each case's figures as soon as they exist; runs one case at a time on each GPU.
 
-    gpus: as CUDA_VISIBLE_DEVICES names them.
+    gpus: in the form of CUDA_VISIBLE_DEVICES.
     """
     free: SimpleQueue[str] = SimpleQueue()
     for gpu in gpus:
@@ -70,7 +70,8 @@ def measure_all(
 
 
 def measure(case: Case, budget_s: float, gpu: str | None = None) -> dict[str, Any]:
-    """The process's figures; `none`: why there are no times. gpu: of CUDA_VISIBLE_DEVICES, None = any."""
+    """The figures of a case's process; `none`: why there are no times. gpu: of CUDA_VISIBLE_DEVICES, None =
+    any."""
     command = [sys.executable, "-m", "full_size.compiled", *map(str, case)]
     visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
     with (
@@ -102,7 +103,7 @@ def measure(case: Case, budget_s: float, gpu: str | None = None) -> dict[str, An
 
 
 def joined(said: str) -> dict[str, Any]:
-    """All lines of a process as one; what stands under the same name is joined, too."""
+    """All lines of a process as one dictionary; dictionaries under the same name are merged."""
     figures: dict[str, Any] = {}
     for line in said.splitlines():
         if not line.startswith("{") or not line.endswith("}"):
@@ -151,7 +152,7 @@ def _timed(
 
 
 def main(case: Case) -> None:
-    """Measure what it is compared with, compile, measure, print."""
+    """Measure what the compiled model is compared with, compile, measure, print."""
     import torch
 
     from full_size.figures import summary

@@ -19,7 +19,7 @@ def summary(times: np.ndarray) -> dict[str, float]:
 
 
 def kernels_of(run: Callable[[], object]) -> int:
-    """Kernels and copies that one call puts on the device."""
+    """Number of kernels and copies that one call launches."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
@@ -29,7 +29,7 @@ def kernels_of(run: Callable[[], object]) -> int:
 
 
 def allocated_by(run: Callable[[], object]) -> int:
-    """Bytes of device memory that one call asks the allocator for."""
+    """Bytes of device memory that one call requests from the allocator."""
     before = torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
     run()
     torch.cuda.synchronize()
@@ -37,7 +37,7 @@ def allocated_by(run: Callable[[], object]) -> int:
 
 
 class Pinned(TorchFunctionMode):
-    """Counts what Python has page-locked in this thread while the block runs: tensors and their bytes."""
+    """Counts what Python page-locks in this thread during the block: tensors and their bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Pinned(TorchFunctionMode):
 
 
 def write(file: Path, document: dict[str, Any]) -> None:
-    """A file of figures, whole or not at all."""
+    """Write a file of figures atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(".part")
     beside.write_text(json.dumps(document, indent=1) + "\n")

@@ -24,9 +24,9 @@ def gpu_id(device: torch.device) -> str | None:
 
 @contextmanager
 def alone(name: str | None) -> Iterator[None]:
-    """Keep other measurements of this user off a GPU while the block runs; None: nothing to keep.
+    """Keep other measurements of this user off a GPU during the block; None: no GPU, nothing to do.
 
-    Raises RuntimeError where another one has it already.
+    Raises RuntimeError if another measurement uses it.
     """
     if name is None:
         yield

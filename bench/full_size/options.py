@@ -10,7 +10,8 @@ from vla_accel_ros.engine.config import EngineConfig
 
 
 def read_options(words: Sequence[str], setting: str) -> dict[str, Any]:
-    """By their names in EngineConfig. Raises ValueError, which names the setting, for a word that is none."""
+    """Options by their names in EngineConfig. Raises ValueError, which names the setting, for an invalid
+    word."""
     types: dict[str, Any] = {one.name: type(one.default) for one in fields(EngineConfig)}
     given: dict[str, Any] = {}
     for word in words:

@@ -24,8 +24,8 @@ DEADLINES_S = {"action": 0.1}
 
 
 class Camera:
-    """Frames in host memory, `rate_hz` of them a second, of which the newest can be taken; an
-    engine.loop.Awaited of them. stamp_ns: when the frame was there, by time.monotonic_ns."""
+    """Frames in host memory, `rate_hz` a second, of which the newest can be taken; an engine.loop.Awaited.
+    stamp_ns: when the frame was there, on time.monotonic_ns."""
 
     lead_s = 0.0
 
@@ -44,7 +44,7 @@ class Camera:
         self._thread.join()
 
     def take(self) -> Observation | None:
-        """The newest, or None if it was taken."""
+        """The newest frame, or None if it was taken."""
         with self._came:
             newest, self._newest = self._newest, None
             self.taken += newest is not None
@@ -75,11 +75,11 @@ class Camera:
 
 
 class Streamed:
-    """A stream while the block runs. rates: Hz of vision, action and language; joints_hz: of newer joints.
-    deadline_s: of each; 0 = as of the node inference.
+    """A stream that runs during the block. rates: Hz of vision, action and language; joints_hz: of newer
+    joints. deadline_s: of each; 0 = as in the node inference.
 
-    came_s: when each chunk came; first_s: from an image to the first chunk of it. dropped: frames that nobody
-    took. All of the window from `begin` to `end`.
+    came_s: when each chunk came; first_s: from an image to its first chunk. dropped: frames that were never
+    taken. All for the window from `begin` to `end`.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Streamed:
             raise self._error
 
     def begin(self) -> None:
-        """Count from here."""
+        """Begin the window."""
         self.came_s.clear()
         self.first_s.clear()
         with self._lock:
@@ -147,8 +147,8 @@ class Streamed:
         self._frames = self._camera.number, self._camera.taken
 
     def end(self) -> tuple[dict[str, int], float]:
-        """What was finished since `begin`, frames, chunks, first_chunks (whole ones) and tokens, and in how
-        many seconds."""
+        """What was finished since `begin`: frames, chunks, first_chunks (whole ones) and tokens, and the
+        number of seconds."""
         names = ("frames", "chunks", "first_chunks", "tokens")
         with self._lock:
             done, seconds = self._done - self._before, time.monotonic() - self._began_s
@@ -203,8 +203,8 @@ class Streamed:
 
 
 def costs_alone(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
-    """Seconds of a frame, of a chunk in full seats, of a whole chunk and of a token, where nothing else runs
-    beside it, in lanes with threads."""
+    """Seconds of a frame, of a chunk in full seats, of a whole chunk and of a token, each alone, in lanes
+    with threads."""
     engine.scheduler.start()
     try:
         return _costs(engine, frame, runs)

@@ -69,7 +69,7 @@ class Grid:
         return [Group((name,), 8.0 + 0.42 * tokens) for name, (tokens, _) in self.cells().items()]
 
     def counts(self) -> dict[str, Any]:
-        """For the reader of the figures."""
+        """Sample sizes, for the reader of the figures."""
         return {
             "frames": f"ours: {self.seconds} s, {self.peer_frames} to {self.frames}; the row says how many",
             "peer_frames": self.peer_frames,
@@ -90,11 +90,11 @@ class Bench:
         self.peer = HuggingFace(model)
 
     def measure(self, cell: tuple[int, int]) -> dict[str, Any]:
-        """The rows of all systems for K and L, and what the forwards of ours take."""
+        """The rows of all systems for K and L, and the times of our forwards."""
         return {"forwards": [self.forwards(*cell)], "rows": list(self.rows(*cell))}
 
     def rows(self, tokens: int, length: int) -> Iterator[dict[str, Any]]:
-        """One for each system; what fails has the reason under `none` instead of figures."""
+        """One row for each system; a failed one has the reason under `none` instead of figures."""
         generator = torch.Generator(self.device).manual_seed(length)
         shape = 1, length, self.model.config.prefix.width
         prompts = [
@@ -235,7 +235,8 @@ class Bench:
         return window, finished
 
     def _settled(self, prompt: Tensor, draft: tuple[int, ...]) -> tuple[int, ...]:
-        """The draft that a verifying forward agrees with: it may round otherwise than decodes do."""
+        """The draft that a verifying forward agrees with, because it may round differently than decodes
+        do."""
         for _ in range(3):
             given = [prompt], len(draft), SPECULATIVE, FRESHNESS, self.forward, [draft]
             draft = Language(self.model, *given).once().tokens
@@ -266,12 +267,12 @@ def _ratio(rates: dict[str, float], name: str, other: str) -> float | None:
 
 
 def drafted_right(part: float, tokens: int) -> int:
-    """How many of a draft's K - 1 tokens are right, and so to be accepted."""
+    """How many of a draft's K - 1 tokens are right, and should be accepted."""
     return round(part * (tokens - 1))
 
 
 def _draft(said: tuple[int, ...], part: float, vocab: int) -> tuple[int, ...]:
-    """A draft of which the first part is right and the next token is not."""
+    """A draft whose first part is right and whose next token is wrong."""
     right = drafted_right(part, len(said))
     if right == len(said) - 1:
         return said

@@ -46,7 +46,7 @@ class Task:
         return {}
 
     def frame(self, tokens: int) -> dict[str, Any]:
-        """The task once, for the next observation; returns the tokens said."""
+        """Do the task once, for the next observation; returns the tokens."""
         index, begin = self._frames % OBSERVATIONS, time.perf_counter()
         said: tuple[int, ...] = ()
         if self._task == "action":
@@ -58,7 +58,7 @@ class Task:
         return {"tokens": said}
 
     def run(self, seconds: float, tokens: int) -> dict[str, Any]:
-        """Frames one after another for so many seconds; returns the figures."""
+        """Do frames one after another for so many seconds; returns the figures."""
         self.open()
         while not self._frames or self._window.open_s < seconds:
             self.frame(tokens)

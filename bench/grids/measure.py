@@ -20,7 +20,8 @@ from full_size.gpu import gpu_id
 
 @dataclass
 class Window:
-    """Between open and close. ages_s: whatever the frames report. energy_j: None where it is not counted."""
+    """Measures between open and close. ages_s: ages that the frames report. energy_j: None if it is not
+    counted."""
 
     device: torch.device
     elapsed_s: float = 0.0
@@ -47,7 +48,7 @@ class Window:
 
     @property
     def open_s(self) -> float:
-        """Since it was opened, without waiting for the device."""
+        """Seconds since it was opened, without synchronising the device."""
         return time.perf_counter() - self._begin_s
 
     def ages(self) -> dict[str, float]:
@@ -66,13 +67,13 @@ class Window:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device, if there is anything to wait for."""
+    """Wait for the device, if there is one."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def peak_gb(device: torch.device) -> float:
-    """Of the device's memory since the window opened; on a CPU, of the process."""
+    """Peak of the device's memory since the window opened; on a CPU, of the process."""
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / 1e9, 3)
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3)
@@ -94,7 +95,7 @@ def counted_j(device: torch.device) -> float | None:
 
 
 def median_ms(run: Callable[[], object], device: torch.device, runs: int) -> dict[str, float]:
-    """p50 and p99 of calls that are waited for, after three that do not count."""
+    """p50 and p99 of calls, each waited for, after three warm-ups."""
     taken = []
     for _ in range(3 + runs):
         synchronize(device)
@@ -107,6 +108,6 @@ def median_ms(run: Callable[[], object], device: torch.device, runs: int) -> dic
 
 
 def equal_part(said: list[tuple[int, ...]], wanted: list[tuple[int, ...]]) -> float:
-    """How many of the tokens are what they should be, 0 to 1."""
+    """Share of the tokens that are as expected, 0 to 1."""
     pairs = [pair for one, other in zip(said, wanted, strict=True) for pair in zip(one, other, strict=True)]
     return round(sum(one == other for one, other in pairs) / max(1, len(pairs)), 4)

@@ -16,7 +16,8 @@ from grids.runs import Figures, table_of
 def merged(documents: Mapping[Path, Figures], cells: Mapping[tuple[str, str], Sequence[str]]) -> Figures:
     """All parts that any of the files has.
 
-    cells: of each plan and part, in order. Raises ValueError, naming two files, for those that do not fit.
+    cells: of each plan and part, in order. Raises ValueError, which names two files, if they do not fit
+    together.
     """
     names = dict.fromkeys(name for document in documents.values() for name in document)
     found = {name: _measured_in(documents, name) for name in names}

@@ -32,7 +32,7 @@ TASKS = ("action", "text")
 CONTROL = "nvidia-cuda-mps-control"
 
 DAEMON_S, PROCESS_S = 30.0, 120.0
-"""Time to answer: for the daemon, and for a process, which makes a model and compiles kernels at first."""
+"""Timeouts: for the daemon, and for a process, which first makes a model and compiles kernels."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class Grid:
         return {"without MPS": False, "with MPS": True}
 
     def groups(self) -> list[Group]:
-        """Both, which are compared with each other, in one."""
+        """Both in one group, because they are compared with each other."""
         return [Group(tuple(self.cells()), 2 * (25.0 + 4.0 * len(self.tokens)))]
 
     def counts(self) -> dict[str, Any]:
-        """For the reader of the figures."""
+        """Sample sizes, for the reader of the figures."""
         return {"frames": self.frames, "seconds": self.seconds}
 
 
 class Process:
-    """A process of apart.py. Raises RuntimeError, with what it last said, when it ends by itself."""
+    """A process of apart.py. Raises RuntimeError, with its last output, if it ends by itself."""
 
     def __init__(self, task: str, plan: str, grid: Grid, environment: Mapping[str, str]) -> None:
         self.task = task
@@ -74,7 +74,7 @@ class Process:
         )
 
     def begin(self, line: str) -> None:
-        """Have it do something; `end` waits for it."""
+        """Send a command; `end` waits for the answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")
@@ -83,7 +83,7 @@ class Process:
             raise self._broken() from None
 
     def end(self) -> dict[str, Any]:
-        """What it answers."""
+        """The answer."""
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], PROCESS_S)[0]:
             raise RuntimeError(f"the {self.task} process has not answered within {PROCESS_S:.0f} s")
@@ -94,7 +94,7 @@ class Process:
         return answer
 
     def do(self, line: str) -> dict[str, Any]:
-        """Both."""
+        """Send a command and return its answer."""
         self.begin(line)
         return self.end()
 
@@ -129,9 +129,9 @@ class Daemon(NamedTuple):
 
 @contextmanager
 def daemon(visible: dict[str, str]) -> Iterator[Daemon]:
-    """An MPS daemon of our own while the block runs. visible: environment that names the GPU it serves.
+    """Our own MPS daemon during the block. visible: environment that names its GPU.
 
-    Raises RuntimeError where there can be none.
+    Raises RuntimeError if it cannot run.
     """
     if shutil.which(CONTROL) is None:
         raise RuntimeError(f"{CONTROL} is not installed here, so there is no MPS to measure")
@@ -165,10 +165,10 @@ def _told(environment: Mapping[str, str], command: str) -> str:
 
 
 def measure(plan: str, grid: Grid, with_mps: bool, gpu: str | None = None) -> dict[str, Any]:
-    """A row for each N and way to serve both, or one that says under `none` why there is none with MPS.
+    """A row for each N and way to serve both; without MPS a row that gives the reason under `none`.
 
-    plan: the name of the sizes, for the processes. gpu: theirs, by its UUID: a daemon gives the GPUs it
-    sees new numbers. Raises RuntimeError for processes that fail without MPS.
+    plan: name of the sizes, for the processes. gpu: its UUID, because a daemon renumbers the GPUs it sees.
+    Raises RuntimeError if processes fail without MPS.
     """
     system = "two processes, MPS" if with_mps else "two processes"
     visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}

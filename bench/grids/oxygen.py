@@ -27,7 +27,7 @@ from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, rela
 
 OBSERVATIONS = 3
 SHARE = 0.1
-"""Of the action rate, which text may cost at most."""
+"""Share of the action rate that text may cost at most."""
 
 
 class Cell(NamedTuple):
@@ -43,13 +43,13 @@ class Cell(NamedTuple):
 
 
 PARTS = "parts of a frame, and text in its slack"
-"""The cell that is none of the grid: `parts_ms` and `beside`."""
+"""Name of the extra cell outside the grid: `parts_ms` and `beside`."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is run. Of each cell `seconds` are measured, but at least `least` frames and at most `frames`;
-    plain_frames of plain torch.
+    """What to run. Each cell is measured for `seconds`, but for at least `least` frames and at most `frames`;
+    plain_frames: of plain torch.
 
     most_warm: frames before them, enough for as many open texts as there will be.
     """
@@ -67,7 +67,7 @@ class Grid:
     prompt: int = 20
 
     def grid(self) -> Iterable[Cell]:
-        """All, those worth most first; more tokens a frame than a text has are left out."""
+        """All cells, the most valuable first; cells with more tokens a frame than a text has are left out."""
         for kind in self.arrivals:
             for steps in self.steps:
                 for tokens in self.tokens:
@@ -106,7 +106,7 @@ class Grid:
         return max(self.seconds, self.least * frame_s) + (cell.tokens / cell.per_frame + 2) * frame_s
 
     def counts(self) -> dict[str, Any]:
-        """For the reader of the figures."""
+        """Sample sizes, for the reader of the figures."""
         return {
             "frames": f"{self.seconds} s, {self.least} to {self.frames} frames; the row says how many",
             "warm": "as many frames as texts are under way at once, and 2",
@@ -124,7 +124,7 @@ class Grid:
 
 
 class Reference(NamedTuple):
-    """One request after another, for one S and N: by the same stages, and by plain torch."""
+    """One request after another, for one S and N: with the same stages, and in plain torch."""
 
     isolated: Ran
     plain: Ran
@@ -146,8 +146,8 @@ class Bench:
         self._bounds: dict[tuple[int, int], Ran] = {}
 
     def measure(self, cell: Cell | None) -> dict[str, Any]:
-        """A row; or for None `beside`: the action rate with and without text in its slack, and `parts_ms`: of
-        a frame."""
+        """A row; for None: `beside`, the action rate with and without text in its slack, and `parts_ms` of a
+        frame."""
         if cell is not None:
             return {"rows": [self._row(cell)]}
         grid = self._grid

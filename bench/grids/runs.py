@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 class Budget:
-    """Seconds since the process's work began, after which no cell begins; None: no end."""
+    """Seconds since the process's work began, after which no cell begins; None: unlimited."""
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._begin, self._seconds = clock, clock(), seconds
@@ -48,11 +48,11 @@ class Budget:
 
 
 class Results:
-    """The figures of all parts, in a file if there is one.
+    """The figures of all parts, in a file if one is given.
 
-    resume: keep what the file has of a part and measure the rest, instead of all of it anew. Parts that are
-    not measured stay as they are. source: what else is to be said of where figures are from.
-    Raises ValueError for a file that is none of ours.
+    resume: keep what the file has of a part and measure the rest, instead of measuring all of it again. Parts
+    that are not measured stay as they are. source: further provenance of the figures.
+    Raises ValueError if the file is not one of ours.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Results:
         say: Callable[[str], None],
         ours: Collection[str] | None = None,
     ) -> Figures:
-        """Measure the cells of a part that are missing; returns all that there is of it.
+        """Measure the missing cells of a part; returns everything that exists of it.
 
-        ours: the cells of this process's share, None = all. A cell that fails is told of under `failed`, and
-        the others are tried.
+        ours: the cells of this process's share, None = all. A failing cell is listed under `failed`, and the
+        others are tried.
         """
         found = self._begin(name, part)
         run: Figures = {**self._source, "cells": [], "seconds": 0.0}
@@ -107,7 +107,7 @@ class Results:
         return found
 
     def write(self) -> None:
-        """The file, if there is one."""
+        """Write the file, if there is one."""
         if self._file is not None:
             write(self._file, self.document)
 
@@ -126,7 +126,7 @@ class Results:
 
 
 def add(part: Figures, figures: Figures, cell: str) -> None:
-    """Put a cell's figures to those of the others."""
+    """Add a cell's figures to those of the others."""
     for name, value in figures.items():
         if isinstance(value, list):
             part.setdefault(name, []).extend({**row, "cell": cell} for row in value)

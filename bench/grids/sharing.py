@@ -31,7 +31,7 @@ PAGE_TOKENS = 16
 
 
 class Ran(NamedTuple):
-    """What a run of frames gave: its window, frames in it, chunks, tokens, forwards of text, and, by
+    """Results of a run of frames: its window, numbers of frames, chunks, tokens and text forwards, and, by
     observation, texts and actions."""
 
     window: Window
@@ -44,7 +44,7 @@ class Ran(NamedTuple):
 
 
 class Shared:
-    """Ours, over one store of prefixes and tails. inputs: observations that come in turn."""
+    """Ours, over one pool of prefixes and tails. inputs: observations, used in turn."""
 
     def __init__(self, model: Pi, inputs: Sequence[Inputs], most: int, tokens: int) -> None:
         """most: open texts; tokens: of the longest."""
@@ -68,13 +68,13 @@ class Shared:
         return slot, length, flow.actions.cpu()
 
     def ask(self, slot: int, length: int, tokens: int) -> Answer:
-        """Begin a text on a held prefix, which is given back."""
+        """Begin a text on a held prefix, which is released."""
         answer = self.answers.begin(slot, length, self.stages.last_hidden(slot, length), tokens)
         self.pool.release(slot)
         return answer
 
     def advance(self) -> list[Said]:
-        """A token of every text; what the finished hold is given back."""
+        """Compute a token of every text; frees what finished texts hold."""
         said = self.answers.advance()
         for one in said:
             if one.finished:
@@ -200,7 +200,7 @@ class Isolated:
 
 
 class Plain:
-    """The reference modules, launch by launch."""
+    """The reference modules, without capture."""
 
     def __init__(self, model: Pi, inputs: Sequence[Inputs]) -> None:
         self._model, self._inputs = model, inputs

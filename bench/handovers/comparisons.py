@@ -29,7 +29,7 @@ MEASURES = tuple(UNITS)
 
 @dataclass(frozen=True)
 class Case:
-    """title: what the way is compared in, such as a mode. without, with_: the two ways."""
+    """title: the setting of the comparison, such as a mode. without, with_: the two variants."""
 
     title: str
     family: str
@@ -131,7 +131,8 @@ def staggered() -> tuple[Case, ...]:
 
 
 def play(plan: Plan, processes: int = 1, log: Path | None = None) -> list[Played]:
-    """Everything in the plan, but for what the log has; the result does not depend on the processes."""
+    """Play everything in the plan that the log lacks; the result does not depend on the number of
+    processes."""
     jobs = plan.jobs
     kept = None if log is None else Log(log, checksum(plan.policy))
     episodes = played(jobs, plan.policy, plan.contract, processes, kept)
@@ -143,7 +144,7 @@ def play(plan: Plan, processes: int = 1, log: Path | None = None) -> list[Played
 
 
 def summary(cases: Iterable[Played]) -> list[dict[str, Any]]:
-    """One row a case: success and medians of both ways, and of their differences (with less without)."""
+    """One row a case: success and medians of both variants, and of their differences (with minus without)."""
     return [_row(one) for one in cases]
 
 

@@ -38,7 +38,7 @@ class Job:
 
 
 class Log:
-    """Episodes in a file, a line each, as they come; of one policy (its checksum) only.
+    """Episodes in a file, one a line, as they finish; of one policy (its checksum) only.
 
     Raises ValueError for a file of another policy.
     """
@@ -83,7 +83,7 @@ def open_policy(policy: Path, contract: Path) -> tuple[Engine, SimRobot, Contrac
 def played(
     jobs: Sequence[Job], policy: Path, contract: Path, processes: int = 1, log: Log | None = None
 ) -> Iterator[Episode]:
-    """The episodes of the jobs, each when it is there; they do not depend on the processes."""
+    """Yields the episodes of the jobs as they finish; they do not depend on the number of processes."""
     if log is None:
         yield from _playing(jobs, policy, contract, processes)
         return

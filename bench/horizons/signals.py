@@ -43,7 +43,7 @@ RESAMPLES = 200
 
 @dataclass(frozen=True)
 class Seen:
-    """A chunk, the one before, and further samples of its prefix, float [K, H, D]; none of most."""
+    """A chunk, the one before, and further samples of its prefix, float [K, H, D]; most chunks have none."""
 
     chunk: Chunk
     previous: Chunk | None
@@ -111,8 +111,8 @@ def _of(seen: Seen, later: Sequence[Chunk]) -> dict[str, np.ndarray]:
 
 
 def said_later(chunk: Chunk, chunks: Iterable[Chunk], within: int = 3) -> np.ndarray:
-    """Distance of each action from what the newest of chunks says that was observed after this one, at most
-    `within` actions before it is due [H]; nan where there is none."""
+    """Distance of each action [H] from what the newest chunk says that was observed after this one, at most
+    `within` actions before it is due; nan if there is none."""
     step_ns, error = chunk.step_dt_s * 1e9, np.full(chunk.horizon, np.nan)
     for other in sorted(chunks, key=lambda one: one.stamp_ns):
         passed = round((other.stamp_ns - chunk.stamp_ns) / step_ns)

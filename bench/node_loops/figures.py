@@ -12,10 +12,10 @@ TAIL_NS = 250_000_000
 
 
 def figures(logs: Mapping[str, Mapping[str, Any]], begin_ns: int, end_ns: int) -> dict[str, Any]:
-    """Of a window, times of the clock of all stamps.
+    """The figures of a window, in times of the clock of all stamps.
 
-    image_to: from the stamp of a frame to each thing that became of it, the first of its kind. dropped:
-    frames that never became a prefix; without_command: those that did, and whose chunks moved nothing.
+    image_to: from a frame's stamp to each event that it caused, the first of its kind. dropped: frames that
+    never became a prefix; without_command: frames that did, but whose chunks moved nothing.
     """
     vision, motion = logs["inference"], logs["trajectory"]
     frames = _within(logs["camera"]["stamps_ns"], begin_ns, end_ns - TAIL_NS)

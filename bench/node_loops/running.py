@@ -13,17 +13,17 @@ from types import TracebackType
 from typing import Any
 
 READY_S, LOG_S = 240.0, 30.0
-"""Time to get ready, which is to make a model, compile and capture; and to end."""
+"""Timeouts: to get ready (make a model, compile and capture), and to end."""
 
 
 class Port:
-    """A process's end: what it is told, and whom it tells."""
+    """A process's side of the pipe to the parent."""
 
     def __init__(self, stop: Event, pipe: Connection) -> None:
         self._stop, self._pipe = stop, pipe
 
     def ready(self, **what: Any) -> None:
-        """Everything is made."""
+        """Report that everything is made."""
         self._pipe.send(what)
 
     @property
@@ -32,7 +32,7 @@ class Port:
         return not self._stop.is_set()
 
     def ticks(self, rate_hz: float) -> Iterator[int]:
-        """0, 1, ... at a rate, until the end; late ones do not make the next ones hurry."""
+        """0, 1, ... at a rate, until the end; late ticks do not hurry the next ones."""
         period_s, due_s, number = 1.0 / rate_hz, time.monotonic(), 0
         while self.running:
             yield number
@@ -46,7 +46,7 @@ Work = Callable[..., dict[str, Any]]
 
 
 class Processes:
-    """Processes by name, while the block runs. They end together, in whatever way it ends."""
+    """Processes by name, during the block. All of them end with it, however it ends."""
 
     def __init__(self) -> None:
         self.context = multiprocessing.get_context("spawn")

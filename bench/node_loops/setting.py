@@ -18,8 +18,8 @@ TOPICS = {"ring": "frame", "raw": "image_raw"}
 
 @dataclass(frozen=True)
 class Setting:
-    """Of one run. name: of this run, unlike any other's. size: height and width of the cameras' images.
-    commands_hz: of the controller. motion: part of their motion that actions ask for. engine: options of
+    """The setting of one run. name: unique to this run. size: height and width of the cameras' images.
+    commands_hz: of the controller. motion: share of their motion that actions ask for. engine: options of
     EngineConfig. rates: Hz of vision, action, language."""
 
     name: str

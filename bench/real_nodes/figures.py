@@ -47,9 +47,9 @@ class Window:
 
 
 def window(records: Sequence[Recorded], begin_ns: int, end_ns: int) -> Window:
-    """Of this time, or of the part of it that every node still knows.
+    """The events in this time, or in the part of it that every node still has.
 
-    records: in one clock (`merged`). Raises ValueError where too little is left.
+    records: in one clock (`merged`). Raises ValueError if too little is left.
     """
     begin_ns = max(begin_ns, *(record.oldest_ns for record in records))
     end_ns = min(end_ns, *(record.monotonic_ns for record in records))
@@ -60,11 +60,11 @@ def window(records: Sequence[Recorded], begin_ns: int, end_ns: int) -> Window:
 
 
 def figures(windows: Sequence[Window], stamps_ns: np.ndarray, commands: str) -> dict[str, Any]:
-    """Those of bench/processes.py, and the steps of `vla trace`.
+    """The figures of bench/processes.py, and the steps of `vla trace`.
 
-    image_to: from the stamp of a frame to each thing that became of it, the first of its kind. dropped:
-    frames that never became a prefix; without_command: those that did, and whose chunks moved nothing.
-    stamps_ns: of all frames, int64 [N], ROS time. commands: the controller's topic.
+    image_to: from a frame's stamp to each event that it caused, the first of its kind. dropped: frames that
+    never became a prefix; without_command: frames that did, but whose chunks moved nothing. stamps_ns: of all
+    frames, int64 [N], ROS time. commands: the controller's topic.
     """
     frames = [at for one in windows for at in _frames(one, stamps_ns)]
     seen = [at for at in frames if "prefix" in at]

@@ -17,9 +17,9 @@ from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses, ar
 
 NODES = ("inference", "trajectory")
 START_S = 480.0
-"""To load a model, compile its kernels and capture its stages."""
+"""Timeout to load a model, compile its kernels and capture its stages."""
 RUN_S = 20.0
-"""From an instruction to motion."""
+"""Timeout from an instruction to motion."""
 LOOK_S = 0.1
 
 
@@ -37,8 +37,8 @@ def node_processes(
 
 
 class Watch(ClientNode):
-    """What the nodes tell. loops: the newest statistics of each loop; diagnostics: the newest lines; motion:
-    the newest state; stops: each time at which it did not run, by the monotonic clock, and why."""
+    """Collects what the nodes report. loops: the newest statistics of each loop; diagnostics: the newest
+    lines; motion: the newest state; stops: when the robot did not run, on the monotonic clock, and why."""
 
     def __init__(self, processes: NodeProcesses) -> None:
         super().__init__()
@@ -56,9 +56,10 @@ class Watch(ClientNode):
         subscribe(Session, "session", self._on_session, qos.LATCHED)
 
     def start(self, instruction: str) -> None:
-        """Return when chunks move the robot and nothing else is to be done.
+        """Return when chunks move the robot and the nodes have nothing else to do.
 
-        Raises RuntimeError, with the end of its log, for a node that ends or refuses; TimeoutError.
+        Raises RuntimeError, with the end of its log, if a node ends or refuses; TimeoutError if it takes too
+        long.
         """
         self._instruction.publish(String(data=instruction))
         # Its checksum is what inference computes last, beside its work.
@@ -73,11 +74,11 @@ class Watch(ClientNode):
             self._wait(lambda: False, min(left_s, LOOK_S))
 
     def misses(self) -> dict[str, int]:
-        """Deadlines missed so far, of each loop."""
+        """Missed deadlines so far, of each loop."""
         return {name: int(stats.misses) for name, stats in self.loops.items()}
 
     def warnings(self) -> dict[str, str]:
-        """The lines of diagnostics that are not well."""
+        """The lines of diagnostics that are not OK."""
         lines = self.diagnostics.items()
         return {name: line.message for name, line in lines if line.level != DiagnosticStatus.OK}
 

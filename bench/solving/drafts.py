@@ -29,8 +29,8 @@ from vla_accel_ros.types import Chunk
 
 @dataclass
 class Counts:
-    """chunks: that had a draft; accepted: their steps that were; whole: drafts accepted to the end; errors:
-    distances to the chunks that would have been made without, RMS as the network sees actions."""
+    """chunks: number that had a draft; accepted: their accepted steps; whole: drafts accepted to the end;
+    errors: distances to the chunks without a draft, RMS in the network's units of actions."""
 
     chunks: int = 0
     accepted: int = 0
@@ -49,7 +49,8 @@ class Counts:
         return found
 
     def as_dict(self, steps: int) -> dict[str, Any]:
-        """forwards: one after another for a chunk, of which the first has `steps` times as many rows."""
+        """forwards: number of consecutive forwards of a chunk, of which the first has `steps` times as many
+        rows."""
         chunks = max(self.chunks, 1)
         after = steps * self.chunks - self.accepted - (self.chunks - self.whole)
         return {
@@ -73,7 +74,7 @@ class Drafting:
 
     @classmethod
     def of(cls, engine: Engine, tolerance: float) -> Drafting:
-        """In the place of the engine's own way."""
+        """Replaces the engine's own sampling."""
         drafting = cls(engine, tolerance)
         drafting._actor._whole = drafting.whole  # type: ignore[method-assign]
         return drafting
