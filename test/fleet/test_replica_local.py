@@ -323,7 +323,7 @@ def test_a_result_that_is_read_before_its_callback_was_called_is_measured_too(
         def _invoke_callbacks(self) -> None:
             if len(made) == MEASURED + 2 and self is made[-1]:
                 assert self.read.wait(60.0)
-            super()._invoke_callbacks()
+            super()._invoke_callbacks()  # type: ignore[misc]
 
     replica = make(staggered=2)
     monkeypatch.setattr(local, "Future", LateFuture)
