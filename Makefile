@@ -16,7 +16,7 @@ unexport MAKEFLAGS MAKELEVEL MFLAGS
 # Hundreds of processes import the package: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv venv-test demo fleet-demo lint test test-gpu test-launch sanitize mutations fuzz clean distclean
+.PHONY: help venv venv-test demo fleet-demo lint ruff test test-gpu test-launch kernels sanitize mutations fuzz clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,15 +33,22 @@ demo: venv  ## the simulated robot, driven for about a minute
 fleet-demo: venv  ## three simulated robots on one scheduler; one robot and the scheduler are killed
 	@exec $(BIN)/vla fleet-demo $(ARGS)
 
-lint: venv-test  ## ruff and mypy
+# A new .venv has no types of torch and numpy in the cache: a minute of one core.
+MYPY := $(BIN)/mypy --cache-dir .venv/mypy
+
+ruff: venv-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
-# What starts nodes is run by two workers (test/workers.py), the rest at a lower priority.
+lint: ruff  ## ruff and mypy
+	$(MYPY)
+
+# What starts nodes is run by three workers (test/workers.py), the rest at a lower priority, as mypy beside them.
 test: export OMP_NUM_THREADS := 1
-test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
+test: ruff  ## lint and all tests; those marked gpu where there is a CUDA device
+	@nice -n 10 $(MYPY) >.venv/logs/mypy.txt 2>&1 & types=$$!; trap "kill $$types 2>/dev/null" INT TERM; \
+	$(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS); tested=$$?; \
+	wait $$types; typed=$$?; echo "$(MYPY)"; cat .venv/logs/mypy.txt; exit $$((tested ? tested : typed))
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"
@@ -54,6 +61,10 @@ test-launch: export ROS_DISTRO := $(ROS_DISTRO)
 test-launch:  ## the tests marked launch, which run ros2 launch: in a sourced workspace
 	@command -v ros2 >/dev/null || { echo "make test-launch needs ros2: source ROS 2 and the workspace"; exit 1; }
 	python3 -m pytest -m launch $(ARGS)
+
+kernels: export OMP_NUM_THREADS := 1
+kernels: venv-test  ## kernels and stages in every case, and compiled for every architecture; a commit needs fewer
+	EVERY_CASE=1 $(BIN)/pytest -n 2 test/kernels test/engine/stages $(ARGS)
 
 sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; a few minutes
 	$(BIN)/python test/kernels/sanitize.py

@@ -36,7 +36,7 @@ def generate_launch_description() -> LaunchDescription:
         (
             "engine",
             "",
-            "local, or fleet: its scheduler makes the chunks, no GPU here. Empty: as in params_file.",
+            "local, or fleet: a scheduler makes the chunks, without a GPU here. Empty: as in params_file.",
         ),
         ("fast", "", "auto, true or false: captured stages and fused kernels. Empty: as in params_file."),
         (
@@ -51,7 +51,7 @@ def generate_launch_description() -> LaunchDescription:
         ("respawn", "true", f"Start a node again {RESPAWN_DELAY_S:.0f} s after it died."),
         ("use_sim_time", "false", "Take the time from /clock, as for a replayed bag."),
         ("record", "false", "Also start the node recorder, which writes everything into a bag."),
-        ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the present folder."),
+        ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the current folder."),
         ("state_dir", "", "Folder of what survives a restart. Empty: $XDG_STATE_HOME, else ~/.local/state."),
     ]
     declared = [

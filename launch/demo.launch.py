@@ -55,10 +55,10 @@ def generate_launch_description() -> LaunchDescription:
         ),
         ("sim_params_file", str(share_path("config/sim.yaml")), "Parameters of the simulated robot (YAML)."),
         ("model", "", "Checkpoint folder. Empty: the bundled demo policy."),
-        ("instruction", "reach the red block", "What the arm is told first. Empty: nothing; it waits."),
+        ("instruction", "reach the red block", "First instruction of the arm. Empty: none; it waits."),
         ("mode", "", "How chunks follow each other: block, async, blend or rtc. Empty: as in params_file."),
         ("record", "false", "Also start the node recorder, which writes everything into a bag."),
-        ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the present folder."),
+        ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the current folder."),
         *(argument for argument in LAUNCH_ARGUMENTS if argument[0] != "network"),
         (
             "network",

@@ -31,7 +31,7 @@ def generate_launch_description() -> LaunchDescription:
         ("params_file", str(share_path("config/fleet.yaml")), "Parameters of the scheduler (YAML)."),
         ("contract", "", "Contract of one of the robots (YAML). Empty: as in params_file, else the demo's."),
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
-        ("policy", "", "Whose turn it is, such as fifo or kairos. Empty: as in params_file."),
+        ("policy", "", "Scheduling policy, such as fifo or kairos. Empty: as in params_file."),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
         *LAUNCH_ARGUMENTS,
         ("autostart", "true", "Configure and activate the node; false leaves that to a lifecycle manager."),

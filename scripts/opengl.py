@@ -36,7 +36,7 @@ def provide(venv: Path) -> None:
         if draws(venv):
             return
     sys.exit(
-        "No OpenGL that draws without a display was found and none could be brought: "
+        "No OpenGL for drawing without a display was found, and none could be installed: "
         f"install OSMesa (Debian, Ubuntu: apt-get install {OSMESA}) or an EGL driver, then run this again."
     )
 

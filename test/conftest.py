@@ -13,12 +13,15 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from installed import install
 from lacking import sentence
+from pairwise import EVERY_CASE, FOLDERS, enough
 from workers import STARTING, group, order
 
 try:
@@ -79,13 +82,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=launch)
         items[:] = [item for item in items if item not in launch]
     gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not gpu:
+    grids = [item for item in items if any(item.path.is_relative_to(root / folder) for folder in FOLDERS)]
+    if not gpu and not grids:
         return
     import torch
 
-    if not torch.cuda.is_available():
-        config.hook.pytest_deselected(items=gpu)
-        items[:] = [item for item in items if item not in gpu]
+    if torch.cuda.is_available():
+        return
+    left_out = set(gpu)
+    if not EVERY_CASE:
+        grids = [item for item in grids if item not in left_out]
+        left_out |= set(grids) - enough(grids)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    name = report.nodeid.rpartition("@")[2]
+    LASTED_S[name if name in STARTING else OTHERS] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What one worker runs one after another, so that the longest is seen."""
+    if terminalreporter.config.getoption("numprocesses", None):
+        terminalreporter.section("durations of the groups of test/workers.py")
+        for name, seconds in LASTED_S.items():
+            terminalreporter.write_line(f"{seconds:7.0f} s {name}")
 
 
 def pytest_collection_finish() -> None:
@@ -99,6 +121,9 @@ load is not ours. The closing lines count it and show why it failed the first ti
 
 SELDOM = (20_000, 20, 20)
 """Thresholds of the garbage collector."""
+
+LASTED_S, OTHERS = defaultdict[str, float](float), "all others"
+"""By group, seconds of its tests."""
 
 _EASY = 10
 _FILE = pytest.StashKey[Path]()

@@ -24,8 +24,8 @@ NOT_RUN = {
     "cd ~/ws/src && git clone <this repository> vla_accel_ros": "fetches from the network",
     "pip install -r vla_accel_ros/requirements/robot.txt": "fetches from the network",
     "cd ~/ws && rosdep install --from-paths src src/vla_accel_ros/msg --ignore-src -y": "changes the system",
-    "colcon build --base-paths src src/vla_accel_ros/msg": "test/launch/test_colcon.py builds a workspace",
-    "source install/setup.bash": "test/launch/test_colcon.py sources a workspace",
+    "colcon build --base-paths src src/vla_accel_ros/msg": "test/test_package.py builds a workspace",
+    "source install/setup.bash": "test/test_package.py sources a workspace",
 }
 
 

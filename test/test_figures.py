@@ -21,7 +21,7 @@ from vla_accel_ros.models.config import PI0
 
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
-FLEET_SIM, FLEET_DEMO = "docs/fleet_sim.md", "docs/fleet_demo.md"
+FLEET_SIM, FLEET_DEMO, REPLICAS = "docs/fleet_sim.md", "docs/fleet_demo.md", "docs/fleet_replicas.md"
 HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
 SOLVERS, CORUN = "docs/solvers.md", "docs/corun.md"
 PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
@@ -338,6 +338,19 @@ def processes() -> Iterator[Claim]:
     yield STREAMING, "`staggering: fresh` takes", [*taken, None, None]
 
 
+def real_nodes() -> Iterator[Claim]:
+    found: list[float | None] = []
+    for case in result("nodes_gpu")["cases"]:
+        times, vision = case["image_to"], case["vision"]
+        figures = [vision["hz"], vision["dropped"], vision["frames"], case["chunks"]["hz"]]
+        figures += [times[what]["p50_ms"] for what in ("arrival", "observation", "prefix", "chunk")]
+        command = [times["command"][p] for p in ("p50_ms", "p99_ms")]
+        found = [*command, *found]  # rings first
+        named = f"| pi0, `{case['way']}`, real nodes, `{case['transport']}` |"
+        yield STREAMING, named, [*figures, *command, case["commands"]["hz"]]
+    yield STREAMING, "Through the real nodes over ROS 2,", found
+
+
 def robots_on_a_gpu() -> Iterator[Claim]:
     found = result("fleet")
     for case in (*found["throughput"], *found["peers"]):
@@ -441,6 +454,7 @@ def replicas_of_ray() -> Iterator[Claim]:
         ]
         yield REPLICAS, f"| `{case['case']}` |", figures
     yield REPLICAS, "Two replicas through Ray make", [found["speedup"], 1.9, None, None]
+    yield REPLICAS, "Two replicas on two H100s make", [found["speedup"]]
     both = found["cases"][-1]["fleet"]
     computed = [max(both["by_replica"].values()), both["requests"], 80, 40]
     yield REPLICAS, "The last row was measured before", computed
@@ -815,6 +829,7 @@ PARTS = (
     streams_in_short,
     partitions,
     processes,
+    real_nodes,
     robots_on_a_gpu,
     fleet_scheduler,
     replicas_of_ray,

@@ -57,7 +57,7 @@ def test_a_file_of_ours_is_not_locked_through_a_link(shared):
 def test_what_is_no_file_is_refused():
     private_folder("locks").mkdir()
     os.mkfifo(private_folder("locks") / "one")
-    with pytest.raises(RuntimeError, match="is not a plain one of ours"):
+    with pytest.raises(RuntimeError, match="is not a plain one of this user"):
         open_private("locks", "one")
     private_folder("other").write_text("")
     with pytest.raises(RuntimeError, match=r"cannot be used \(Not a directory\)"):
@@ -70,7 +70,7 @@ def test_what_another_user_made_is_refused(what):
     open_private("locks", "one").close()
     path = private_folder("locks")
     os.chown(path if what == "folder" else path / "one", 4711, 4711)
-    with pytest.raises(RuntimeError, match=r"is not a plain one of ours \(user 4711's\): remove it, or set"):
+    with pytest.raises(RuntimeError, match=r"one of this user \(but user 4711's\): remove it, or set"):
         open_private("locks", "one")
 
 

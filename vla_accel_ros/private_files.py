@@ -51,7 +51,7 @@ def _opened(path: Path, flags: int, right: Callable[[int], bool], within: int | 
     status = os.fstat(descriptor)
     if not right(status.st_mode) or status.st_uid != os.geteuid():
         os.close(descriptor)
-        raise RuntimeError(f"{path} is not a plain one of ours (user {status.st_uid}'s): {_MEND}")
+        raise RuntimeError(f"{path} is not a plain one of this user (but user {status.st_uid}'s): {_MEND}")
     return descriptor
 
 

@@ -125,7 +125,7 @@ class Chunk:
         passed = round(passed) if abs(passed - round(passed)) < 1e-3 else passed
         if passed < 0:
             raise ValueError(
-                f"chunk {self.request_id} begins {-passed:.4g} actions after the stamp asked for"
+                f"chunk {self.request_id} begins {-passed:.4g} actions after the requested stamp"
             )
         places = np.arange(max(0, math.floor(self.horizon - passed))) + passed
         before = np.floor(places).astype(int)

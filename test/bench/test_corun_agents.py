@@ -62,7 +62,8 @@ SETTINGS = Settings(
     },
     expected_s={},
 )
-COUNT, SLOTS = 10_000, 16
+COUNT, SLOTS = 2000, 16
+"""Requests that a simulation of long queues has."""
 
 
 def simulated(name: str, slots: int = SLOTS) -> Simulation:
@@ -93,7 +94,7 @@ class TestSimulated:
     @pytest.mark.parametrize(
         ("name", "rate_hz", "count"),
         [(FIFO, whole_hz(0.7), COUNT), *((name, 4.0, COUNT) for name in (TWO_STREAMS, STATIC))]
-        + [(name, 3.0, 3000) for name in (PREFILL_FIRST, CHUNKED, ADAPTIVE, PLANNED)],
+        + [(name, 3.0, 1000) for name in (PREFILL_FIRST, CHUNKED, ADAPTIVE, PLANNED)],
     )
     def test_thousands_of_requests_are_answered_in_order_within_their_room(
         self, name: str, rate_hz: float, count: int
@@ -112,7 +113,7 @@ class TestSimulated:
     @pytest.mark.parametrize("name", LANES)
     def test_a_screen_is_prefilled_before_the_next_is_encoded(self, name: str) -> None:
         simulation = simulated(name)
-        simulation.run(poisson(5.0, 500, seed=2, tokens=TOKENS))
+        simulation.run(poisson(5.0, 200, seed=2, tokens=TOKENS))
         begun: Request | None = None
         for _, batch in requests_of(simulation, OBSERVE):
             (*_, request) = batch.requests
@@ -123,17 +124,16 @@ class TestSimulated:
 
     def test_no_more_answers_wait_than_the_limit_before_a_screen_goes_first(self) -> None:
         simulation = simulated(PREFILL_FIRST)
-        simulation.run(poisson(6.0, 2000, seed=3, tokens=TOKENS))
+        simulation.run(poisson(6.0, 500, seed=3, tokens=TOKENS))
         assert max(simulation.runner.steps) == 6, "a sixth that is open is decoded before the next screen"
 
     @pytest.mark.parametrize("name", [STATIC, ADAPTIVE])
     def test_what_runs_at_once_divides_the_gpu_in_the_same_way(self, name: str) -> None:
         simulation = simulated(name)
-        served = simulation.run(poisson(7.0, 2000, seed=4, tokens=TOKENS))
+        served = simulation.run(poisson(7.0, 500, seed=4, tokens=TOKENS))
         splits, beside, fronts = {0}, 0, list(requests_of(simulation, OBSERVE))
         for when_s, batch in requests_of(simulation, ASK):
-            ends = [one for one in served if one.began_s < when_s < one.prefilled_s] if beside < 200 else []
-            if ends:
+            if beside < 200 and any(one.began_s < when_s < one.prefilled_s for one in served):
                 beside += 1
                 front = next(one for began_s, one in reversed(fronts) if began_s <= when_s)
                 assert batch.split == front.split is not None
@@ -147,7 +147,7 @@ class TestSimulated:
         served = simulation.run(poisson(8.0, 200, seed=5, tokens=TOKENS))
         assert not any(one.lost for one in served) and max(simulation.runner.steps) <= 2
 
-    @pytest.mark.parametrize("load", [0.3, 0.5, 0.7, 0.85])
+    @pytest.mark.parametrize("load", [0.3, 0.7, 0.85])
     def test_whole_requests_one_after_another_wait_as_an_mg1_queue_says(self, load: float) -> None:
         rate_hz = whole_hz(load)
         found = figures(served_by(FIFO, rate_hz, COUNT)[0], rate_hz, whole=True)
@@ -202,8 +202,8 @@ class TestTheory:
         assert same_s([0.0, 1.0, 5.0], [2.0, 3.0, 1.0]) == pytest.approx((0 + 1 + 0) / 3)
 
     def test_arrivals_are_those_of_their_seed_and_rate(self) -> None:
-        arrivals = poisson(4.0, COUNT, seed=3)
-        assert arrivals == poisson(4.0, COUNT, seed=3) != poisson(4.0, COUNT, seed=4)
+        arrivals = poisson(4.0, 10_000, seed=3)
+        assert arrivals == poisson(4.0, 10_000, seed=3) != poisson(4.0, 10_000, seed=4)
         gaps = np.diff([one.at_s for one in arrivals])
         assert gaps.mean() == pytest.approx(0.25, rel=0.03) and gaps.std() == pytest.approx(0.25, rel=0.05)
         assert {one.tokens for one in arrivals} == set(range(30, 81))
@@ -234,15 +234,15 @@ class TestDurations:
 
 class TestTuning:
     @pytest.mark.parametrize("name", [TWO_STREAMS, STATIC, ADAPTIVE, PLANNED, PREFILL_FIRST])
-    @pytest.mark.parametrize("rate_hz", [2.5, 5.0])
-    def test_the_chain_expects_what_is_simulated(self, name: str, rate_hz: float) -> None:
+    @pytest.mark.parametrize(("rate_hz", "count"), [(2.5, 500), (5.0, COUNT)])
+    def test_the_chain_expects_what_is_simulated(self, name: str, rate_hz: float, count: int) -> None:
         """But for the lengths of answers, which vary less than the chain has them."""
         tokens = (10, 30)
         chain = Chain(DURATIONS, rate_hz, sum(tokens) / 2, 16)
         both = {ENCODE: Share(0, 0), PREFILL: Share(0, 0)}
         rule = of_shares(SETTINGS.shares.get(name, both))
         expected_s = chain.latency_s(prefill_first(SETTINGS.limit) if name == PREFILL_FIRST else rule)
-        found = figures(simulated(name).run(poisson(rate_hz, 2000, 8, tokens)), rate_hz)
+        found = figures(simulated(name).run(poisson(rate_hz, count, 8, tokens)), rate_hz)
         assert expected_s == pytest.approx(found["average_s"], rel=0.1)
 
     @pytest.mark.parametrize("load", [0.4, 0.7, None])

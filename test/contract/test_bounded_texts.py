@@ -36,7 +36,7 @@ def test_a_contract(tmp_path, name):
 def test_a_calibration(tmp_path, name):
     file = tmp_path / "camera.yaml"
     file.write_text(BOMBS[name][0])
-    assert "is no YAML file" in refused(lambda: Calibration.load(file)).sentence
+    assert "is not a YAML file" in refused(lambda: Calibration.load(file)).sentence
 
 
 def test_aliases_that_stand_for_little_are_read():

@@ -176,9 +176,9 @@ def test_the_simulated_arm():
             "chunk = 3 is not a mapping: write key: value",
         ),
         ("chunk:", "extra: 1\nchunk:", "extra = 1 is an unknown key: remove it or mend its spelling"),
-        ("chunk:", "robot: again\nchunk:", "the key 'robot' is twice"),
+        ("chunk:", "robot: again\nchunk:", "the key 'robot' occurs twice"),
         ("  top:", "  a top:", "cameras = 'a top' is not a name of letters, digits and underscores: mend it"),
-        ("chunk:", "? [a]\n: 1\nchunk:", "a key is no plain text"),
+        ("chunk:", "? [a]\n: 1\nchunk:", "a key is not plain text"),
         ("chunk:", "[", "not valid YAML, mend it here: "),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_controller_that_does_what_it_is_sent_is_not_found_fault_with(controll
         (JTC, {"joints": ["a", "x"]}, {}, ERROR, "moves a, x but the contract gives it a, b; mend"),
         (JTC, {"joints": ["a", "b", "c"]}, {}, ERROR, "moves a, b, c but"),
         (JTC, {"interpolation_method": "none"}, {}, ERROR, "jumps from point to point; set it to splines"),
-        (JTC, {"type": "velocity_controllers/X"}, {}, ERROR, "takes velocities and no trajectories"),
+        (JTC, {"type": "velocity_controllers/X"}, {}, ERROR, "takes velocities instead of trajectories"),
         (JTC, {}, {"stamp": "zero"}, ERROR, "each of them jerks; set our parameter stamp to now"),
         (
             JTC,
@@ -74,8 +74,8 @@ def test_a_controller_that_does_what_it_is_sent_is_not_found_fault_with(controll
             "in the order b, a; write controllers[].joints in that order",
         ),
         (FORWARD, {"joints": ["a"]}, {}, ERROR, "moves a but the contract gives it a, b"),
-        (FORWARD, {"type": WELL[JTC]["type"]}, {}, ERROR, "takes trajectories and no bare positions"),
-        (FORWARD, {"type": "effort_controllers/Y"}, {}, ERROR, "would take our positions for something else"),
+        (FORWARD, {"type": WELL[JTC]["type"]}, {}, ERROR, "takes trajectories instead of bare positions"),
+        (FORWARD, {"type": "effort_controllers/Y"}, {}, ERROR, "which does not take positions"),
         (SERVO, {"moveit_servo.command_in_type": "unitless"}, {}, ERROR, "unitless, but we send rad/s"),
         (
             SERVO,
@@ -85,7 +85,7 @@ def test_a_controller_that_does_what_it_is_sent_is_not_found_fault_with(controll
             "less than two periods of our 50 Hz",
         ),
         (JTC, {"allow_trajectory_replacement": True}, {}, ERROR, "the joints step by what"),
-        (SERVO, {"moveit_servo.incoming_command_timeout": 0.0}, {}, WARNING, "moves on if we fall silent"),
+        (SERVO, {"moveit_servo.incoming_command_timeout": 0.0}, {}, WARNING, "moves on without commands"),
     ],
 )
 def test_what_would_move_the_robot_wrongly_is_an_error_and_what_makes_it_worse_a_warning(

@@ -82,10 +82,10 @@ def changed(**changes: object) -> dict:
     [
         ({}, "force.wrench is missing: add it, or effort, or remove force"),
         ([1], "force = [1] is not a mapping"),
-        (changed(topic="a/b"), "force.wrench.topic = 'a/b' stands beside slot: remove one of them"),
+        (changed(topic="a/b"), "force.wrench.topic = 'a/b' is given together with slot: remove one of them"),
         (changed(slot=None), "force.wrench.slot is missing: add it, or topic"),
         (changed(slot="a b"), "force.wrench.slot = 'a b' is not letters, digits"),
-        (changed(type="WrenchStamped"), "force.wrench.type = 'WrenchStamped' is of a topic"),
+        (changed(type="WrenchStamped"), "force.wrench.type = 'WrenchStamped' belongs to a topic"),
         (changed(rate_hz=1e6), "force.wrench.rate_hz = 1000000.0 is more than 8000: lower it"),
         (changed(max_age_s=0.002), "is not longer than two periods at 1000 Hz: raise it"),
         (changed(release=1.0), "force.wrench.release = 1.0 is not below 1"),
@@ -112,8 +112,11 @@ def changed(**changes: object) -> dict:
             "force.effort.joints.elbow_flx = 'elbow_flx' is not a joint of joints: did you mean elbow_flex?",
         ),
         ({"wrench": WRENCH, "stay": ["thumb"]}, "force.stay[0] = 'thumb' is not a joint of joints"),
-        ({"wrench": WRENCH, "retreat": {"speed": 1.5}}, "force.retreat.speed = 1.5 is faster than it came"),
-        ({"wrench": WRENCH, "retreat": {"most": 1.5}}, "force.retreat.most = 1.5 is no number of times"),
+        (
+            {"wrench": WRENCH, "retreat": {"speed": 1.5}},
+            "retreat.speed = 1.5 is faster than the arm came",
+        ),
+        ({"wrench": WRENCH, "retreat": {"most": 1.5}}, "force.retreat.most = 1.5 is not a whole number"),
     ],
 )
 def test_each_mistake_is_a_sentence(tmp_path, force, sentence):
@@ -130,7 +133,7 @@ def test_it_cannot_be_with_twists(tmp_path):
         {k: v for k, v in j.items() if k != "action"} for j in yaml.safe_load(SIM_ARM.read_text())["joints"]
     ]
     joints[5]["action"] = "absolute"
-    with pytest.raises(ValueError, match=r"force = '...' cannot go back along twists"):
+    with pytest.raises(ValueError, match=r"force = '...' does not work with twists"):
         load(
             tmp_path,
             {"wrench": WRENCH},

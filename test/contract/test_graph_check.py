@@ -100,7 +100,7 @@ def test_qos_that_lets_nothing_through():
         (
             ERROR,
             "cameras.front.topic: /camera is offered reliability best_effort by /driver but we request "
-            "reliable, so that nothing arrives; set our parameter "
+            "reliable, so nothing arrives; set our parameter "
             "qos_overrides./camera.subscription.reliability to best_effort",
         )
     ]
@@ -115,7 +115,7 @@ def test_qos_that_lets_nothing_through():
         (
             ERROR,
             "controllers[0].topic: /arm/commands is offered durability volatile by us but /cm requests "
-            "transient_local, so that it hears nothing; have it request durability volatile",
+            "transient_local, so it receives nothing; have it request durability volatile",
         )
     ]
 
@@ -128,7 +128,7 @@ def test_one_of_two_publishers_that_does_not_fit_is_a_warning_and_two_that_do_mi
     reliable = Wanted("cameras.front.topic", "camera", IMAGE, qos=Qos("reliable"))
     found = told(reliable, camera(), camera(node="/other", reliability="best_effort"))
     assert [level for level, _ in found] == [WARNING, WARNING]
-    assert "/camera has 2 publishers (/driver, /other), which mix; stop all but one" in found[1][1]
+    assert "/camera has 2 publishers (/driver, /other), whose messages mix; stop all but one" in found[1][1]
 
 
 def test_several_drivers_may_share_the_joint_states(contract):

@@ -40,7 +40,8 @@ def test_cameras(model, contract):
     ]
     ((level, sentence),) = told(model, replace(contract, cameras=(front,)))
     assert (
-        level == WARNING and "also knows left_wrist_0_rgb, which no camera is; add the camera if" in sentence
+        level == WARNING
+        and "also knows left_wrist_0_rgb, which no camera provides; add the camera if" in sentence
     )
 
 

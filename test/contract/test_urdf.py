@@ -45,10 +45,10 @@ def test_moving_joints_and_what_the_file_says_of_them(read):
     ("old", "new", "sentence"),
     [
         ('upper="2"', 'upper="-2"', "joint 'a' has lower = -1.5, not below upper = -2: mend them"),
-        ('upper="2"', 'upper="2 rad"', "joint 'a' has upper = '2 rad', no finite number: mend it"),
-        ('upper="2"', 'upper="inf"', "joint 'a' has upper = 'inf', no finite number: mend it"),
+        ('upper="2"', 'upper="2 rad"', "joint 'a' has upper = '2 rad', not a finite number: mend it"),
+        ('upper="2"', 'upper="inf"', "joint 'a' has upper = 'inf', not a finite number: mend it"),
         ('velocity="3"', 'velocity="0"', "joint 'a' has velocity = 0, so it may not move: raise it"),
-        ('name="b"', 'name="a"', "joint 'a' is there twice: name every joint once"),
+        ('name="b"', 'name="a"', "joint 'a' occurs twice: name every joint once"),
         ('name="b" ', "", "a <joint> has no name: add it"),
         ("</robot>", "", "not valid XML, mend it here: "),
         ("robot", "sdf", "begins with <sdf>, not <robot>: give a URDF file"),

@@ -23,7 +23,8 @@ from vla_accel_ros.sim.executed import (
     judge_velocities,
 )
 
-EVENTS = 30_000
+EVENTS, FURTHER = 30_000, 8_000
+"""As many as it takes until every fault has come and every kind has moved; and where that is not asked."""
 S = 1_000_000_000
 
 
@@ -48,7 +49,7 @@ def test_all_kinds_and_modes_move_for_a_good_part_of_the_time_and_all_faults_com
 
 
 def test_hundreds_of_chunks_a_second_break_no_limit_either():
-    broken = [str(result) for result in results(EVENTS, first=1, chunk_hz=480) if result.broken]
+    broken = [str(result) for result in results(FURTHER, first=1, chunk_hz=480) if result.broken]
     assert not broken, "\n".join(broken)
 
 
@@ -95,7 +96,7 @@ def test_a_controller_that_lies_about_where_it_holds_breaks_no_limit(seed, kind)
 
 
 def test_robots_and_parameters_at_the_ends_of_what_is_allowed_break_no_limit_either():
-    broken = [str(result) for result in results(EVENTS, episode_of=EpisodeOfExtremes) if result.broken]
+    broken = [str(result) for result in results(FURTHER, episode_of=EpisodeOfExtremes) if result.broken]
     assert not broken, "\n".join(broken)
 
 

@@ -92,7 +92,7 @@ def test_chunks_are_answered_while_a_robot_is_judged_and_it_is_told_when_it_is(
     fleet.ask("/a")
     fleet.ask("/b")
     fleet.step()
-    assert fleet.told.refusals() == ["whether this robot fits is being computed"]
+    assert fleet.told.refusals() == ["the scheduler is computing whether this robot fits"]
     assert fleet.told.answers[-1].retry_s <= 1.0, "it may ask again soon"
     fleet.serve(0.05)
     assert [chunk.robot for chunk in fleet.told.chunks()] == ["/a"] and states(fleet)["/b"] == "being judged"

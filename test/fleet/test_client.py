@@ -149,7 +149,7 @@ def test_a_chunk_that_comes_when_it_can_move_nothing_is_not_taken_and_that_is_sa
     assert client.answered(make_answer(ask, stamp_ns), late_ns) is None
     assert client.counts["stale"] == 1
     said, _ = client.waiting_for(late_ns)
-    assert said.startswith("a chunk of the fleet came 1.00 s after its images, and lasts until 1.00 s after")
+    assert said.startswith("a fleet's chunk arrived 1.00 s after its images, but ends 1.00 s after")
     assert asked(client, late_ns)[0].attempt == 2
 
 
@@ -184,7 +184,7 @@ def test_a_robot_that_is_not_admitted_holds_says_so_and_goes_on_asking_to_be():
     assert client.step(START + round(ANNOUNCE_S * S)) == Step(announce=True)
     said = client.waiting_for(START + 3 * S)
     assert "".join(said) == (
-        "no fleet's scheduler has admitted this robot: is it running, in this ROS domain? for 3 s"
+        "start a fleet's scheduler: none in this ROS domain has admitted this robot for 3 s"
     )
     full = replace(ADMISSION, admitted=False, reason="12 of 12 robots")
     assert client.admitted(full, START + 4 * S)
@@ -300,7 +300,7 @@ def test_without_an_observation_it_says_what_is_missing():
     assert client.waiting_for(START)[0] == "no frame of camera front yet"
     assert client.step(START + MS).observe
     client.ask(START, START + MS)
-    assert client.waiting_for(START + MS)[0].startswith("the fleet's scheduler has been asked")
+    assert client.waiting_for(START + MS)[0].startswith("the fleet's scheduler has the request")
     client.instruct("", START + 2 * MS, "no instruction yet")
     assert client.waiting_for(START + 2 * MS) == ("no instruction yet", "")
     assert client.deadline_ns(START + 2 * MS) is None and not client.step(START + 2 * MS).observe

@@ -49,7 +49,7 @@ def test_what_cannot_be_answered_is_refused_at_once() -> None:
     fleet.question("/a", engine="another")
     fleet.describe("/c", chunks_per_s=-1.0)
     fleet.question("/c")
-    assert ["not described" in refusals(fleet)[0], "another process" in refusals(fleet)[1]] == [True, True]
+    assert ["does not know" in refusals(fleet)[0], "another process" in refusals(fleet)[1]] == [True, True]
     assert refusals(fleet)[2].startswith("the fleet does not serve this robot: chunks_per_s is -1")
     assert not fleet.replica.questions
 
@@ -184,7 +184,7 @@ def test_nothing_is_waited_for_in_silence_at_the_robot() -> None:
     assert questions.late(over_ns - 1, "") == []
     late = questions.late(over_ns, "camera front: nothing came")
     assert len(late) == MOST_OPEN and len(questions) == 0
-    assert late[0] == ("what 0?", "there was no observation to ask with: camera front: nothing came")
+    assert late[0] == ("what 0?", "there was no observation for the question: camera front: nothing came")
     sent = asked()
     list(sent.send(seen(), 0))
     assert sent.late(over_ns, "") == [

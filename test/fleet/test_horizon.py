@@ -184,8 +184,8 @@ def test_a_chunk_that_is_executed_whole_stays_as_it_is():
         ("spread:0.1:2:3", "spread:M:K takes a distance and"),
         ("spread:0.1:0", "spread:M:K takes a whole number"),
         ("agreement:-1", "agreement:M takes a distance above 0"),
-        ("static:3+most:4", "'most:4' is no bound or is there twice"),
-        ("static:3+least:4+least:5", "'least:5' is no bound or is there twice"),
+        ("static:3+most:4", "'most:4' is not a bound, or is given twice"),
+        ("static:3+least:4+least:5", "'least:5' is not a bound, or is given twice"),
         ("static:3+elastic", "'' is no number"),
         ("static:3+elastic:0", "elastic:N takes a whole number of actions from 1"),
     ],
@@ -208,7 +208,7 @@ def test_each_task_may_have_a_rule_of_its_own():
         ("", 5),
     ):
         assert horizons.of(chunk, instruction) == Horizon(actions, actions), instruction
-    with pytest.raises(ValueError, match="horizon has 'static:3' after a ';': give the instructions"):
+    with pytest.raises(ValueError, match="horizon has 'static:3' after a ';': name the instructions"):
         Horizons("all; static:3")
     with pytest.raises(ValueError, match="horizon has '=static:3' after a ';'"):
         Horizons("all; =static:3")

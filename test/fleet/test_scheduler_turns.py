@@ -170,7 +170,7 @@ def test_a_request_nobody_can_use_any_longer_is_dropped_and_counted() -> None:
     fleet.step()
     fleet.ask("/b", within_s=0.05)
     fleet.step(0.06)
-    assert fleet.told.refusals() == ["nobody could use its chunk any longer"]
+    assert fleet.told.refusals() == ["the robot could no longer use the chunk"]
     assert fleet.report("/b").counts.misses == 1 and fleet.scheduler.waiting() == 0
     fleet.serve()
     assert robots_of(fleet.told.chunks()) == ["/a"]

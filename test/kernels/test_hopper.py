@@ -55,8 +55,8 @@ def macros_of_published_sizes() -> list[tuple[str, dict[str, int]]]:
 
 
 def test_candidates_compile_without_a_device() -> None:
-    made = {compiling.compiled(file, macros, "sm_90a") for file, macros in macros_of_published_sizes()[::3]}
-    assert len(made) == len(macros_of_published_sizes()[::3])
+    made = {compiling.compiled(file, macros, "sm_90a") for file, macros in macros_of_published_sizes()[::6]}
+    assert len(made) == len(macros_of_published_sizes()[::6])
     assert all(code[:4] == b"\x7fELF" for code in made)
 
 

@@ -211,7 +211,7 @@ def test_a_demo_is_on_this_machine_only_and_a_robot_where_the_shell_says(
     monkeypatch.setenv("ROS_SECURITY_ENABLE", "true")
     assert "anyone (ROS_SECURITY_STRATEGY is not Enforce) may" in told(BRINGUP)[0]
     monkeypatch.setenv("ROS_SECURITY_STRATEGY", "Enforce")
-    assert "who has a key of the keystore may command" in told(BRINGUP)[0]
+    assert "holders of a keystore key may command" in told(BRINGUP)[0]
 
 
 def test_humble_has_a_variable_of_its_own_for_the_network(monkeypatch: pytest.MonkeyPatch) -> None:

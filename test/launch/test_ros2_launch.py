@@ -86,7 +86,7 @@ def test_the_demo_moves_and_what_it_says_may_be_typed_next_works(ros_domain: int
     with launched(DEMO) as demo:
         demo.wait_for(r"network: ROS domain \d+ on this machine only \(localhost\): anyone, without a key")
         demo.wait_for("inference has it: 'reach the red block'")
-        demo.wait_for("running: it moves by chunks of this instruction")
+        demo.wait_for("running: it follows chunks for this instruction")
         demo.wait_for(r"next, in another terminal.*\n")
         demo.wait_for(r"ros2 service call \S+ \S+\n")
         hints = re.findall(r"^ +((?:vla|ros2) .*)$", demo.printed, re.MULTILINE)

@@ -24,7 +24,7 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import load_pi_model
 
 FOLDER = Path(os.environ.get("VLA_ORACLES") or Path(__file__).parent.parent / "data" / "oracles")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def fixture_names(*kinds: str) -> list[str]:

@@ -46,6 +46,13 @@ def test_policy_sizes_are_checked(changes: dict[str, Any], message: str) -> None
         make_config(**changes)
 
 
+@pytest.mark.parametrize("names", ["abc", [1, 2], None, [""]])
+def test_cameras_in_json_are_a_list_of_names(names: object) -> None:
+    data = {**make_config().to_json(), "image_names": names}
+    with pytest.raises(ValueError, match=r"config\.image_names is .*; it must be a list of names"):
+        PiConfig.from_json(data)
+
+
 def test_the_expert_must_fit_the_prefix() -> None:
     prefix = make_config().prefix
     with pytest.raises(ValueError, match=r"prefix\.depth 2 differs from expert\.depth 3"):

@@ -85,7 +85,7 @@ def test_openvla(name: str, tmp_path: Path) -> None:
     make_llama_tokenizer().save(str(folder / "tokenizer.json"))
     shutil.copyfile(FOLDER / f"{name}.safetensors", folder / "model.safetensors")
     out = convert(folder, tmp_path / "out")
-    model = load_policy(out, dtype=DTYPES[oracle.spec["dtype"]]).model
+    model = load_policy(out).model.to(DTYPES[oracle.spec["dtype"]])
     converted = replace(oracle, model=model)
     agree(converted, OpenVLAOracle.image_tokens, oracle["projected"])
     agree(converted, OpenVLAOracle.scores, oracle["logits"])

@@ -111,6 +111,17 @@ def test_actions_come_back(seed: int) -> None:
         ({"state": np.zeros((1, 6), np.float32)}, r"observation\.state has shape \[1, 6\]"),
         ({"state": np.array([0, 0, np.nan, 0, 0, 0], np.float32)}, r"observation\.state\[2\] is nan"),
         ({"instruction": "red " * 40}, r"has 56 tokens; the policy takes 32"),
+        ({"instruction": "red " * 10_000}, r"has 39999 characters; the policy takes 32 tokens"),
+        ({"instruction": "pick \udcff up"}, r"has '\\udcff' as character 5, which is no Unicode text"),
+        ({"instruction": b"pick"}, r"observation\.instruction is of type bytes; give a string"),
+        ({"images": {CAMERAS[0]: None}}, r"images\['base_0_rgb'\] is of type NoneType; give uint8"),
+        (
+            {"images": {CAMERAS[0]: np.broadcast_to(np.zeros(3, np.uint8), (1 << 20, 1 << 20, 3))}},
+            r"has 1048576 x 1048576 pixels; at most 67108864",
+        ),
+        ({"state": np.full(6, 3e38, np.float32)}, r"observation\.state\[\d\] is 3.*exceeds float32"),
+        ({"state": np.array(["0"] * 6)}, r"observation\.state is an array of <U1; give float32 \[D\]"),
+        ({"state": [0.0] * 6}, r"observation\.state is of type list; give float32 \[D\]"),
     ],
 )
 def test_what_the_policy_cannot_take_is_named(changes: dict[str, object], message: str) -> None:

@@ -185,7 +185,12 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract, patient):
         "did you mean 'elbow'?",
     )
     told(report, "streams", "error", "observation: none could be made: no frame of camera front")
-    told(report, "controllers", "warning", "its controller does not tell its parameters; is it running")
+    told(
+        report,
+        "controllers",
+        "warning",
+        "its controller does not answer with its parameters; check",
+    )
     told(report, "model", "ok", "fits the contract")
 
 
@@ -214,7 +219,7 @@ def test_clocks_encodings_qos_and_controller_parameters(doctor, contract):
         "is offered durability volatile by us but /arm_controller requests transient_loc",
     )
     told(report, "controllers", "error", "arm_controller/joint_trajectory: the controller moves a, b but the")
-    told(report, "controllers", "error", "its interpolation_method is none, so that it jumps")
+    told(report, "controllers", "error", "its interpolation_method is none, so it jumps")
     told(report, "model", "warning", "is not known: inference does not run; give --model")
 
 

@@ -96,7 +96,7 @@ def test_qos_overridden_so_that_nothing_arrives_is_refused(driver, contract):
             JointState, topic, lambda _: None, copy(qos.SENSOR), qos_overriding_options=qos.overridable()
         )
         until(lambda: node.count_publishers(topic), 90.0, "publisher")
-        assert "we request reliable, so that nothing arrives" in str(look(node, [states(contract)])[0])
+        assert "we request reliable, so nothing arrives" in str(look(node, [states(contract)])[0])
     finally:
         node.destroy_node()
         context.try_shutdown()

@@ -107,7 +107,7 @@ def test_the_nodes_of_a_launcher_that_ends_stop_the_arm_and_end(
     assert len(operator.sent) == count
     (state,) = (tmp_path / "state" / "vla_accel_ros").glob("*trajectory.json")
     assert json.loads(state.read_text())["clean"]
-    assert "broken off" not in (tmp_path / "launcher.log").read_text()
+    assert "killed:" not in (tmp_path / "launcher.log").read_text()
 
 
 def test_a_node_that_is_started_by_hand_outlives_who_started_it_and_its_terminal(tmp_path, operator):

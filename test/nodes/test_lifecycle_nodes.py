@@ -58,7 +58,7 @@ def test_a_node_that_is_busy_loading_is_broken_off(start, tmp_path, number):
     process = start("inference", contract=str(contract), autostart=True)
     with contract.open("w"):  # returns when the node has opened it, and keeps it waiting
         assert process.end(number) == 128 + number
-    assert "broken off: the node was still busy" in process.log
+    assert "killed: the node was still busy" in process.log
 
 
 @pytest.mark.parametrize("node", ["inference", "trajectory"])
@@ -164,7 +164,7 @@ def test_a_publisher_with_a_qos_that_does_not_fit_is_told(start, operator):
     process = start("trajectory", autostart=True)
     operator.node.create_publisher(ActionChunk, "action_chunk", qos.SENSOR)
     sentence = "/action_chunk is offered reliability best_effort by /operator but we request reliable"
-    process.wait_for_log(f"{sentence}, so that nothing arrives; have it offer reliability reliable")
+    process.wait_for_log(f"{sentence}, so nothing arrives; have it offer reliability reliable")
     operator.wait(lambda: sentence in graph(operator, "trajectory"), 90.0, "word of it in the diagnostics")
 
 

@@ -69,7 +69,7 @@ def test_what_a_chunk_agreed_with_survives_to_the_bit_in_the_policys_units(contr
     assert replace(back, actions=None) == replace(agreement, actions=None)
     assert agreement_from_message(make_message(contract)) is None
     message.agreed_actions = [0.0] * 17
-    with pytest.raises(ValueError, match="agrees with 17 numbers, which are no rows of 6"):
+    with pytest.raises(ValueError, match="agrees with 17 numbers, which are not whole rows of 6"):
         agreement_from_message(message)
 
 
@@ -81,7 +81,7 @@ def test_the_joints_of_each_step_survive_to_the_bit(contract):
     assert step_states_from_message(make_message(contract)) is None
     for state in ([0.0] * 5, []):
         message.state = state
-        with pytest.raises(ValueError, match=f"has 24 numbers for .* no rows of {len(state)}"):
+        with pytest.raises(ValueError, match=f"has 24 numbers for .* not whole rows of {len(state)}"):
             step_states_from_message(message)
 
 

@@ -83,7 +83,7 @@ def test_a_parameter_file_says_what_a_node_would_read(tmp_path, text, found):
 def test_a_file_that_is_not_there_says_nothing_and_one_that_is_no_yaml_is_refused(tmp_path):
     assert parameter_of(tmp_path / "none.yaml", "/inference", "engine", "local") == "local"
     (tmp_path / "params.yaml").write_text("a: [")
-    with pytest.raises(ValueError, match=r"params.yaml is no YAML"):
+    with pytest.raises(ValueError, match=r"params.yaml is not valid YAML"):
         parameter_of(tmp_path / "params.yaml", "/inference", "engine", "local")
 
 

@@ -32,13 +32,13 @@ def test_an_instruction_reaches_inference_beside_other_listeners_and_an_answer_c
     status, out, err = vla("say", "reach the red block", "--namespace", "arm1", "--timeout", "90")
     assert (status, err) == (0, ""), out + err + stack.inference.log
     assert out == (
-        "inference has it: 'reach the red block'\nrunning: it moves by chunks of this instruction\n"
+        "inference has it: 'reach the red block'\nrunning: it follows chunks for this instruction\n"
     )
     status, out, err = vla("ask", "what do you see?", "--namespace", "arm1", "--timeout", "60")
     assert (status, err) == (0, ""), err
     assert "instruction: 'reach the red block'" in stack.inference.log
     status, out, err = vla("ask", "word " * 500, "--namespace", "arm1")
-    assert status == 1 and "the question is not taken: the prompt of 'word" in err and "tokens;" in err
+    assert status == 1 and "the question was refused: the prompt of 'word" in err and "tokens;" in err
     status, out, err = vla("say", "word " * 500, "--namespace", "arm1", "--timeout", "30")
     assert status == 1 and "does not move: the instruction is refused: the prompt of 'word" in err
     assert len(err) < 1000
@@ -49,7 +49,9 @@ def test_an_instruction_reaches_inference_beside_other_listeners_and_an_answer_c
 def test_who_does_not_move_says_why(start, vla, tmp_path, operator: Operator):
     status, out, err = vla("say", "reach the red block", "--timeout", "0.5")
     assert status == 1 and not out
-    assert err.startswith("vla say: nobody called inference listens to /instruction: /inference does not run")
+    assert err.startswith(
+        "vla say: no node called inference subscribes to /instruction: /inference does not run"
+    )
     Stack(start, tmp_path)
     status, out, err = vla("say", "reach the red block", "--timeout", "90")
     assert status == 0, err

@@ -117,7 +117,7 @@ def test_where_nobody_is_it_says_so(ros_domain: int, capsys: pytest.CaptureFixtu
     assert main(["trace", "--timeout", "0.5"]) == 1
     err = capsys.readouterr().err
     assert err.startswith(
-        "vla trace: no node in / tells its timeline after 0.5 s: are inference and trajectory"
+        "vla trace: no node in / sent its timeline within 0.5 s: are inference and trajectory"
     )
     assert main(["trace", "--seconds", "0"]) == 2
     assert "--seconds is 0: give seconds, more than 0" in capsys.readouterr().err

@@ -110,7 +110,7 @@ def test_damage_is_an_error_and_no_other_message(tmp_path):
     raw = bytearray(file.read_bytes())
     raw[raw.index(b"12 ....")] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(ValueError, match=r"bag_0\.mcap is no MCAP file, or damaged: crc validation failed"):
+    with pytest.raises(ValueError, match=r"0\.mcap is damaged, or not an MCAP file: crc validation failed"):
         numbers(file)
 
 
@@ -136,7 +136,7 @@ def test_split_bags_are_read_in_their_order(tmp_path):
     [
         ("bag_0.db3", b"SQLite", "ros2 bag convert it to mcap"),
         ("notes.txt", b"", "give a bag's folder"),
-        ("bag_0.mcap", b"no such thing, but long enough", "is no MCAP file"),
+        ("bag_0.mcap", b"no such thing, but long enough", "is damaged, or not an MCAP file"),
     ],
 )
 def test_what_is_no_bag_is_refused_with_its_mend(tmp_path, name, content, sentence):
@@ -188,7 +188,7 @@ def read_all(path: Path) -> None:
 @pytest.mark.parametrize("compression", [CompressionType.ZSTD, CompressionType.LZ4], ids=["zstd", "lz4"])
 @pytest.mark.parametrize(
     ("megabytes", "sentence"),
-    [(256, "a chunk says that it holds 268 MB, at most 134 MB are read at once"), (100, "what is no record")],
+    [(256, "a chunk declares 268 MB, at most 134 MB are read at once"), (100, "an invalid record")],
 )
 def test_a_chunk_of_zeros_is_refused(tmp_path, compression, megabytes, sentence):
     path = bag_of_zeros(tmp_path / "bomb.mcap", megabytes, compression)
@@ -203,7 +203,7 @@ def test_a_chunk_that_holds_more_than_it_says_is_refused(tmp_path):
     assert told in raw
     path.write_bytes(raw.replace(told, struct.pack("<QI", 1000, 0)))
     found = refused(lambda: read_all(path))
-    assert "a chunk is not of the size that it says" in found.sentence and found.peak_mb < 20
+    assert "a chunk does not have the size that it declares" in found.sentence and found.peak_mb < 20
 
 
 def test_a_bag_of_very_many_topics_is_refused(tmp_path):
@@ -223,20 +223,20 @@ BILLION = struct.pack("<I", 2_000_000_000)
         ("Bomb bomb", b"", "its definition contains itself: bomb_msgs/Bomb"),
         ("Other a" + SECTION + "Other\nBomb b", b"", "its definition contains itself: bomb_msgs/Bomb"),
         ("Bomb[] bombs", b"\1\0\0\0" * 50_000, "its definition contains itself"),
-        ("Empty[2000000000] a" + SECTION + "Empty\n", b"", "has more than 100000 messages in one"),
+        ("Empty[2000000000] a" + SECTION + "Empty\n", b"", "has more than 100000 nested messages"),
         (
             "Id[] a" + SECTION + "Id\nuint8[16] id",
             BILLION,
-            "a list of bomb_msgs/Id, which may be of no bytes",
+            "a list of bomb_msgs/Id, which may have no bytes",
         ),
-        ("Id[<=9999999999] a" + SECTION + "Id\nuint8[1] id", BILLION, "which may be of no bytes"),
+        ("Id[<=9999999999] a" + SECTION + "Id\nuint8[1] id", BILLION, "which may have no bytes"),
         (
             "T1 a\nT1 b"
             + "".join(f"{SECTION}T{n}\nT{n + 1} a\nT{n + 1} b" for n in range(1, 40))
             + SECTION
             + "T40\nuint8[1] x",
             b"",
-            "has more than 100000 messages in one",
+            "has more than 100000 nested messages",
         ),
         (
             "T1 a"
@@ -247,9 +247,9 @@ BILLION = struct.pack("<I", 2_000_000_000)
             "its definition is nested too deeply",
         ),
         ("string data\n" + "# long\n" * 100_000, b"", "its definition has 700012 bytes, at most 262144"),
-        ("Some[] a" + SECTION + "Some\nint32 x", BILLION, "a message on /bomb is no bomb_msgs/msg/Bomb"),
-        ("float64[] a", BILLION, "a message on /bomb is no bomb_msgs/msg/Bomb"),
-        ("wstring data", b"", "a message on /bomb is no bomb_msgs/msg/Bomb: wstring parsing is not"),
+        ("Some[] a" + SECTION + "Some\nint32 x", BILLION, "a message on /bomb is not a bomb_msgs/msg/Bomb"),
+        ("float64[] a", BILLION, "a message on /bomb is not a bomb_msgs/msg/Bomb"),
+        ("wstring data", b"", "a message on /bomb is not a bomb_msgs/msg/Bomb: wstring parsing is not"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )

@@ -42,7 +42,7 @@ def test_what_is_no_slot_is_said_in_a_sentence(name):
     writer = ForceWriter(name)
     segment_path(name).write_bytes(b"x" * 4096)
     reader = ForceReader(name)
-    assert reader.read() == [] and "is none: remove" in reader.problem
+    assert reader.read() == [] and "is not a slot: remove" in reader.problem
     writer.close()
 
 

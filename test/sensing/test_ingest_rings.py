@@ -152,9 +152,9 @@ def test_a_ring_of_another_size_or_name_is_followed(robot):
 def test_a_handle_that_leads_nowhere_is_refused_in_a_sentence_and_counted(robot):
     handle = robot.film(NOW)["front"]
     for changes, sentence in [
-        ({"ring": "../etc"}, "camera front: ring name '../etc' is none"),
-        ({"ring": "nobody.has.this"}, "ring 'nobody.has.this' is not there: start its camera"),
-        ({"height": H + 1}, f"a handle is of a {H + 1} x {W} rgb8 frame, ring .* holds {H} x {W} rgb8"),
+        ({"ring": "../etc"}, "camera front: ring name '../etc' is invalid"),
+        ({"ring": "nobody.has.this"}, "ring 'nobody.has.this' does not exist: start its camera"),
+        ({"height": H + 1}, f"a handle describes a {H + 1} x {W} rgb8 frame, ring .* holds {H} x {W} rgb8"),
         ({"encoding": "bgr8"}, "bgr8 frame"),
         ({"ring": robot.names["wrist"]}, "is camera wrist's already"),
     ]:

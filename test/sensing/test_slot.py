@@ -106,10 +106,10 @@ def test_a_value_that_is_damaged_is_not_returned(writer, name):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda path: path.write_bytes(b"x" * 4096), "is none: remove"),
+        (lambda path: path.write_bytes(b"x" * 4096), "is not a slot: remove"),
         (lambda path: _flip(path, 8), "has version 0, this program reads version 1"),
         (lambda path: _flip(path, 16), "is damaged: remove"),
-        (lambda path: os.truncate(path, 100), "is none: remove"),
+        (lambda path: os.truncate(path, 100), "is not a slot: remove"),
         (lambda path: os.truncate(path, 256), "is damaged: remove"),
         (lambda path: path.chmod(0o666), "may be written by other users"),
     ],

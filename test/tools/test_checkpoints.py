@@ -92,7 +92,7 @@ def test_convert_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["inspect", "--verify", str(out)]) == 0
     said = capsys.readouterr().out
     for file in ("model.safetensors", "folded.safetensors"):
-        assert f"{file} is what was converted, SHA-256 " in said
+        assert f"{file} is unchanged since its conversion, SHA-256 " in said
     assert main(["inspect", "--verify", str(folder)]) == 2
     assert "nothing to compare with" in capsys.readouterr().err
     assert main(["convert", str(folder), str(out)]) == 2
@@ -108,8 +108,12 @@ def test_convert_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             " MB of constants for 4 steps (openpi's times) of weights",
         ),
         ("lerobot", "32 parameters as 12 tensors, ", "for 4 steps (lerobot's times) of weights in float32"),
-        ("openvla", "15 parameters as 6 tensors, ", "nothing: of this network nothing can be computed ahead"),
-        ("smolvla", "nothing: no stage", "nothing: of this network nothing can be computed ahead"),
+        (
+            "openvla",
+            "15 parameters as 6 tensors, ",
+            "nothing: this network has nothing to compute ahead",
+        ),
+        ("smolvla", "nothing: no stage", "nothing: this network has nothing to compute ahead"),
     ],
 )
 def test_what_is_fused_and_folded_is_said(

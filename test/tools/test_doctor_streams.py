@@ -79,7 +79,7 @@ def test_a_robot_that_is_well(contract):
         (
             stream(1.5),
             ERROR,
-            "camera/front: paused for 1.00 s at 1.3 Hz, max_age_s allows 0.5, so that the robot would",
+            "camera/front: paused for 1.00 s at 1.3 Hz, max_age_s allows 0.5, so the robot would",
         ),
         (
             stream(30, seconds=2.0),
@@ -162,7 +162,7 @@ def test_joints_that_are_missing_or_beyond_their_limits(contract):
         ),
         (
             WARNING,
-            "joint gripper: is at 40, its limits are 0 to 1; mend lower and upper: rad or m, "
+            "joint gripper: is at 40, its limits are 0 to 1; mend lower and upper: in rad or m, "
             "whatever unit says",
         ),
     ]

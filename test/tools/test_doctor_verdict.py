@@ -98,8 +98,8 @@ def test_what_follows_from_a_cause_is_left_out_and_what_does_not_is_told():
 
 
 def test_nodes_that_are_active_and_tell_nothing():
-    assert said(inputs=None)[0].startswith("/inference: is active but says nothing on the topic inputs")
-    assert said(motion=None)[0].startswith("/trajectory: is active but tells no motion")
+    assert said(inputs=None)[0].startswith("/inference: is active but publishes nothing on the topic inputs")
+    assert said(motion=None)[0].startswith("/trajectory: is active but publishes no motion")
     assert said(motion=("holding", []))[0].startswith("/trajectory: is holding without a reason")
 
 

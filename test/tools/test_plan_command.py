@@ -36,7 +36,7 @@ def test_everything_is_there_as_json(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_fleet_that_is_too_large_is_given_engines(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "pi05", "--robots", "500", "--action-hz", "3"]) == 1
-    assert "robots, of which it promises" in capsys.readouterr().out
+    assert "robots, but an engine serves" in capsys.readouterr().out
     assert fleet_line(40, 41).endswith("give 2 engines")
 
 

@@ -181,7 +181,7 @@ def test_another_model_is_said_before_anything_is_computed(tmp_path):
     (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text() + " ")
     said: list[str] = []
     result = replay(Moments(Bag(run.end())), Otherwise(model=other), said.append)
-    assert any("is another model than the one that was recorded (SHA-256" in sentence for sentence in said)
+    assert any("is not the recorded model (SHA-256" in sentence for sentence in said)
     assert result.equal and result.notes[0].startswith("checkpoint ")
 
 
@@ -272,7 +272,7 @@ def test_a_long_replay_says_how_far_it_is(tmp_path):
 def test_commands_are_for_publishing_alone(tmp_path, capsys):
     path = Run(tmp_path).frames(1).tell().end()
     assert cli.main(["replay", str(path), "--commands"]) == 2
-    assert "--commands says what --publish plays" in capsys.readouterr().err
+    assert "--commands changes what --publish plays" in capsys.readouterr().err
 
 
 def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path, capsys):
@@ -280,11 +280,11 @@ def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path, capsys):
     assert cli.main(["replay", str(run.end())]) == 2
     assert "has no message of type vla_accel_msgs/msg/Session" in capsys.readouterr().err
     assert cli.main(["replay", str(tmp_path / "nothing")]) == 2
-    assert "is not there: give a bag's folder" in capsys.readouterr().err
+    assert "does not exist: give a bag's folder" in capsys.readouterr().err
     gone = Run(tmp_path / "gone").frames(1).tell()
     shutil.rmtree(gone.model)
     assert cli.main(["replay", str(gone.end())]) == 2
-    assert "is not there: give --model DIR" in capsys.readouterr().err
+    assert "does not exist: give --model DIR" in capsys.readouterr().err
 
 
 def test_an_urdf_that_the_contract_names_travels_in_the_bag(tmp_path):
@@ -305,7 +305,7 @@ def test_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits_depend
     tmp_path: Path,
 ) -> None:
     assert company({}) == company({"frames_together": 1, "seats_by_load": False}) == []
-    assert company({"frames_together": 4}) == ["frames_together 4: frames were computed with others'"]
+    assert company({"frames_together": 4}) == ["frames_together 4: frames were batched with others'"]
     seats = {"fast": True, "staggered": 2, "seats_by_load": True, "kv_slots": 6}
     run = Run(tmp_path).tell(settings={**seats, "seed": 9}).frames(2)
     bag = Bag(run.end())
@@ -313,4 +313,4 @@ def test_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits_depend
     result = replay(moments)
     assert not result.equal
     said = report(bag, moments.counts, result)[-1]
-    assert said.startswith("why     it may be seats_by_load: a step was computed with as many seats as were")
+    assert said.startswith("why     it may be seats_by_load: the batch of a step had as many seats as were")

@@ -259,7 +259,7 @@ def test_stamps_and_records_of_different_clocks_are_not_subtracted(tmp_path: Pat
 
 def test_what_is_no_bag_or_empty_is_one_sentence(tmp_path: Path, capsys) -> None:
     assert main(["trace", str(tmp_path / "nothing")]) == 2
-    assert "is not there: give a bag's folder" in capsys.readouterr().err
+    assert "does not exist: give a bag's folder" in capsys.readouterr().err
     McapBag(tmp_path / "empty").close()
     assert main(["trace", str(tmp_path / "empty")]) == 2
     assert "empty has no messages: record some" in capsys.readouterr().err
@@ -267,7 +267,7 @@ def test_what_is_no_bag_or_empty_is_one_sentence(tmp_path: Path, capsys) -> None
     tape.add(0, "/camera/front/image_raw", b"\x00\x01\x00\x00abc", "sensor_msgs/msg/Image")
     tape.close()
     assert main(["trace", str(tmp_path / "short")]) == 2
-    assert "a message on /camera/front/image_raw is no sensor_msgs/msg/Image" in capsys.readouterr().err
+    assert "a message on /camera/front/image_raw is not a sensor_msgs/msg/Image" in capsys.readouterr().err
 
 
 def test_without_the_package_perfetto_the_table_is_printed_and_the_trace_says_how_to_get_it(

@@ -218,7 +218,7 @@ def _check_twist(file: Fields, contract: Contract) -> None:
     turning = [i for i, c in enumerate(contract.controllers) if c.kind == "servo_twist"]
     if contract.actions == "twist" and not turning:
         mend = "give one of controllers kind: servo_twist"
-        file.refuse("actions", "twist", "has no controller that moves by it", mend)
+        file.refuse("actions", "twist", "has no controller that takes twists", mend)
     if contract.actions != "twist" and turning:
         file.refuse(
             f"controllers[{turning[0]}].kind",

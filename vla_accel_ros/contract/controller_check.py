@@ -87,7 +87,7 @@ def _trajectory(controller: Controller, values: Mapping[str, object], sender: Se
     found: list[tuple] = []
     for prefix, numbers in _GROUPS.items():
         if str(values.get("type", "")).startswith(prefix):
-            what = f"the controller is a {values['type']}, which takes {numbers} and no trajectories"
+            what = f"the controller is a {values['type']}, which takes {numbers} instead of trajectories"
             found.append((error, what, "write kind: forward_command if it takes positions, or another topic"))
     joints = values.get("joints")
     partial = values.get("allow_partial_joints_goal") is True
@@ -98,7 +98,7 @@ def _trajectory(controller: Controller, values: Mapping[str, object], sender: Se
         what = f"its command_interfaces are {', '.join(map(str, interfaces))}, without position"
         found.append((warning, what, "tune its gains, on which the motion then depends"))
     if values.get("interpolation_method") == "none":
-        what = "its interpolation_method is none, so that it jumps from point to point"
+        what = "its interpolation_method is none, so it jumps from point to point"
         found.append((error, what, "set it to splines in the controller's parameters"))
     # A stamped trajectory repeats the commanded motion and is joined in the middle, so the state from which
     # the controller would interpolate is never used (bench/handover.py).
@@ -124,7 +124,7 @@ def _tight(values: Mapping[str, object], sender: Sender) -> list[tuple]:
         if isinstance(tolerance, float) and 0.0 < tolerance < _LAG_S * speed:
             what = (
                 f"{_tolerance(joint)} is {tolerance:g}, which a joint that lags {_LAG_S * 1e3:.0f} ms leaves "
-                f"at its full speed of {speed:g}, and the controller then gives the motion up"
+                f"at its full speed of {speed:g}, and the controller then aborts the motion"
             )
             found.append((warning, what, "raise it, or set it to 0"))
     return found
@@ -134,11 +134,11 @@ def _forward(controller: Controller, values: Mapping[str, object]) -> list[tuple
     found: list[tuple] = []
     kind = str(values.get("type", ""))
     if kind.endswith("JointTrajectoryController"):
-        what = f"the controller is a {kind}, which takes trajectories and no bare positions"
+        what = f"the controller is a {kind}, which takes trajectories instead of bare positions"
         found.append((error, what, "write kind: joint_trajectory"))
     if kind.startswith(("velocity_controllers/", "effort_controllers/")):
-        what = f"the controller is a {kind}, which would take our positions for something else"
-        found.append((error, what, "give us a controller of positions"))
+        what = f"the controller is a {kind}, which does not take positions"
+        found.append((error, what, "use a position controller"))
     interface = values.get("interface_name")
     if isinstance(interface, str) and interface not in ("", "position"):
         what = f"its interface_name is {interface}, but we send positions"
@@ -169,7 +169,7 @@ def _servo(controller: Controller, values: Mapping[str, object]) -> list[tuple]:
             found.append((warning, what, "raise it, or controllers[].rate_hz"))
         if timeout == 0.0 or timeout > 0.5:
             what = (
-                f"Servo's incoming_command_timeout is {timeout:g} s, for which it moves on if we fall silent"
+                f"Servo's incoming_command_timeout is {timeout:g} s, for which it moves on without commands"
             )
             found.append((warning, what, "set it to 0.1"))
     return found

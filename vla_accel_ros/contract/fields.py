@@ -247,12 +247,12 @@ class _UniqueKeys(yaml.SafeLoader):
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, "a key is no plain text", key_node.start_mark
+                    None, None, "a key is not plain text", key_node.start_mark
                 )
             key = key_node.value
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is twice", key_node.start_mark
+                    None, None, f"the key {key!r} occurs twice", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)

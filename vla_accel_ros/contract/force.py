@@ -51,7 +51,8 @@ def check_force(file: Fields, force: Force, joints: tuple[Joint, ...], twist: bo
     `stay`."""
     if twist:
         mend = "remove it, or let the policy's actions be joints"
-        file.refuse("force", "...", "cannot go back along twists, which MoveIt Servo executes", mend)
+        what = "does not work with twists: they have no joint path to go back along"
+        file.refuse("force", "...", what, mend)
     known = {joint.name for joint in joints}
     named = [(f"force.stay[{i}]", name) for i, name in enumerate(force.stay)]
     for sensor in force.sensors:
@@ -100,14 +101,14 @@ def _sensor(
     slot = fields.text("slot", _SLOT, "letters, digits, _, - and .", default="")
     topic = fields.text("topic", _TOPIC, "a relative topic name such as wrist/wrench", default="")
     if slot and topic:
-        fields.refuse("topic", topic, "stands beside slot", "remove one of them")
+        fields.refuse("topic", topic, "is given together with slot", "remove one of them")
     elif not slot and not topic and fields.fine("slot") and fields.fine("topic"):
         fields.missing("slot", "add it, or topic")
     kind = ""
     if topic:
         kind = fields.choice("type", types, types[0])
     elif fields.has("type"):
-        fields.refuse("type", fields.take("type"), "is of a topic", "remove it, or give topic")
+        fields.refuse("type", fields.take("type"), "belongs to a topic", "remove it, or give topic")
     rate_hz, max_age_s = fields.number("rate_hz", above=0.0), fields.number("max_age_s", above=0.0)
     if rate_hz > _MOST_HZ:
         fields.refuse("rate_hz", rate_hz, f"is more than {_MOST_HZ:g}", "lower it")
@@ -131,10 +132,10 @@ def _retreat(fields: Fields) -> Retreat:
     s = fields.number("s", above=0.0, default=usual.s)
     speed = fields.number("speed", above=0.0, default=usual.speed)
     if speed > 1.0:
-        fields.refuse("speed", speed, "is faster than it came", "give at most 1")
+        fields.refuse("speed", speed, "is faster than the arm came", "give at most 1")
     rest_s = fields.number("rest_s", above=0.0, default=usual.rest_s)
     most = fields.number("most", above=0.0, default=usual.most)
     if most % 1.0:
-        fields.refuse("most", most, "is no number of times", "give a whole number")
+        fields.refuse("most", most, "is not a whole number", "give a whole number")
     fields.close()
     return Retreat(rad, s, speed, rest_s, int(most) if math.isfinite(most) else usual.most)

@@ -138,7 +138,9 @@ def judge(
         nodes = ", ".join(sorted(end.node for end in right))
         found.append(
             warning(
-                wanted.about, f"{name} has {len(right)} publishers ({nodes}), which mix", "stop all but one"
+                wanted.about,
+                f"{name} has {len(right)} publishers ({nodes}), whose messages mix",
+                "stop all but one",
             )
         )
     verb = "heard by" if wanted.ours else "published by"
@@ -186,11 +188,11 @@ def _wrong_qos(wanted: Wanted, name: str, end: Endpoint, policy: str) -> tuple[s
     }[policy]
     if wanted.ours:
         what = f"{name} is offered {policy} {values[0]} by us but {end.node} requests {values[1]}"
-        return f"{what}, so that it hears nothing", f"have it request {policy} {values[0]}"
+        return f"{what}, so it receives nothing", f"have it request {policy} {values[0]}"
     what = f"{name} is offered {policy} {values[0]} by {end.node} but we request {values[1]}"
     mend = f"set our parameter qos_overrides.{name}.subscription.{policy} to {values[0]}"
     if policy != "reliability" or not wanted.needed:
         mend = f"have it offer {policy} {values[1]}"
     if wanted.about == "instruction" and policy == "durability":
         mend += " (ros2 topic pub --qos-durability transient_local)"
-    return f"{what}, so that nothing arrives", mend
+    return f"{what}, so nothing arrives", mend

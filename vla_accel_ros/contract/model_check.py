@@ -93,7 +93,7 @@ def _images(model: ModelFacts, contract: Contract) -> list[Finding]:
     given = {camera.image for camera in contract.cameras}
     missing = [name for name in model.image_names if name not in given]
     if missing and not found:
-        what = f"the model in {model.where} also knows {', '.join(missing)}, which no camera is"
+        what = f"the model in {model.where} also knows {', '.join(missing)}, which no camera provides"
         found.append(
             warning("cameras", what, "add the camera if the policy was trained with it on this robot")
         )
@@ -175,7 +175,7 @@ def _deltas(model: ModelFacts, contract: Contract) -> list[Finding]:
         (low, high), (least, most) = trained[:, index], model.state[:, index]
         apart = high < least or low > most
         if delta and (low > 0 or high < 0):
-            what = f"its actions were {low:.3g} to {high:.3g} in training, which no relative ones are"
+            what = f"its actions were {low:.3g} to {high:.3g} in training, so they are not relative"
             found.append(warning(f"joints[{index}] ({name})", what, "write action: absolute if they are not"))
         elif not delta and apart and low <= 0 <= high:
             what = f"its actions were {low:.3g} to {high:.3g}, the joint {least:.3g} to {most:.3g}"

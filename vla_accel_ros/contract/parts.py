@@ -189,7 +189,7 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     described = robot.joints.get(name)
     if name and robot.file is not None and described is None:
         mend = f"name one of its moving joints ({', '.join(robot.joints) or 'it has none'})"
-        fields.refuse("name", name, f"is no moving joint of {robot.file}", mend)
+        fields.refuse("name", name, f"is not a moving joint of {robot.file}", mend)
     if described is not None and described.mimics:
         mend = f"name {described.mimics} alone, which moves both"
         fields.refuse("name", name, f"mimics {described.mimics} in {robot.file}", mend)
@@ -249,7 +249,7 @@ def _units(fields: Fields) -> tuple[str, int, float, float | None]:
         return unit, fields.choice("sign", (1, -1), 1), fields.number("offset", default=0.0), None
     for key in ("unit", "sign", "offset"):
         if fields.has(key):
-            fields.refuse(key, fields.take(key), "stands beside map", "remove one of them")
+            fields.refuse(key, fields.take(key), "is given together with map", "remove one of them")
     points = fields.child("map")
     (a, b), (c, d) = points.numbers("robot", 2), points.numbers("policy", 2)
     if a == b:
@@ -261,7 +261,7 @@ def _units(fields: Fields) -> tuple[str, int, float, float | None]:
         return "rad", 1, math.nan, math.nan
     gain = (d - c) / (b - a)
     if not (math.isfinite(gain) and gain):
-        fields.refuse("map", gain, "is no usable scale", "give points further apart")
+        fields.refuse("map", gain, "is not a usable scale", "give points further apart")
     return "rad", 1, c - gain * a, gain
 
 

@@ -63,7 +63,7 @@ def read(path: str | Path) -> dict[str, UrdfJoint]:
         if not name:
             raise ValueError(f"{file}: a <joint> has no name: add it")
         if name in joints:
-            raise ValueError(f"{file}: joint {name!r} is there twice: name every joint once")
+            raise ValueError(f"{file}: joint {name!r} occurs twice: name every joint once")
         if kind in _MOVING:
             mimic = element.find("mimic")
             mimics = "" if mimic is None else mimic.get("joint", "another")
@@ -81,7 +81,7 @@ def _joint(file: Path, name: str, kind: str, limit: ElementTree.Element | None) 
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise ValueError(f"{file}: joint {name!r} has {key} = {text!r}, no finite number: mend it")
+            raise ValueError(f"{file}: joint {name!r} has {key} = {text!r}, not a finite number: mend it")
         return value
 
     lower, upper, velocity = number("lower"), number("upper"), number("velocity")

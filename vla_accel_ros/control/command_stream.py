@@ -50,7 +50,7 @@ class CommandStream:
     def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float) -> None:
         if len(limits.lower) != len(joints):
             raise ValueError(
-                f"limits are of {len(limits.lower)} joints, not {len(joints)}: give one per joint"
+                f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
         self.joints, self.counts = tuple(joints), Counter[str]()
         self._limits, self._longest_s = limits, 2.0 * period_s

@@ -67,8 +67,8 @@ class HandOver:
         return self._executed.end_ns if self._moved and self._executed is not None else 0
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
-        """Where the controller is commanded to be, float64 [D], at a time within the last second or in the
-        future, by what it was sent before that time; None if nothing was."""
+        """Commanded position, float64 [D], at a time within the last second or in the future, by the
+        trajectories sent before that time; None if there were none."""
         state = self._state(t_ns)
         return None if state is None else state[0]
 
@@ -78,9 +78,9 @@ class HandOver:
         """Returns what to send now for a trajectory of this controller's joints that was decided at
         decided_ns, and until when it may be sent (it arrives up to lead_s later).
 
-        None while the controller approaches a trajectory that was shifted, at whose start it comes to rest by
-        itself. One that was sent as decided is replaced at any time: the caller knows it, and a reaction to a
-        contact must not wait.
+        None while the controller approaches a shifted trajectory, which ends at rest by itself, and while it
+        may have dropped the last one. A trajectory that was sent as decided is replaced at any time: the
+        caller knows it, and a reaction to a contact must not wait.
         """
         lead_ns, executed = round(lead_s * 1e9), self._executed
         if decided.start_ns > decided_ns + SET_BACK_NS:

@@ -40,7 +40,7 @@ def move(
     Raises ValueError if the goal is outside its limits or speed is outside (0, 1].
     """
     if not 0.0 < speed <= 1.0:
-        raise ValueError(f"speed = {speed} is no share of the limits: give more than 0, and 1 at most")
+        raise ValueError(f"speed = {speed} is not a share of the limits: give more than 0, and at most 1")
     outside = (goal < limits.lower) | (goal > limits.upper)
     if outside.any():
         j = int(np.flatnonzero(outside)[0])

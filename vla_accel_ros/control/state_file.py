@@ -122,7 +122,7 @@ class StateFile:
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
                 raise PermissionError("it is not a file that only this user can write: delete it")
             if found.st_size > LARGEST:
-                raise PermissionError(f"it has {found.st_size} bytes, at most {LARGEST} are ours: delete it")
+                raise PermissionError(f"it has {found.st_size} bytes, more than {LARGEST}: delete it")
             return file.read(LARGEST)
 
     def _replace(self, content: bytes) -> None:

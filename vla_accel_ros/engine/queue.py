@@ -42,15 +42,21 @@ class Queue:
         self.changes, self.choosing = 0, threading.Lock()
         self._lanes, self._drop, self._now_s = lanes, drop, now_s
         self._requests: list[Request] = []
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._cancelled: deque[Request] = deque()  # to be taken out
         self._left: deque[Request] = deque()  # taken out, and not yet told
         self._callers: list[tuple[Callable[[], bool], threading.Event]] = []  # who wait, and for what
 
     @property
+    def cancels(self) -> bool:
+        """Whether somebody was cancelled who is not taken out."""
+        return bool(self._cancelled)
+
+    @property
     def requests(self) -> tuple[Request, ...]:
         """All of them."""
-        with self._changed:
+        with self._lock:
             return tuple(self._requests)
 
     def kinds_running(self) -> set[str]:
@@ -59,7 +65,7 @@ class Queue:
 
     def add(self, request: Request) -> None:
         """Raises QueueFull for one of no stream if MOST_QUEUED are there."""
-        with self._changed:
+        with self._lock:
             if len(self._requests) >= MOST_QUEUED and not request.stream:
                 raise QueueFull(
                     f"{len(self._requests)} requests of this engine are not finished, so the one to "
@@ -71,13 +77,13 @@ class Queue:
 
     def look(self, lane: Lane) -> tuple[Request, ...]:
         """All of them, as the lane sees them from now on."""
-        with self._changed:
+        with self._lock:
             lane.looked = self.changes
             return tuple(self._requests)
 
     def wake(self) -> None:
         """Have all who wait check again: something may have changed."""
-        with self._changed:
+        with self._lock:
             self.changes += 1
             self._changed.notify_all()
             for there, come in self._callers:
@@ -86,7 +92,7 @@ class Queue:
 
     def wait(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
         """Return after a change that is later than `seen`, or at that time."""
-        with self._changed:
+        with self._lock:
             if self.changes == seen and not given_up():
                 self._changed.wait(sleep_s(until_s, self._now_s()))
 
@@ -97,19 +103,19 @@ class Queue:
         chunk, and a thread that woke each time to look would take the interpreter from them.
         """
         waits = there, threading.Event()
-        with self._changed:
+        with self._lock:
             if there():
                 return
             self._callers.append(waits)
         try:
             waits[1].wait(sleep_s(math.inf))
         finally:
-            with self._changed:
+            with self._lock:
                 self._callers.remove(waits)
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """Have these taken out, if they are there, when `reap` or `settle` comes to them."""
-        with self._changed:
+        with self._lock:
             for request in requests:
                 if request in self._requests:
                     request.cancelled = True
@@ -117,7 +123,7 @@ class Queue:
 
     def settle(self) -> None:
         """Take out who was cancelled, now or when the micro-batch that runs is over."""
-        while self._may_reap() and self.choosing.acquire(blocking=False):
+        while self._cancelled and self._may_reap() and self.choosing.acquire(blocking=False):
             try:
                 self.reap()
             finally:
@@ -131,6 +137,8 @@ class Queue:
 
     def reap(self) -> None:
         """Take out who was cancelled, of the kinds that no lane runs. Of whoever chooses."""
+        if not self._cancelled:
+            return
         running = self.kinds_running()
         for _ in range(len(self._cancelled)):
             request = self._cancelled.popleft()
@@ -144,7 +152,7 @@ class Queue:
 
         In the lane where it ran: what it has read may be used again after what that lane was given to do.
         """
-        with self._changed:
+        with self._lock:
             if request not in self._requests:
                 return False
             self._requests.remove(request)

@@ -150,8 +150,9 @@ class Request:
     @property
     def whole(self) -> bool:
         """Whether an action request cannot share denoising steps with others."""
-        exact = self.guidance is not None and self.guidance.jacobian != "identity"
-        return exact or self.steps is not None or self.first is True
+        if self.first is True or self.steps is not None:
+            return True
+        return self.guidance is not None and self.guidance.jacobian != "identity"
 
 
 def by_priority(requests: Sequence[Request]) -> list[Request]:

@@ -219,7 +219,7 @@ class Scheduler:
         try:
             with lane.computing():
                 before = tuple(lane.ahead)
-                batch = None if self._holds_off(lane) else self._schedule(lane)
+                batch = self._schedule(lane) if self._chooses(lane) else None
                 if batch is None and lane.looks_out(self._clock()):
                     idle = True
                     return ()
@@ -240,12 +240,16 @@ class Scheduler:
                 self.wake()
             self._queue.settle()
 
-    def _holds_off(self, lane: Lane) -> bool:
-        """Whether the lane chooses nothing now, whatever is there."""
-        if not lane.holds_off(self._clock()):
+    def _chooses(self, lane: Lane) -> bool:
+        """Whether the lane chooses what to run next. Where it chose nothing and nothing has changed since, it
+        comes for what runs ahead."""
+        now_s = self._clock()
+        if lane.holds_off(now_s):
+            self._queue.look(lane)
+            lane.idle_s = -math.inf
             return False
-        self._queue.look(lane)
-        return True
+        same = lane.looked == self._queue.changes and now_s < lane.idle_s
+        return not (same and lane.ahead and lane.runs_ahead)
 
     def _schedule(self, lane: Lane) -> MicroBatch | None:
         """The lane's next micro-batch, whose requests have begun."""
@@ -285,7 +289,10 @@ class Scheduler:
         if launched is None:
             return
         batch = launched.batch
-        with self._taking_in(lane, batch):
+        if batch.requests[-1].kind == ASK:
+            with self._taking_in(lane, batch):
+                launched.complete()
+        else:
             launched.complete()
         took_s, there = lane.took(launched, self._clock()), list[Request]()
         began_s = lane.ended_s - took_s
@@ -311,12 +318,8 @@ class Scheduler:
     @contextmanager
     def _taking_in(self, lane: Lane, batch: MicroBatch) -> Iterator[None]:
         """While answers are told their tokens, text runs: no answer is taken out then."""
-        words = tuple(request for request in batch.requests if request.kind == ASK)
-        if not words:
-            yield
-            return
         with self._queue.choosing:
-            running, lane.batch = lane.batch, (*lane.batch, *words)
+            running, lane.batch = lane.batch, (*lane.batch, *batch.requests)
         try:
             yield
         finally:
@@ -324,24 +327,35 @@ class Scheduler:
 
     def _end(self, lane: Lane) -> None:
         """The lane runs nothing any more; who was cancelled meanwhile is taken out."""
-        with self._queue.choosing:
-            lane.batch = ()
-            self._queue.reap()
-        self._queue.tell_left()
+        lane.batch = ()
+        if self._queue.cancels:
+            with self._queue.choosing:
+                self._queue.reap()
+            self._queue.tell_left()
 
     def _choose(self, lane: Lane) -> MicroBatch | None:
-        lane.again_s = math.inf
+        lane.again_s, lane.idle_s = math.inf, -math.inf
         queue = self._queue.look(lane)
         now_s, elsewhere = self._clock(), self._queue.kinds_running()
-        waiting = [r for r in queue if not r.awaited and r.kind not in elsewhere]
-        ready = [r for r in waiting if r.begun or self._readiness.is_ready(r, now_s)]
+        ready = [
+            request
+            for request in queue
+            if not request.awaited
+            and request.kind not in elsewhere
+            and (request.begun or self._readiness.is_ready(request, now_s))
+        ]
         batch = self.policy.next(lane.name, ready, now_s, self.streams.due_s())
         if batch is None:
-            lane.again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
+            again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
+            lane.again_s = lane.idle_s = again_s
             return None
         for request in batch.requests:
             request.lane = lane.name
-            if not (request.begun or request.released):
+        begins = [request for request in batch.requests if not request.begun]
+        if not begins:
+            return batch
+        for request in begins:
+            if not request.released:
                 self._begin(request)
         # One that begins drops those of another instruction.
         left = tuple(request for request in batch.requests if not request.released)
@@ -390,8 +404,9 @@ class Scheduler:
 
     def _drop_other_words(self, new: Request) -> None:
         """Nobody wants the actions of an instruction that is no more."""
-        old = [r for r in self.requests if r is not new and r.begun and r.stream and r.want == ACT]
-        others = [r for r in old if r.robot == new.robot and r.instruction != new.instruction]
+        others = [
+            old for old in self._acting(new.robot) if old is not new and old.instruction != new.instruction
+        ]
         if others:
             self._queue.cancel(others)
             self._queue.reap()
@@ -403,7 +418,10 @@ class Scheduler:
             self._drop_older(by)
 
     def _drop_older(self, than: Request, which: Callable[[Request], bool] = lambda one: True) -> None:
-        acts = [r for r in self.requests if r.want == ACT and r.stream and r.begun and which(r)]
-        older = [r for r in acts if r.number < than.number and r.robot == than.robot]
+        older = [one for one in self._acting(than.robot) if one.number < than.number and which(one)]
         if older:
             self._queue.cancel(older)
+
+    def _acting(self, robot: str) -> Iterator[Request]:
+        """Chunks of a robot's stream that have begun."""
+        return (r for r in self.requests if r.want == ACT and r.stream and r.begun and r.robot == robot)

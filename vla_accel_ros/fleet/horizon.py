@@ -115,7 +115,7 @@ class Horizons:
             pattern, sign, word = clause.rpartition("=")
             if not sign or not pattern.strip():
                 raise ValueError(
-                    f"horizon has {clause!r} after a ';': give the instructions it is for, such as "
+                    f"horizon has {clause!r} after a ';': name the instructions it applies to, such as "
                     "'put *=static:12'."
                 )
             self._tasks.append((pattern.strip().casefold(), parse(word)))
@@ -168,7 +168,7 @@ def parse(word: str) -> Rule:
         for bound in bounds:
             key, _, number = bound.partition(":")
             if key not in ("least", "elastic") or key in given:
-                raise ValueError(f"{bound!r} is no bound or is there twice: use +least:N and +elastic:N")
+                raise ValueError(f"{bound!r} is not a bound, or is given twice: use +least:N and +elastic:N")
             given[key] = whole(_number(number), f"{key}:N")
         policy = find(HORIZONS, name)(tuple(map(_number, numbers)))
     except (ValueError, TypeError) as error:

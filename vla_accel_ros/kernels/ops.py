@@ -198,7 +198,7 @@ def ops_for(device: torch.device, multiprocessors: int | None = None) -> Ops:
         return Ops()
     if importlib.util.find_spec("triton") is None:
         raise RuntimeError(
-            "the fast stages need triton, which comes with PyTorch's CUDA builds: install one, or fast=False."
+            "fast stages need triton, which comes with PyTorch's CUDA builds: install one, or set fast=False."
         )
     return TritonOps(device, tuning.load_table(device, multiprocessors))
 

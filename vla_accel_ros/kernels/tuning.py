@@ -58,7 +58,7 @@ class Config:
         least = min(self.split, self.stages, self.down, self.across)
         if least < 1 or self.warps not in (1, 2, 4, 8, 16):
             raise ValueError(
-                f"{self} is no way to launch a kernel; warps are 1 to 16, all else is at least 1."
+                f"{self} cannot launch a kernel; give 1 to 16 warps, and at least 1 for all else."
             )
 
 

@@ -53,7 +53,7 @@ def products(model: nn.Module) -> dict[str, Group]:
         return found | _of_stack("prefix", model.language_model) | _of_stack("expert", model.expert)
     if isinstance(model, OpenVLA):
         return _of_stack("prefix", model.stack)
-    raise ValueError(f"a {type(model).__name__} has no products of int8 rows: pi0, pi0.5 and OpenVLA have.")
+    raise ValueError(f"a {type(model).__name__} has no products of int8 rows; use pi0, pi0.5 or OpenVLA.")
 
 
 def _of_stack(name: str, stack: nn.Module) -> dict[str, Group]:
@@ -105,7 +105,7 @@ class Calibration:
         calibrated."""
         seen = self.largest.get(name)
         if seen is None or len(seen) != weight.shape[1]:
-            raise ValueError(f"the calibration is of another network: it has no {name}; {AGAIN}.")
+            raise ValueError(f"the calibration belongs to another network: it has no {name}; {AGAIN}.")
         largest = seen.to(weight.device)
         return smoothing(largest if scaled is None else largest / scaled.abs(), weight, self.alpha)
 
@@ -130,7 +130,7 @@ def read(path: Path, model: nn.Module) -> Calibration:
     damaged, or of another network."""
     said, tensors = _contents(path)
     if said.get("model") != fingerprint(model):
-        raise ValueError(f"the calibration {path} is of another network than this checkpoint's; {AGAIN}.")
+        raise ValueError(f"the calibration {path} belongs to another network than this checkpoint; {AGAIN}.")
     for name, group in products(model).items():
         found, width = tensors.get(name + LARGEST), group[0].in_features
         off = [tensors.get(f"{name}.{called}") for called in ERRORS.values()]
@@ -138,8 +138,8 @@ def read(path: Path, model: nn.Module) -> Calibration:
             raise ValueError(f"the calibration {path} lacks {name}; {AGAIN}.")
         if found.shape != (width,) or not bool((found >= 0).all()):
             raise ValueError(
-                f"the calibration {path} has {list(found.shape)} magnitudes of {name}, whose columns are "
-                f"{width}, or some that are no magnitudes; {AGAIN}."
+                f"the calibration {path} has {list(found.shape)} magnitudes for {name}, which needs "
+                f"{width}, all 0 or more; {AGAIN}."
             )
     return _made(path, said, tensors, products(model))
 
@@ -161,7 +161,7 @@ def _contents(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"the calibration {path} is damaged ({error}); {AGAIN}.") from error
     if said.get("format") != FORMAT:
-        raise ValueError(f"{path} is no calibration, its format is {said.get('format')!r}; {AGAIN}.")
+        raise ValueError(f"{path} is not a calibration, its format is {said.get('format')!r}; {AGAIN}.")
     return said, tensors
 
 

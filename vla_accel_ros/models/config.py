@@ -83,6 +83,13 @@ def check_expert(prefix: GemmaConfig, expert: GemmaConfig) -> None:
         raise ValueError(f"expert.width {expert.width} is odd; the time embedding needs an even one.")
 
 
+def read_names(value: Any) -> tuple[str, ...]:
+    """The cameras in JSON. Raises ValueError for anything but a list of names."""
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError(f"config.image_names is {value!r}; it must be a list of names.")
+    return tuple(value)
+
+
 def check_image_names(names: tuple[str, ...]) -> None:
     """Raise ValueError unless there is at least one camera, and no name twice."""
     if not names or len(set(names)) != len(names):
@@ -193,7 +200,7 @@ class PiConfig:
                 "vision": VisionConfig(**read_fields(VisionConfig, data["vision"], "config.vision")),
                 "prefix": GemmaConfig(**read_fields(GemmaConfig, data["prefix"], "config.prefix")),
                 "expert": GemmaConfig(**read_fields(GemmaConfig, data["expert"], "config.expert")),
-                "image_names": tuple(data["image_names"]),
+                "image_names": read_names(data["image_names"]),
             }
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.processing.checks import check_image, check_words
 from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer, pi05_prompt
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.text.tokenizer import Tokenizer
@@ -28,6 +30,8 @@ if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its
 
 Upload = Callable[[np.ndarray], Tensor]
 PROMPT_STATES = ("own", "padded", "none")
+WORDS_KEPT = 16
+"""Instructions whose tokens are kept."""
 
 
 @dataclass(frozen=True)
@@ -196,11 +200,9 @@ class Policy:
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
         """Return the prompt's token ids. state [D], not normalised; pi0's prompt has no state. Raises
         ValueError if the prompt is longer than max_prompt."""
+        check_words(instruction, self.config.max_prompt)
         if self.config.kind == "pi0" or self.prompt_state == "none":
-            first, *rest = self.conventions.words(instruction)
-            tokens = self.tokenizer.encode(first, bos=True)
-            for text in rest:
-                tokens += self.tokenizer.encode(text)
+            tokens = list(self._words_alone(instruction))
         else:
             normal = self.state_normalizer.normalize(np.asarray(state, np.float64))
             if self.prompt_state == "padded":
@@ -219,7 +221,14 @@ class Policy:
         `inputs` does."""
         self._check_state(state)
         padded = np.zeros(self.config.state_dim, np.float32)
-        padded[: len(state)] = self.state_normalizer.normalize(state)
+        with np.errstate(over="ignore"):
+            padded[: len(state)] = self.state_normalizer.normalize(state)
+        if not np.isfinite(padded).all():
+            joint = int(np.flatnonzero(~np.isfinite(padded))[0])
+            raise ValueError(
+                f"observation.state[{joint}] is {state[joint]}, which cannot be a joint position: it "
+                "exceeds float32 once normalised."
+            )
         return torch.from_numpy(padded)
 
     def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
@@ -240,6 +249,19 @@ class Policy:
         raw[:, : self.joints] = self.action_normalizer.normalize(relative)
         return torch.from_numpy(raw).to(self.device)
 
+    @cached_property
+    def _words_alone(self) -> Callable[[str], tuple[int, ...]]:
+        """Token ids of a prompt without a state. Frames come with the same words again and again."""
+
+        def encoded(instruction: str) -> tuple[int, ...]:
+            first, *rest = self.conventions.words(instruction)
+            tokens = self.tokenizer.encode(first, bos=True)
+            for text in rest:
+                tokens += self.tokenizer.encode(text)
+            return tuple(tokens)
+
+        return lru_cache(maxsize=WORDS_KEPT)(encoded)
+
     def _copied(self, image: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(image)).to(self.device)
 
@@ -257,14 +279,18 @@ class Policy:
         if not names:
             raise ValueError(f"observation.images is empty; give at least one of {list(known)}.")
         for name in names:
-            image = observation.images[name]
-            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
-                given = f"{image.dtype} {list(image.shape)}"
-                raise ValueError(f"observation.images['{name}'] is {given}; give uint8 [H, W, 3].")
+            check_image(name, observation.images[name])
         return names
 
     def _check_state(self, state: np.ndarray) -> None:
         most = min(self.state_normalizer.size or self.config.state_dim, self.config.state_dim)
+        if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
+            given = (
+                f"an array of {state.dtype}"
+                if isinstance(state, np.ndarray)
+                else f"of type {type(state).__name__}"
+            )
+            raise ValueError(f"observation.state is {given}; give float32 [D].")
         if state.ndim != 1 or not 1 <= len(state) <= most:
             raise ValueError(
                 f"observation.state has shape {list(state.shape)}; the policy takes 1 to {most} values."

@@ -163,16 +163,14 @@ def who_may_command(environment: Mapping[str, str]) -> str:
     domain = environment.get("ROS_DOMAIN_ID") or "0"
     if environment.get("ROS_SECURITY_ENABLE") == "true":
         enforced = environment.get("ROS_SECURITY_STRATEGY") == "Enforce"
-        keys = (
-            "who has a key of the keystore" if enforced else "anyone (ROS_SECURITY_STRATEGY is not Enforce)"
-        )
+        keys = "holders of a keystore key" if enforced else "anyone (ROS_SECURITY_STRATEGY is not Enforce)"
     else:
         keys = "anyone, without a key"
     where = {
         "LOCALHOST": "on this machine only",
         "OFF": "in the same process or by static peers only",
         "SUBNET": "on this machine and its network",
-    }.get(reach, "as the middleware's own settings say")
+    }.get(reach, "by the middleware's own settings")
     return f"network: ROS domain {domain} {where} ({reach.lower()}): {keys} may command these nodes"
 
 

@@ -258,7 +258,7 @@ def text_from_message(message: LanguageOutput, engine: str, robot: str) -> TextA
     """The TextAnswer of a message on fleet/text, for the process that received it; its replica is
     "SCHEDULER/REPLICA". Raises ValueError if the answer is not finished."""
     if not message.finished:
-        raise ValueError(f"fleet/text {message.request_id} is not finished: a fleet tells whole answers")
+        raise ValueError(f"fleet/text {message.request_id} is not finished: a fleet sends whole answers")
     return TextAnswer(
         Round(engine, robot, 0, message.request_id),
         message.prompt,
@@ -287,7 +287,7 @@ def _check_name(who: str, field: str, name: str) -> None:
 
 def _seconds(who: str, field: str, told: float, infinite: bool = False) -> float:
     if not (told >= 0.0 and (infinite or math.isfinite(told))):
-        raise ValueError(f"{who} has {field} {told}: it must be a number from 0 on")
+        raise ValueError(f"{who} has {field} {told}: it must be 0 or more")
     return told
 
 
@@ -303,7 +303,7 @@ def _state(who: str, message: FleetRequest, contract: Contract) -> np.ndarray:
         raise ValueError(f"{who} has a state of {len(state)} numbers for {len(names)} joints")
     if not np.isfinite(state).all():
         wrong = int(np.argmin(np.isfinite(state)))
-        raise ValueError(f"{who} has {state[wrong]} for joint {names[wrong]!r}, which is no position")
+        raise ValueError(f"{who} has {state[wrong]} for joint {names[wrong]!r}, which is not finite")
     return state
 
 

@@ -3,8 +3,8 @@
 rclpy's own signal handlers shut the context down first, after which nothing can be published; a robot must be
 told to stop before that. So the event that ends the process (nodes/shutdown.py) only ends the spinning. The
 node then goes through its shutdown transition with publishers that still work, and the context ends last. The
-executor is single-threaded: the multi-threaded one loses a quarter of 30 Hz images, and the events executor
-of the Python wheels never returns.
+executor (nodes/executor.py) is single-threaded: rclpy's multi-threaded one loses a quarter of 30 Hz images,
+and the events executor of the Python wheels never returns.
 
 Other threads wait for a GPU, a sensor or a camera; vla_accel_ros/interpreter.py says what they need from
 Python.
@@ -18,12 +18,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 import rclpy
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.nodes import shutdown as ending
+from vla_accel_ros.nodes.executor import DirectExecutor
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 
 
@@ -46,7 +46,7 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
     sys.setswitchinterval(SWITCH_S)
     if isinstance(node, ManagedNode):
         node.on_configured, node.on_cleaned_up = keep_loaded, gc.unfreeze
-    executor = SingleThreadedExecutor()
+    executor = DirectExecutor()
     executor.add_node(node)
     end.watch_ports()
     try:

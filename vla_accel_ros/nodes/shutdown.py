@@ -87,7 +87,7 @@ class Ending:
     def _look(self, launcher: str) -> None:
         while is_running(launcher):
             time.sleep(_LOOK_S)
-        _say("what started this node has ended, and so does the node")
+        _say("the process that started this node has ended, so the node ends too")
         os.write(self._writing, bytes([signal.SIGTERM]))
 
     def _watch_ports(self) -> None:
@@ -98,7 +98,7 @@ class Ending:
                 ports = ", ".join(map(str, sorted(both)))
                 self.fail(
                     f"Fast DDS has lost this process's shared memory (port {ports}: another process was "
-                    "killed while both used it), so that nothing of this machine arrives",
+                    "killed while both used it), so nothing from this machine arrives",
                     None,
                 )
                 return
@@ -110,11 +110,11 @@ class Ending:
         self.future.set_result(None)
         self._wait(number, first, PATIENCE_S)
         if not self.begun.is_set():
-            _say(f"broken off: the node was still busy {PATIENCE_S} s after it was to end")
+            _say(f"killed: the node was still busy {PATIENCE_S} s after its end was due")
             os._exit(self.status or 128 + number)
         self._wait(number, first, LONGEST_S)
         if not self.over.is_set():
-            _say(f"broken off: the node was still ending {LONGEST_S} s after it was to end")
+            _say(f"killed: the node was still ending {LONGEST_S} s after its end was due")
             os._exit(self.status or 128 + number)
 
     def _wait(self, number: int, first: float, seconds: float) -> None:

@@ -73,7 +73,7 @@ def _late(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     age = plan.latency[which]
     if wanted.max_age_s is not None and age > wanted.max_age_s:
         said.append(
-            f"a chunk is {1e3 * age:.3g} ms old when it comes, and may be {1e3 * wanted.max_age_s:.3g}"
+            f"a chunk is {1e3 * age:.3g} ms old when it arrives, but may be {1e3 * wanted.max_age_s:.3g}"
         )
     if not plan.fits:
         said.append(f"{plan.memory.total / 1e9:.1f} GB do not fit into {plan.device.memory_gb:g}")

@@ -48,7 +48,7 @@ def chunk_records(chunk: Chunk) -> Iterator[McapRecord]:
     while stream.count < len(data):
         opcode, length = stream.read1(), stream.read8()
         if opcode == 0 or length > len(data) - stream.count:
-            raise Damaged("a chunk holds what is no record")
+            raise Damaged("a chunk holds an invalid record")
         if opcode == Opcode.MESSAGE:
             yield Message.read(stream, length)
         elif opcode == Opcode.CHANNEL:
@@ -64,7 +64,7 @@ def _decompressed(chunk: Chunk) -> bytes | bytearray:
     size = chunk.uncompressed_size
     if size > MOST_CHUNK_BYTES:
         raise Damaged(
-            f"a chunk says that it holds {size / 1e6:.0f} MB, at most {MOST_CHUNK_BYTES / 1e6:.0f} MB are "
+            f"a chunk declares {size / 1e6:.0f} MB, at most {MOST_CHUNK_BYTES / 1e6:.0f} MB are "
             "read at once: write it again with smaller chunks (ros2 bag convert)"
         )
     data: bytes | bytearray
@@ -72,7 +72,7 @@ def _decompressed(chunk: Chunk) -> bytes | bytearray:
         import zstandard
 
         if zstandard.frame_content_size(chunk.data) not in (-1, size):
-            raise Damaged("a chunk is not of the size that it says")
+            raise Damaged("a chunk does not have the size that it declares")
         data = zstandard.ZstdDecompressor().decompress(chunk.data, max_output_size=size) if size else b""
     elif chunk.compression == "lz4":
         import lz4.frame
@@ -83,7 +83,7 @@ def _decompressed(chunk: Chunk) -> bytes | bytearray:
     else:
         raise Damaged(f"a chunk is compressed as {chunk.compression[:40]!r}, not as zstd or lz4")
     if len(data) != size:
-        raise Damaged("a chunk is not of the size that it says")
+        raise Damaged("a chunk does not have the size that it declares")
     return data
 
 
@@ -93,7 +93,7 @@ def _unpacked(lz4: Any, packed: bytes, size: int) -> bytearray:
     piece = lz4.decompress(packed, max_length=_PIECE_BYTES)
     while piece:
         if at + len(piece) > size:
-            raise Damaged("a chunk is not of the size that it says")
+            raise Damaged("a chunk does not have the size that it declares")
         data[at : at + len(piece)] = piece
         at += len(piece)
         piece = b"" if lz4.eof else lz4.decompress(b"", max_length=_PIECE_BYTES)
@@ -132,13 +132,13 @@ def check_definition(schema: Schema) -> None:
             if inner in fields:
                 visit(inner, (*within, kind))
                 if listed and count is None and not least[inner]:
-                    raise ValueError(f"its definition has a list of {inner}, which may be of no bytes")
+                    raise ValueError(f"its definition has a list of {inner}, which may have no bytes")
                 number += (count if count is not None else 1) * parts[inner]
                 size += 4 if listed and count is None else (count or 0 if listed else 1) * least[inner]
             elif not (listed and count is not None and (inner in _UNCHECKED or not count)):
                 size += 1
         if number > MOST_PARTS:
-            raise ValueError(f"its definition has more than {MOST_PARTS} messages in one")
+            raise ValueError(f"its definition has more than {MOST_PARTS} nested messages")
         parts[kind], least[kind] = number, size
 
     for kind in fields:

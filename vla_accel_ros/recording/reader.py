@@ -110,7 +110,8 @@ class Bag:
             return decoder(entry.data)
         except _UNDECODED as error:
             raise ValueError(
-                f"{self.path}: a message on {entry.topic} is no {entry.type}: {error or type(error).__name__}"
+                f"{self.path}: a message on {entry.topic} is not a {entry.type}: "
+                f"{error or type(error).__name__}"
             ) from error
 
     def _decoder(self, entry: Entry) -> Callable[[bytes], Any] | None:
@@ -144,7 +145,7 @@ class Bag:
             self.finished = False
         except (McapError, KeyError, struct.error, UnicodeDecodeError, Damaged) as error:
             raise ValueError(
-                f"{file} is no MCAP file, or damaged: {error or type(error).__name__}"
+                f"{file} is damaged, or not an MCAP file: {error or type(error).__name__}"
             ) from error
 
 
@@ -196,7 +197,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise ValueError(f"{path} is not there: give a bag's folder, or its .mcap file")
+        raise ValueError(f"{path} does not exist: give a bag's folder, or its .mcap file")
     found = sorted(path.glob("*.mcap"), key=_number)
     if not found:
         others = sorted(p.name for p in path.iterdir())

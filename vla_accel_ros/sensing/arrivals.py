@@ -23,7 +23,7 @@ IMAGE_HINT = (
 )
 PROFILED_HINT = "look at its driver's rate, and at the load and the network between its machine and this one"
 """The hint if the profile is in use already, or the middleware is another one."""
-RING_HINT = "look at the node that writes the ring, for its handles are small and seldom lost on the way"
+RING_HINT = "look at the node that writes the ring; its handles are small and seldom lost on the way"
 _SLOW = 0.8
 _WINDOW_NS = 2_000_000_000
 """Window over which a rate is measured."""
@@ -117,7 +117,7 @@ class Inputs:
             return ""
         made = f"the model makes {self.chunks_per_s:.1f} chunks/s"
         if math.isinf(self.chunks_per_s_needed):
-            return f"{made}, each too old for chunk.max_age_s as it comes: raise it, or make the model faster"
+            return f"{made}, each older than chunk.max_age_s on arrival: raise it, or make the model faster"
         return (
             f"{made}; this contract needs {self.chunks_per_s_needed:.1f}: "
             "raise chunk.max_age_s, or make the model faster"

@@ -182,7 +182,7 @@ def segment_path(name: str) -> Path:
     """The file of the segment with that name. Raises ValueError for an invalid name."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
         raise ValueError(
-            f"ring name {name!r} is none: use up to 128 letters, digits, '_', '-' and '.', such as "
+            f"ring name {name!r} is invalid: use up to 128 letters, digits, '_', '-' and '.', such as "
             "'robot1.front'"
         )
     return FOLDER / f"{PREFIX}{name}"
@@ -192,7 +192,7 @@ def _refuse_foreign(name: str, status: os.stat_result, what: str, writer: str) -
     """Raises ValueError unless only this user and root can have written the file."""
     again = f"remove {segment_path(name)} and restart its {writer}"
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{what} {name!r} is no plain file: {again}")
+        raise ValueError(f"{what} {name!r} is not a plain file: {again}")
     if status.st_uid not in (os.geteuid(), 0):
         raise ValueError(
             f"{what} {name!r} belongs to user {status.st_uid} and not to us, user {os.geteuid()}: run the "

@@ -183,7 +183,7 @@ class SlotReader:
     def _accept(self, head: bytes, size: int) -> _Geometry:
         again = f"remove {segment_path(self.name)} and restart its writer"
         if len(head) < _FIRST_AT or head[: len(_MAGIC)] != _MAGIC:
-            raise ValueError(f"slot {self.name!r} is none: {again}")
+            raise ValueError(f"slot {self.name!r} is not a slot: {again}")
         _, version, places, most_bytes, _ = _HEADER.unpack_from(head)
         if version != VERSION:
             raise ValueError(

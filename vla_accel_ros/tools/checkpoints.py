@@ -20,26 +20,26 @@ from vla_accel_ros.tools.options import subcommand
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add both subcommands."""
-    parser = subcommand(subparsers, "inspect", "say what a checkpoint folder is and what it needs", inspect)
+    parser = subcommand(subparsers, "inspect", "describe a checkpoint folder, and what it needs", inspect)
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, of any known format")
-    add("--statistics", help="whose, where there are several: asset id or data set")
+    add("--statistics", help="which statistics, if there are several: asset id or data set")
     add("--verify", action="store_true", help="compare a converted folder's files with their SHA-256")
     add("--contract", action="store_true", help="print the skeleton of a contract alone, to be saved as YAML")
 
     parser = subcommand(
-        subparsers, "convert", "write a checkpoint in our own layout, with a checksum", convert
+        subparsers, "convert", "write a checkpoint in this package's layout, with checksums", convert
     )
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, of any known format")
-    add("out", type=Path, help="folder to write; must not be there")
+    add("out", type=Path, help="folder to write; it must not exist")
     add("--plain", action="store_true", help="one tensor for each parameter, nothing folded")
-    add("--steps", type=int, default=10, help="denoise_steps that constants are folded for (default: 10)")
+    add("--steps", type=int, default=10, help="denoise_steps of the folded constants (default: 10)")
     add(
         "--dtype",
         choices=("float32", "bfloat16"),
         default="bfloat16",
-        help="dtype that they are folded for (default: bfloat16); the weights stay as they are stored",
+        help="dtype of the folded constants (default: bfloat16); weights keep their stored dtype",
     )
 
 
@@ -58,7 +58,7 @@ def inspect(arguments: argparse.Namespace) -> int:
     if arguments.verify:
         print()
         for name, digest in verify(arguments.path).items():
-            print(f"{name} is what was converted, SHA-256 {digest}")
+            print(f"{name} is unchanged since its conversion, SHA-256 {digest}")
     for sentence in told.missing:
         print(f"\ncannot be loaded: {sentence}")
     print(f"\nwhat the robot's contract must provide (--contract prints it alone):\n\n{skeleton}", end="")

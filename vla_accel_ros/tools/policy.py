@@ -183,10 +183,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the subcommand."""
     parser = subcommand(subparsers, "policy", "print the SROS2 policy of a robot, from its contract", run)
     contract_option(parser)
-    parser.add_argument("--namespace", default="", metavar="NS", help="of the robot (default: none)")
-    parser.add_argument("--sim", action="store_true", help="with the simulated robot")
-    parser.add_argument("--fleet", action="store_true", help="of a robot whose chunks a fleet makes")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write it there instead")
+    parser.add_argument(
+        "--namespace", default="", metavar="NS", help="namespace of the robot (default: none)"
+    )
+    parser.add_argument("--sim", action="store_true", help="include the simulated robot")
+    parser.add_argument("--fleet", action="store_true", help="for a robot that gets its chunks from a fleet")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the policy to a file instead")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from vla_accel_ros.tools.options import Run, subcommand
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add both subcommands."""
-    _register(subparsers, "say", "give a robot an instruction, and tell whether it moves", "INSTRUCTION", say)
+    _register(subparsers, "say", "give a robot an instruction, and say whether it moves", "INSTRUCTION", say)
     _register(subparsers, "ask", "ask a robot something, and print its answer as it grows", "QUESTION", ask)
 
 
@@ -27,9 +27,9 @@ def _register(
 ) -> None:
     parser = subcommand(subparsers, name, what, run)
     add = parser.add_argument
-    add("words", metavar=words, help="as one argument, in quotes")
-    add("--namespace", default="", metavar="NS", help="of the robot (default: none)")
-    add("--timeout", type=float, default=20.0, metavar="S", help="to wait at most (default: %(default)g s)")
+    add("words", metavar=words, help="the words as one argument, in quotes")
+    add("--namespace", default="", metavar="NS", help="namespace of the robot (default: none)")
+    add("--timeout", type=float, default=20.0, metavar="S", help="longest wait (default: %(default)g s)")
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[str, float]:
@@ -64,5 +64,5 @@ def ask(arguments: argparse.Namespace) -> int:
     finally:
         print()
     if not answered:
-        print(f"the question is not taken: {text}", file=sys.stderr)
+        print(f"the question was refused: {text}", file=sys.stderr)
     return 0 if answered else 1

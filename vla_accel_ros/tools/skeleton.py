@@ -80,6 +80,8 @@ def _fused(told: Description) -> str:
     if isinstance(told.config, SmolVLAConfig):
         return "nothing: no stage of the engine reads parameters of a SmolVLA as one"
     parts = [(stored.part, stored.bytes) for stored in told.tensors.values() if stored.part is not None]
+    among = Counter(part.tensor for part, _ in parts)
+    parts = [(part, count) for part, count in parts if among[part.tensor] > 1]
     if not parts:
         return "nothing: every parameter is a tensor; they are joined while loading"
     wholes = len({part.tensor for part, _ in parts})
@@ -89,7 +91,7 @@ def _fused(told: Description) -> str:
 
 def _folded(told: Description, said: dict[str, Any]) -> str:
     if not isinstance(told.config, PiConfig):
-        return "nothing: of this network nothing can be computed ahead"
+        return "nothing: this network has nothing to compute ahead"
     if any(FOLDED in sentence for sentence in told.missing):
         return f"{FOLDED} cannot be used, see below"
     fold = StoredFold.find(told.folder, told.config)

@@ -367,5 +367,5 @@ def test_wrong_settings_are_refused(settings, sentence):
 
 
 def test_limits_must_be_of_its_joints():
-    with pytest.raises(ValueError, match="limits are of 3 joints, not 2"):
+    with pytest.raises(ValueError, match="there are limits for 3 joints, not 2"):
         TrajectoryBuffer(("a", "b"), LIMITS)

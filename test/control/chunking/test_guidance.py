@@ -142,6 +142,6 @@ def test_what_cannot_be_guided_is_not_and_a_trajectory_node_that_counts_on_it_is
     assert loop.guiding.told(replace(RUNNING, mode="blend")) and loop.guiding.conflict == ""
     assert loop.guiding.told(RUNNING) and not loop.guiding.told(RUNNING)
     assert loop.counted() == {"staggered": 2}
-    assert "chunks are staggered, and nothing guides those: set its mode to blend" in loop.guiding.conflict
-    with pytest.raises(ValueError, match="rtc is always, but chunks that are staggered"):
+    assert "staggered chunks are not guided: set its mode to blend" in loop.guiding.conflict
+    with pytest.raises(ValueError, match="rtc is always, but staggered chunks cannot be guided"):
         Loop("always", unguided="staggered")

@@ -197,8 +197,8 @@ def test_what_a_chunk_agreed_with_is_told_and_computes_it_again_to_the_bit(mask_
     [
         ({"mask": "soft"}, "mask = 'soft' is unknown: choose hard or linear or exponential"),
         ({"mask_horizon": -1}, "mask_horizon = -1 must not be negative"),
-        ({"delivery_s": float("nan")}, "delivery_s = nan is no time"),
-        ({"delivery_s": -0.1}, "delivery_s = -0.1 is no time"),
+        ({"delivery_s": float("nan")}, "delivery_s = nan is not a time"),
+        ({"delivery_s": -0.1}, "delivery_s = -0.1 is not a time"),
         ({"window": 0}, "window = 0 remembers no delay"),
     ],
 )

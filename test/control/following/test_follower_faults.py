@@ -76,7 +76,7 @@ def test_joints_that_do_not_stand_are_not_joined():
         robot.placed = here + np.array([0.1 * (k // 10 % 2), 0.0])
         robot.run(0.01, goal=1.5)
     assert len(robot.sent) == count
-    assert "the joints are moving, and not by this node" in robot.follower.safety.reasons
+    assert "the joints are moving, but not by this node" in robot.follower.safety.reasons
 
 
 @pytest.mark.parametrize("joint_hz", [100, 500])

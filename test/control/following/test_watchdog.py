@@ -49,7 +49,7 @@ def test_what_never_came_is_late():
 def test_late_inputs_say_why_in_a_sentence():
     assert str(Late("chunk", 0.61, 0.5)) == "chunk is 0.61 s old, the limit is 0.50 s"
     assert str(Late("chunk", -9.0, 0.5)).startswith(
-        "chunk is stamped 9.00 s in the future, the clock was set back"
+        "chunk is stamped 9.00 s in the future: the clock was set back"
     )
 
 

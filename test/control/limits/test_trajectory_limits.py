@@ -182,7 +182,7 @@ def test_what_is_no_number_is_named(bad):
 
 
 def test_limits_that_leave_nothing_are_refused():
-    with pytest.raises(ValueError, match=r"joint limits \[1\] leave nothing"):
+    with pytest.raises(ValueError, match=r"joint limits \[1\] are empty"):
         JointLimits([0, 1], [1, 1], [1, 1], [1, 1])
     with pytest.raises(ValueError, match="differ in length"):
         JointLimits([0, 1], [1], [1, 1], [1, 1])

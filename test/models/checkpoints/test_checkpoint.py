@@ -11,6 +11,7 @@ import pytest
 import torch
 from builders import JOINTS, make_checkpoint, make_config, make_model, make_stats
 from folders import edit_json, edit_weights, refused
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
@@ -57,6 +58,28 @@ def test_the_tied_tensor_under_either_name_or_both(folder: Path, names: set[str]
     model = load_policy(folder).model
     assert torch.equal(model.embed_table, make_model(model.config).embed_table)
     assert model.paligemma_with_expert.paligemma.lm_head.weight is model.embed_table
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_names_of_a_compiled_module_are_read_without_its_mark(folder: Path, shards: bool) -> None:
+    """torch.compile puts `_orig_mod.` into them; a sharded folder's index has it, too."""
+    file = folder / "model.safetensors"
+    tensors = {f"_orig_mod.{name}": tensor for name, tensor in load_file(file).items()}
+    if shards:
+        file.unlink()
+        file = folder / "model-00001-of-00001.safetensors"
+        index = {"weight_map": dict.fromkeys(tensors, file.name)}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    save_file(tensors, file)
+    model = load_policy(folder).model
+    written = make_model(model.config).state_dict()
+    assert all(torch.equal(tensor, written[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_name_with_and_without_the_mark_of_a_compiled_module_is_refused(folder: Path) -> None:
+    name = "_orig_mod.action_in_proj.bias"
+    edit_weights(folder / "model.safetensors", lambda tensors: tensors.update({name: torch.zeros(1)}))
+    refused(folder, f"unexpected ['{name}']")
 
 
 def test_the_tied_tensor_must_be_one(folder: Path) -> None:

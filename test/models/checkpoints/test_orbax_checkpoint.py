@@ -136,7 +136,7 @@ def test_everything_wrong_is_in_one_error(folder: Path) -> None:
 
 
 def test_an_array_with_other_axes_is_named() -> None:
-    with pytest.raises(ValueError, match=r"q_einsum/w has shape \[2\], which openpi gives no such array"):
+    with pytest.raises(ValueError, match=r"q_einsum/w has shape \[2\], which is not that of openpi's array"):
         parameter_shapes("PaliGemma/llm/layers/attn/q_einsum/w", (2,))
 
 

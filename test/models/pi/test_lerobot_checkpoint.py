@@ -187,7 +187,11 @@ def test_the_sizes_are_read_off_the_folder(tmp_path: Path, kind: str) -> None:
             lambda data: data.update(type="pi0" if data["type"] == "pi05" else "pi05"),
             "make config.json and the weights",
         ),
-        (lambda data: data.update(type="act"), "type is 'act' but the weights are lerobot's"),
+        (
+            lambda data: data.update(type="pi0_fast"),
+            "type is 'pi0_fast' and the weights have lerobot's names",
+        ),
+        (lambda data: data.update(type="act"), "only 'pi0' and 'pi05' are known"),
         (lambda data: data.update(use_visual_memory=True), "use_visual_memory is True; only False is known"),
         (lambda data: data.update(use_peft=True), "use_peft is True; only False is known"),
         (lambda data: data.update(n_obs_steps=2), "n_obs_steps is 2; only 1 is known"),

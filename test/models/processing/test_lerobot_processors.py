@@ -91,6 +91,7 @@ def test_what_is_not_normalised_has_no_size(tmp_path: Path) -> None:
     ("modes", "message"),
     [
         ({"STATE": "LOG"}, r"normalizer_processor\.norm_map\.STATE is 'LOG'"),
+        ({"STATE": ["MEAN_STD"]}, r"norm_map\.STATE is \['MEAN_STD'\]"),
         ({"VISUAL": "MEAN_STD"}, r"norm_map\.VISUAL is 'MEAN_STD'"),
         ({"ACTION": "MEAN_STD"}, r"has no action\.mean"),
     ],
@@ -98,6 +99,22 @@ def test_what_is_not_normalised_has_no_size(tmp_path: Path) -> None:
 def test_what_cannot_be_is_named(tmp_path: Path, modes: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_lerobot_normalizers(write(tmp_path, modes, unused=[0.0]))
+
+
+@pytest.mark.parametrize(
+    ("mode", "statistics", "message"),
+    [
+        ("QUANTILES", {"q01": [0.0, 1.0], "q99": [1.0, 0.5]}, r"observation\.state\.q99\[1\] is below q01"),
+        ("MIN_MAX", {"min": [2.0], "max": [1.0]}, r"observation\.state\.max\[0\] is below min"),
+        ("MEAN_STD", {"mean": [2.0], "std": [-1.0]}, r"observation\.state\.std\[0\] is below 0"),
+    ],
+)
+def test_statistics_that_turn_a_joint_round_are_refused(
+    tmp_path: Path, mode: str, statistics: dict[str, list[float]], message: str
+) -> None:
+    named = {f"observation.state.{name}": value for name, value in statistics.items()}
+    with pytest.raises(ValueError, match=message):
+        read_lerobot_normalizers(write(tmp_path, {"STATE": mode}, **named))
 
 
 def test_two_normalisers_are_not_one(tmp_path: Path) -> None:

@@ -135,8 +135,8 @@ def test_a_controller_that_executes_at_another_speed_is_sent_nothing_until_it_re
     says(1.0)
     assert not adapter.hindrance
     says(0.5)
-    assert "arm/joint_trajectory: the controller executes slower" in adapter.hindrance
-    assert "set that to 100 %" in adapter.hindrance
+    assert "arm/joint_trajectory: the controller's speed scaling" in adapter.hindrance
+    assert "set it to 100 %" in adapter.hindrance
     for decided in (path.since(node.now), path.since(node.now).later(200 * MS)):
         adapter.send(decided, node.now)
     assert len(heard) == count

@@ -136,7 +136,7 @@ def test_pictures_of_another_size_make_a_new_ring(start, operator, pictures, rin
 
 def test_a_device_that_is_not_there_is_said_once_and_tried_again(start, operator):
     node = start("camera", source="/dev/video99")
-    node.wait_for_log("camera front: /dev/video99 cannot be opened: is it there, free, and yours to read?")
+    node.wait_for_log("camera front: /dev/video99 cannot be opened: check that it exists")
     operator.wait(
         lambda: (
             "camera: camera front" in operator.diagnostics

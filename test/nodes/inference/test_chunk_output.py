@@ -120,7 +120,7 @@ def test_where_another_process_has_the_slot(
         operator.wait(lambda: operator.measured, 90.0, "joint state")
         operator.instruct("reach the red block")
         operator.wait(lambda: operator.chunks, 180.0, "chunks by the topic")
-        assert (f"chunks go by the topic alone: {sentence}" in node.log) == (chunk_slot == "auto")
+        assert (f"chunks are sent by the topic only: {sentence}" in node.log) == (chunk_slot == "auto")
     else:
         node.wait_for_log(f"cannot activate: {sentence}", 180.0)
     other.close()

@@ -74,7 +74,7 @@ def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract
     folder, warnings = make_checkpoint(tmp_path), list[str]()
     load = Load(folder, device="cpu", denoise_steps=2, fast=True, precision="int8")
     load.engine(contract, warnings.append)
-    assert "precision is int8: actions are not quite those of the exact network" in warnings[-1]
+    assert "precision is int8: actions differ slightly from those of the exact network" in warnings[-1]
     with pytest.raises(ValueError, match="precision is int8, which only the fast stages have; set fast, too"):
         Load(folder, device="cpu", fast=False, precision="int8").engine(contract)
     assert Load(folder, device="cpu", denoise_steps=2, precision="int8").engine(contract).config.fast
@@ -95,7 +95,7 @@ def test_a_calibration_smooths_the_weights_while_they_are_loaded_and_must_be_of_
     assert given(engine.policy.model.language_model.layers[0])["down"].by is not None
     assert "smoothed as calibrated on 1 observations" in warnings[-1] and engine.runner.text is not None
     replace(seen, model="of another").write(path)
-    with pytest.raises(ValueError, match="of another network"):
+    with pytest.raises(ValueError, match="to another network"):
         Load(folder, **options, calibration=str(path)).engine(contract)
 
 

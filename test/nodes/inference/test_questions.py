@@ -82,8 +82,8 @@ def test_answers_are_broken_off_and_refused_questions_are_told(
     operator.ask(QUESTIONS[0])
     operator.wait(lambda: operator.answers, 90.0, "the beginning of an answer")
     assert operator.cancel_answers() in (
-        "broken off: 1 answers and waiting questions",
-        "broken off: 0 answers and waiting questions",  # it may have come to its end before
+        "cancelled: 1 answers and waiting questions",
+        "cancelled: 0 answers and waiting questions",  # it may have come to its end before
     )
     operator.ask(QUESTIONS[1])
     operator.wait(lambda: operator.answers[-1].prompt == QUESTIONS[1], 90.0, "an answer after that")

@@ -18,7 +18,7 @@ from vla_accel_ros.nodes.inference.reports import of_loops, of_overload, of_part
 def test_a_level_is_a_warning_that_says_what_is_given_up(level: str) -> None:
     line = of_overload(Degradation(level, 4, 1.5, {"a": 2, "b": 3}, {"a": 7}))
     assert line.level == (OK if level == "none" else WARN)
-    assert ("too much to do" in line.message) == (level != "none")
+    assert ("overloaded" in line.message) == (level != "none")
     values = {value.key: value.value for value in line.values}
     assert values == {
         "level": level,
@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("word", "level", "said"),
     [
-        ("none", OK, "nothing was asked for"),
+        ("none", OK, "no partition was requested"),
         (
             "auto",
             OK,

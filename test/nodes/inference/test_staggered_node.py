@@ -81,7 +81,7 @@ def test_every_chunk_is_computed_again_to_the_bit(
     [
         ({"staggered": 1}, "staggered is 1, but it is how many chunks are denoised at once: give 2 to 64"),
         ({"joints_each_step": True}, "joints_each_step is true, but only staggered chunks are computed step"),
-        ({"staggered": 2, "rtc": "always"}, "rtc is always, but chunks that are staggered are begun before"),
+        ({"staggered": 2, "rtc": "always"}, "rtc is always, but staggered chunks cannot be guided"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -95,4 +95,4 @@ def test_a_trajectory_node_that_wants_guided_chunks_is_told_that_there_are_none(
 ) -> None:
     start("trajectory", autostart=True, mode="rtc")
     inference = start_inference(start, tmp_path, staggered=2)
-    inference.wait_for_log("but chunks are staggered, and nothing guides those: set its mode to blend")
+    inference.wait_for_log("but staggered chunks are not guided: set its mode to blend")

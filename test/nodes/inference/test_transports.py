@@ -164,7 +164,7 @@ def test_what_cannot_be_used_is_refused_in_the_log_and_the_node_lives(cameras, o
     stray = handle_to_message(cameras.writers["front"].handle, "optical")
     stray.ring = "nobody.has.this"
     cameras._publishers["front"].publish(stray)
-    node.wait_for_log("camera front: ring 'nobody.has.this' is not there: start its camera")
+    node.wait_for_log("camera front: ring 'nobody.has.this' does not exist: start its camera")
     cut = CompressedImage(format="jpeg", data=b"\xff\xd8\xff\xe0")
     cameras._publishers["wrist"].publish(cut)
     node.wait_for_log("camera wrist: compressed image of 4 bytes is a jpeg without its end")

@@ -158,8 +158,8 @@ def test_a_topic_that_is_published_is_refused_by_its_name_and_its_nodes(tmp_path
     driver = others("front_driver")
     driver.create_publisher(Image, "/camera/front/image_raw", 10)
     sentence = (
-        r"^/camera/front/image_raw is published by /front_driver already, and the two would mix: stop that "
-        r"node, or play in another ROS_DOMAIN_ID$"
+        r"^/camera/front/image_raw is published by /front_driver already, and the messages would mix: stop "
+        r"that node, or play in another ROS_DOMAIN_ID$"
     )
     with pytest.raises(ValueError, match=sentence):
         player.play(driven(tmp_path), 100.0, False, lambda _: None)
@@ -176,7 +176,7 @@ def test_a_clock_that_somebody_tells_is_refused(tmp_path, others):
 )
 def test_commands_are_refused_where_somebody_listens(tmp_path, others, kind, topic):
     others("arm_controller").create_subscription(kind, topic, lambda _: None, 10)
-    with pytest.raises(ValueError, match=rf"^{topic} is a command and /arm_controller listens to it"):
+    with pytest.raises(ValueError, match=rf"^{topic} is a command and /arm_controller subscribes to it"):
         player.play(driven(tmp_path), 100.0, True, lambda _: None)
 
 

@@ -167,7 +167,7 @@ def robot(start, operator) -> NodeProcess:
 def test_a_disk_that_is_nearly_full_ends_the_recording_and_nothing_else(start, robot, tmp_path, operator):
     folder = tmp_path / "bags"
     recorder = start("recorder", autostart=True, record_dir=str(folder), keep_free_mb=1_000_000)
-    log = recorder.wait_for_log("are kept free (keep_free_mb); the robot goes on")
+    log = recorder.wait_for_log("are kept free (keep_free_mb); the robot keeps running")
     assert log.count("recording has ended") == 1
     operator.wait(
         lambda: "recording has ended" in recording(operator).get("message", ""), 90.0, "diagnostics"

@@ -183,7 +183,7 @@ def test_a_writer_is_followed_is_killed_and_the_next_is_followed(
     operator.wait(lambda: np.abs(arm.array(joints) - NEAR).max() > 0.2, 90.0, "arm on its way")
     writer.kill()
     assert segment_path(writer.name).exists()
-    node.wait_for_log("chunks come by the slot no more: the process that wrote chunk slot ")
+    node.wait_for_log("the chunk slot is no longer used: the process that wrote chunk slot ")
     said = node.wait_for_log("stopping: chunk is")
     assert "; the process that wrote chunk slot" in said.partition("stopping: ")[2]
     wait_until_still(operator, arm, joints)
@@ -215,7 +215,7 @@ def test_a_slot_that_is_damaged_stops_the_arm_and_the_topic_takes_over(
     node = launched()
     operator.wait(lambda: np.abs(arm.array(joints) - begin).max() > 0.05, 120.0, "arm on its way")
     os.truncate(segment_path(writer.name), 100)
-    node.wait_for_log("chunks come by the slot no more: slot ")
+    node.wait_for_log("the chunk slot is no longer used: slot ")
     node.wait_for_log("stopping: chunk is")
     wait_until_still(operator, arm, joints)
     writer.kill()
@@ -224,7 +224,7 @@ def test_a_slot_that_is_damaged_stops_the_arm_and_the_topic_takes_over(
     operator.wait(
         policy.drives(lambda: np.abs(arm.array(joints) - FAR).max() < 0.02), 120.0, "arm at the topic's goal"
     )
-    assert "chunks come by action_chunk" in node.log
+    assert "chunks come from action_chunk" in node.log
     assert_no_leap(arm, joints, begin, contract)
 
 
@@ -243,7 +243,7 @@ def test_messages_of_the_writer_move_nothing_twice_and_those_of_another_node_sto
         np.testing.assert_allclose(arm.array(joints), NEAR, atol=0.02)
         assert "second publisher" not in node.log
         own.kill()
-        operator.wait(policy.drives(lambda: "chunks come by action_chunk" in node.log), 90.0, "the topic")
+        operator.wait(policy.drives(lambda: "chunks come from action_chunk" in node.log), 90.0, "the topic")
         stranger = Writer(operator, tmp_path, "/stranger")
         stranger.start(NEAR)
         operator.wait(

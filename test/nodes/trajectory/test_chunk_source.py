@@ -149,7 +149,7 @@ def test_the_newest_wins_where_the_slot_is_silent(make: Make):
     assert bench.message(3) and bench.source.used == "topic"
     bench.write(4)
     assert not bench.message(4) and bench.followed == [4] and bench.source.used == "slot"
-    assert "chunks come by action_chunk" in bench.said and "by the slot of /inference" in bench.said
+    assert "chunks come from action_chunk" in bench.said and "from the slot of /inference" in bench.said
 
 
 def test_a_writer_that_has_ended_leaves_the_topic_and_the_next_is_found(make: Make):
@@ -157,7 +157,7 @@ def test_a_writer_that_has_ended_leaves_the_topic_and_the_next_is_found(make: Ma
     bench.write(1)
     assert bench.polled(0.002) == [1]
     bench.close()
-    assert bench.polled(0.15) == [] and "chunks come by the slot no more: " in bench.said
+    assert bench.polled(0.15) == [] and "the chunk slot is no longer used: " in bench.said
     assert bench.lost == [f"the process that wrote chunk slot {bench.name} has ended"]
     assert bench.source.writer == "" and "living writer" in bench.source.problem
     bench.s += 2 * SILENT_S
@@ -174,7 +174,7 @@ def test_what_is_no_chunk_is_refused_once_and_is_not_fresh(make: Make):
     assert bench.writer is not None
     bench.writer.write(b"alien", STAMP + 2)
     assert bench.polled(0.002) == [] and bench.polled(0.002) == []
-    assert len(bench.refused) == 1 and "5 bytes that are no chunk" in bench.refused[0]
+    assert len(bench.refused) == 1 and "5 bytes that are not a chunk" in bench.refused[0]
     bench.s += 2 * SILENT_S
     assert bench.message(3)  # so the topic takes over
 

@@ -178,7 +178,7 @@ def test_a_driver_that_is_killed_stops_the_arm_and_a_new_one_lets_it_go_on(
         moving(operator, policy, arm)
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-        sentence = "has told nothing of the last 1 s: its writer has ended: start it again"
+        sentence = "has sent nothing from the last 1 s: its writer has ended: start it again"
         operator.wait(policy.drives(lambda: sentence in motion_of(operator)), 60.0, "word of it")
         wait_until_still(operator, policy, arm)
         policy.goal = np.array([0.0, 0.0, 0.8, 0.3, 0.0, 0.5])  # it may have come to the other
@@ -215,12 +215,12 @@ def test_a_topic_does_the_same_and_stops_the_arm_when_it_falls_silent_or_has_byt
     node = start("trajectory", autostart=True, contract=str(path))
     moving(operator, policy, arm)
     answer = call(operator, Trigger, "trajectory/tare", Trigger.Request())
-    assert not answer.success and "~/hold it first" in answer.message
-    silence = "force sensor wrench (topic wrist/wrench) has told nothing of the last 0.5 s: "
+    assert not answer.success and "call ~/hold first" in answer.message
+    silence = "force sensor wrench (topic wrist/wrench) has sent nothing from the last 0.5 s: "
     goals = [np.array([0.0, 0.0, 0.8, 0.3, 0.0, 0.5]), policy.goal]
     for fault, why in (
         ("nothing", "is its driver running?"),
-        ("nothing but bytes", "it tells 0 numbers, not 6"),
+        ("nothing but bytes", "its sample has 0 numbers, not 6"),
     ):
         tells[0] = fault
         operator.wait(policy.drives(lambda why=why: silence + why in motion_of(operator)), 60.0, "word of it")

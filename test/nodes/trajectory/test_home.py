@@ -98,8 +98,8 @@ ERRORS = [
     (-3, "", "finds the goal's time in the past; synchronise the clocks"),
     (-4, "elbow_flex 0.3", "left its path tolerance (elbow_flex 0.3); clear the way"),
     (-5, "", "did not come within its goal tolerance in time; clear the way"),
-    (-77, "vendor", "failed with code -77 (vendor); look into its log"),
-    (0, "", "aborted without a code; look into its log"),
+    (-77, "vendor", "failed with code -77 (vendor); read its log"),
+    (0, "", "aborted without a code; read its log"),
 ]
 
 

@@ -73,7 +73,7 @@ def test_nobody_offers_the_action(operator, arm):
     move = JointMove(operator.node, "elsewhere/follow_joint_trajectory")
     found = outcome(operator, move.start(way(arm)))
     move.close()
-    assert not found.reached and "nobody offers the action elsewhere" in found.sentence
+    assert not found.reached and "no node has the action elsewhere" in found.sentence
 
 
 def test_a_later_goal_replaces_an_earlier_one(operator, arm, make_move):
@@ -89,7 +89,7 @@ def test_a_goal_whose_end_is_not_told_is_given_up_and_cancelled(operator, arm, m
     arm.goals[TOPIC].lost = True
     move = make_move(grace_s=0.3)
     found = outcome(operator, move.start(way(arm)), move)
-    assert not found.reached and "did not tell how it ended; look whether it still runs" in found.sentence
+    assert not found.reached and "did not report the result; check that it still runs" in found.sentence
     operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 90.0, "cancellation")
 
 

@@ -129,7 +129,7 @@ def test_states_that_cannot_be_used_hold_the_arm_until_they_can(policy, operator
         (two_seconds_old, "", "old, the limit is"),
         (unstamped, "", "old, the limit is"),
         (Frozen(), "", "old, the limit is"),
-        (from_the_future, "", "in the future, the clock was set back or differs"),
+        (from_the_future, "", "in the future: the clock was set back, or two clocks differ"),
     ]
     for change, refusal, reason in odd:
         count = len(operator.motions)

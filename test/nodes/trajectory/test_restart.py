@@ -23,7 +23,7 @@ from vla_accel_ros.nodes.clients.operator import Operator
 S = 1_000_000_000
 GOALS = np.array([[0.9, 0.5, 1.4, -0.5, 0.8, 0.5], [0.2, 0.1, 0.8, 0.1, 0.2, 0.3]])
 LENT = "holding: released to others"
-UNKNOWN = "holding: what held the robot before the restart is not known"
+UNKNOWN = "holding: what held the robot before the restart is unknown"
 CRASHED = "holding: restarted after a crash; ~/resume goes on"
 
 
@@ -203,9 +203,7 @@ def test_a_state_that_cannot_be_believed_holds_and_says_why(operator, policy, la
     path.write_text("{")
     forget(operator)
     node.start()
-    stays(
-        operator, policy, f"holding: what held the robot before the restart is not known ({path} is damaged"
-    )
+    stays(operator, policy, f"holding: what held the robot before the restart is unknown ({path} is damaged")
     operator.resume()
     moves(operator, policy)
 

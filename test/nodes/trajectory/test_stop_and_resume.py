@@ -167,7 +167,7 @@ def test_each_node_ends_cleanly_in_motion_with_the_arm_held_and_comes_back(stack
     for node in (stack.inference, stack.trajectory):
         ended_ns = operator.now_ns()
         assert node.end(number) == 0
-        assert "Traceback" not in node.log and "broken off" not in node.log
+        assert "Traceback" not in node.log and "killed:" not in node.log
         wait_for_rest(operator)
         assert_held(operator, 0.5)
         node.start()

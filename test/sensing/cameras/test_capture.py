@@ -106,14 +106,14 @@ def test_a_folder_that_is_emptied_meanwhile_is_gone_and_not_the_end(folder):
     capture = open_source(str(folder), Settings(), clock.wait, clock)
     for path in folder.iterdir():
         path.unlink()
-    with pytest.raises(OSError, match="source has no frame any more"):
+    with pytest.raises(OSError, match="source has no frames any more"):
         for _ in range(5):
             capture.next()
 
 
 @pytest.mark.parametrize("source", ["/dev/video99", "99", "/dev/v4l/by-id/none", "rtsp://127.0.0.1:9/none"])
 def test_a_device_that_is_not_there_may_come(source):
-    with pytest.raises(OSError, match=f"{source} cannot be opened: is it there"):
+    with pytest.raises(OSError, match=f"{source} cannot be opened: check that it exists"):
         open_source(source, Settings())
 
 
@@ -123,9 +123,9 @@ def test_a_device_that_is_not_there_may_come(source):
         ("", {}, "source is empty: give a device"),
         ("/no/such/film.mp4", {}, "which is neither a file nor a folder here: mend the path"),
         ("0", {"fourcc": "MJPEG"}, "fourcc is 'MJPEG': give four letters such as MJPG"),
-        ("{folder}/notes.txt", {}, "of which OpenCV can read no frame: is it a video?"),
+        ("{folder}/notes.txt", {}, "in which OpenCV finds no frame: give a video file"),
         ("{folder}/empty", {}, "which has no picture"),
-        ("{folder}/broken", {}, "broken/1.png', which is no picture: remove it"),
+        ("{folder}/broken", {}, "broken/1.png', which is not a picture: remove it"),
     ],
 )
 def test_what_can_never_be_a_source_is_refused(folder, source, settings, sentence):
@@ -182,7 +182,7 @@ def test_a_calibration_is_what_the_calibrator_wrote(tmp_path):
             "camera_matrix.data is .*give 9 numbers",
         ),
         ("[0.1, -0.2, 0.0, 0.0, 0.0]", "[a]", "distortion_coefficients.data is .*: give numbers"),
-        ("projection_matrix: {", "projection_matrix: [", "is no YAML file"),
+        ("projection_matrix: {", "projection_matrix: [", "is not a YAML file"),
         (YAML, "just words", "has no fields"),
     ],
 )

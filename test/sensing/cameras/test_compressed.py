@@ -107,7 +107,7 @@ def huge(data: bytes) -> bytes:
         (PNG[:40], "is damaged"),
         (PNG[:20], "which is neither jpeg nor png: have the driver publish one of these"),
         (PNG[:500] + bytes([PNG[500] ^ 1]) + PNG[501:], "is damaged: the png does not decode"),
-        (huge(JPEG), "says it is 65500 x 65500: at most 33177600 pixels are decoded; if the camera sends"),
+        (huge(JPEG), "declares 65500 x 65500: at most 33177600 pixels are decoded; if the camera sends"),
         (code(".bmp"), "which is neither jpeg nor png"),
         (b"", "which is neither jpeg nor png"),
         (b"\xff\xd8", "without its end"),
@@ -122,8 +122,11 @@ def test_what_cannot_be_decoded_is_refused_in_one_sentence(data, sentence):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: jpeg_that_claims(4096, 8100), "is 4096 x 8100, which no jpeg of 6.. bytes can hold"),
-        (lambda: black_png(4320, 7680)[:3000] + bytes(20), "is 4320 x 7680, which no png of 3020 bytes can"),
+        (lambda: jpeg_that_claims(4096, 8100), "declares 4096 x 8100, which no jpeg of 6.. bytes can hold"),
+        (
+            lambda: black_png(4320, 7680)[:3000] + bytes(20),
+            "declares 4320 x 7680, which no png of 3020 bytes can",
+        ),
         (lambda: jpeg_of_scans(1080, 1920, 1000), "of 1080 x 1920 has 1010 scans, at most 32 are decoded"),
         (lambda: jpeg_of_scans(480, 640, 23), "has 33 scans"),
     ],
@@ -153,7 +156,7 @@ def test_what_a_camera_may_send_with_its_cap_on_is_decoded(make):
 def test_a_camera_has_a_bound_of_its_own():
     data = view(code(".png", np.zeros((11, 10, 3), np.uint8)))
     assert decode(data, 110).shape == (11, 10, 3)
-    with pytest.raises(ValueError, match="says it is 11 x 10: at most 109 pixels are decoded"):
+    with pytest.raises(ValueError, match="declares 11 x 10: at most 109 pixels are decoded"):
         decode(data, 109)
 
 

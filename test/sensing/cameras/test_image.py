@@ -200,7 +200,7 @@ def test_it_writes_the_slot_and_nothing_around_it():
             make_view(bytes(99), 5, 10, "nv12", step=10),
             "image is 5 x 10, but nv12 shares colour between pixels",
         ),
-        (make_view(b"", 0, 0, "bgr8", step=0), "image of 0 x 0 bgr8 is no picture"),
+        (make_view(b"", 0, 0, "bgr8", step=0), "image of 0 x 0 bgr8 has no pixels"),
     ],
 )
 def test_what_cannot_be_converted_is_refused_in_one_sentence(view, sentence):

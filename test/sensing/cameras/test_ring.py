@@ -131,7 +131,7 @@ def test_clear_forgets_the_frames_but_not_those_to_come(writer, name, copy):
 @BOTH
 def test_a_reader_may_come_first_and_finds_every_new_ring(name, copy):
     reader = make_reader(name, copy)
-    absent = f"camera front: ring {name!r} is not there: start its camera"
+    absent = f"camera front: ring {name!r} does not exist: start its camera"
     assert why_not(reader) == absent
     with RingWriter(name, H, W) as first:
         old = put(first, 1)

@@ -30,10 +30,11 @@ def test_handles_that_fit_nothing_are_refused(writer, name):
         odd = Handle(**{**vars(handle), field: value})
         assert "it was taken too late" in reader.take(odd).reason
     assert reader.take(Handle(**{**vars(handle), "ring": "other"})) == NotReady(
-        "a handle is of ring 'other', which no camera here has"
+        "a handle names ring 'other', which belongs to no camera here"
     )
     assert reader.take(Handle(**{**vars(handle), "height": 720, "encoding": "bgr8"})) == NotReady(
-        f"a handle is of a 720 x {W} bgr8 frame, ring {name!r} holds {H} x {W} rgb8: the camera was restarted"
+        f"a handle describes a 720 x {W} bgr8 frame, ring {name!r} holds {H} x {W} rgb8: the camera was "
+        "restarted"
     )
 
 
@@ -99,7 +100,7 @@ def test_what_is_no_ring_of_ours_is_refused_in_a_sentence(writer, name):
     damages = {
         b"VLARING\n\x02": f"ring {name!r} has version 2, this program reads version 1: run the camera and "
         "the engine from one release",
-        b"RIFF": f"ring {name!r} is none: remove {segment_path(name)} and restart its camera",
+        b"RIFF": f"ring {name!r} is not a ring: remove {segment_path(name)} and restart its camera",
         head[:12] + b"\x07": f"ring {name!r} has a damaged header: restart its camera",
     }
     for damage, reason in damages.items():
@@ -184,7 +185,7 @@ def test_a_ring_of_another_user_is_refused_and_left_alone(writer, name):
     try:
         with RingWriter(unique("other"), H, W):
             assert path.exists(), "abandoned, but not ours to remove"
-        with pytest.raises(ValueError, match="is there and not ours"):
+        with pytest.raises(ValueError, match="exists and is not ours"):
             RingWriter(name, H, W)
     finally:
         path.unlink()
@@ -200,9 +201,9 @@ def test_a_ring_that_others_may_write_is_refused(writer, name, mode):
 def test_what_is_not_even_a_file_is_refused_in_a_sentence(name):
     path, reader = segment_path(name), make_reader(name)
     makers = {
-        "none: remove": lambda: path.touch(),
-        "is no plain file: remove": lambda: path.mkdir(),
-        "no plain file: remove": lambda: os.mkfifo(path),
+        "is not a ring: remove": lambda: path.touch(),
+        "is not a plain file: remove": lambda: path.mkdir(),
+        "not a plain file: remove": lambda: os.mkfifo(path),
         "Too many levels of symbolic links": lambda: path.symlink_to("/etc/passwd"),
     }
     for reason, make in makers.items():
@@ -211,7 +212,7 @@ def test_what_is_not_even_a_file_is_refused_in_a_sentence(name):
             found = why_not(reader)
             assert reason in found or "cannot be read" in found
             if not stat.S_ISREG(path.lstat().st_mode):
-                with pytest.raises(ValueError, match="is there and not ours: stop that, or choose another"):
+                with pytest.raises(ValueError, match="exists and is not ours: stop that, or choose another"):
                     RingWriter(name, H, W)
         finally:
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

@@ -82,7 +82,7 @@ class TrajectoryBuffer:
             raise ValueError(f"max_age_s = {max_age_s} sends nothing: give seconds above zero")
         if len(limits.lower) != len(joints):
             raise ValueError(
-                f"limits are of {len(limits.lower)} joints, not {len(joints)}: give one per joint"
+                f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
         self.joints, self.limits, self.mode = tuple(joints), limits, mode
         self.execution_horizon, self.lead_s = execution_horizon, lead_s

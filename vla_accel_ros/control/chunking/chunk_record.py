@@ -69,7 +69,7 @@ class ChunkReader:
         does.
         """
         if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
-            raise ValueError(f"the chunk slot has {len(data)} bytes that are no chunk: restart its writer")
+            raise ValueError(f"the chunk slot has {len(data)} bytes that are not a chunk: restart its writer")
         head = _HEAD.unpack_from(data)
         _, version, horizon, columns, execution, magnitudes, writer, names, *rest = head
         if version != VERSION:
@@ -83,8 +83,8 @@ class ChunkReader:
         words = writer + names
         if words > _WORDS or len(data) != _HEAD.size + words + 4 * (horizon * columns + magnitudes):
             raise ValueError(
-                f"{who} says {horizon} x {columns} numbers and {magnitudes} sizes, which is not what its "
-                f"{len(data)} bytes are: restart its writer"
+                f"{who} declares {horizon} x {columns} actions and {magnitudes} magnitudes, which do not fit "
+                f"its {len(data)} bytes: restart its writer"
             )
         self._read_words(data[_HEAD.size : _HEAD.size + words], writer, who)
         at = _HEAD.size + words
@@ -102,5 +102,5 @@ class ChunkReader:
         try:
             self.writer, names = words[:writer].decode(), words[writer:].decode()
         except UnicodeDecodeError as error:
-            raise ValueError(f"{who} has names that are no text: restart its writer") from error
+            raise ValueError(f"{who} has names that are not UTF-8: restart its writer") from error
         self._words, self._names = words, tuple(names.split("\n"))

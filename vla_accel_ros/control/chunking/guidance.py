@@ -33,7 +33,7 @@ class Execution:
 
 
 class Guiding:
-    """Turns guidance on and off by what the executing side reports. Use it from one thread at a time.
+    """Turns guidance on and off as the executing side reports. Use it from one thread at a time.
 
     chunking: its settings' delivery_s covers the way to the other side; that side's lead_s is added. wanted:
     auto guides when the other side's mode is rtc; always guides also when it reports nothing. unguided: a
@@ -45,8 +45,8 @@ class Guiding:
             raise ValueError(f"rtc = {wanted!r} is unknown: choose {' or '.join(WANTED)}")
         if unguided and wanted == "always":
             raise ValueError(
-                f"rtc is always, but chunks that are {unguided} are begun before the one they would continue "
-                "is finished, so nothing guides them: set rtc to auto"
+                f"rtc is always, but {unguided} chunks cannot be guided, since each begins before the "
+                "previous one is finished: set rtc to auto"
             )
         self.chunking, self._wanted, self._unguided = chunking, wanted, unguided
         self._told: Execution | None = None
@@ -89,12 +89,12 @@ class Guiding:
         mode = self._told.mode if self._told is not None else None
         if mode == "rtc" and self._unguided:
             return (
-                f"the trajectory node runs in mode rtc, which crosses nothing over, but chunks are "
-                f"{self._unguided}, and nothing guides those: set its mode to blend"
+                "the trajectory node runs in mode rtc, which does not crossfade, but "
+                f"{self._unguided} chunks are not guided: set its mode to blend"
             )
         if mode == "rtc" and self._wanted == "never":
             return (
-                "rtc is never, but the trajectory node runs in mode rtc, which crosses nothing over: "
+                "rtc is never, but the trajectory node runs in mode rtc, which does not crossfade: "
                 "set rtc to auto"
             )
         if mode not in ("rtc", None) and self._wanted == "always":

@@ -66,7 +66,7 @@ class RtcSettings:
         if self.mask_horizon < 0:
             raise ValueError(f"mask_horizon = {self.mask_horizon} must not be negative: 0 is the delay alone")
         if not 0.0 <= self.delivery_s < math.inf:
-            raise ValueError(f"delivery_s = {self.delivery_s} is no time: give seconds, 0 or more")
+            raise ValueError(f"delivery_s = {self.delivery_s} is not a time: give seconds, 0 or more")
         if self.window < 1:
             raise ValueError(f"window = {self.window} remembers no delay: give at least 1")
 

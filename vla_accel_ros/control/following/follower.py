@@ -42,10 +42,10 @@ class ChunkFollower:
     following: limits of the buffer's joints; None for the usual ones. A joint that it does not watch may be
         asked to go from end to end at once.
 
-    Attributes: `joining`, where motion continues from; `executed`, set by the sender: the position that the
-    controllers are commanded to at a time, float64 [D], NaN where that is what was decided here. Measured
-    joints are compared with it. For diagnostics: `counts` of what was not sent, beside the buffer's own;
-    `faults`, the sentences that `resume` clears.
+    Attributes: `joining`, where motion continues from; `executed`, set by the sender: gives the controllers'
+    commanded position at a time, float64 [D], NaN where that equals the decided motion. Measured joints are
+    compared with it. For diagnostics: `counts` of what was not sent, beside the buffer's own; `faults`, the
+    sentences that `resume` clears.
     """
 
     def __init__(

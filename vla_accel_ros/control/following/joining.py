@@ -19,10 +19,10 @@ from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.following.watchdog import JOINT_STATES, Motion, Safety
 from vla_accel_ros.control.trajectory import Trajectory
 
-MOVING = "the joints are moving, and not by this node"
+MOVING = "the joints are moving, but not by this node"
 BEGINNING = "beginning anew from where the joints are"
 JOINING = "going to where the joints are"
-WAITING = "waiting for the controllers to say where they are"
+WAITING = "waiting for the controllers to report their setpoints"
 _MOVED_OF_RANGE = 0.05
 _STILL_OF_RANGE = 0.01
 _LEFT_NS = 50_000_000

@@ -54,7 +54,8 @@ class Late:
             return f"{self.name} has not come yet"
         if self.age_s < 0:
             return (
-                f"{self.name} is stamped {-self.age_s:.2f} s in the future, the clock was set back or differs"
+                f"{self.name} is stamped {-self.age_s:.2f} s in the future: the clock was set back, or two "
+                "clocks differ"
             )
         if self.name == INFERENCE:
             return f"inference has said nothing for {self.age_s:.2f} s: is it running?"

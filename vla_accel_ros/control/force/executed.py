@@ -149,8 +149,8 @@ def before(path: Trajectory, t_ns: int) -> Trajectory:
 
 
 def merged(first: Trajectory, second: Trajectory, from_second: np.ndarray) -> Trajectory:
-    """Combines two motions of the same joints exactly: the columns bool [D] come from the second. Both have
-    begun by the later of their starts."""
+    """Combines two motions of the same joints exactly: the columns bool [D] come from the second. The result
+    begins when both have begun."""
     times = np.union1d(first.times_ns, second.times_ns)
     times = times[times >= max(first.start_ns, second.start_ns)]
     (p1, v1), (p2, v2) = first.sample(times), second.sample(times)

@@ -164,14 +164,14 @@ class SensorWatch:
         sensor = self.sensor
         if self.stamp_ns is None:
             what = self.note or "start its driver"
-            return f"force sensor {sensor.name} ({sensor.source}) has told nothing yet: {what}"
+            return f"force sensor {sensor.name} ({sensor.source}) has sent nothing yet: {what}"
         if abs(now_ns - self.stamp_ns) <= sensor.max_age_s * 1e9:
             return ""
-        older = "what comes is older: look at its clock, and at the load"
+        older = "its samples are older: check its clock, and the load"
         comes = now_ns - self._came_ns < sensor.max_age_s * 0.5e9
         what = self.note or (older if comes else "is its driver running?")
         who = f"force sensor {sensor.name} ({sensor.source})"
-        return f"{who} has told nothing of the last {sensor.max_age_s:g} s: {what}"
+        return f"{who} has sent nothing from the last {sensor.max_age_s:g} s: {what}"
 
     def begin_tare(self) -> None:
         """Measure a new bias from the samples that come from now on, while the arm stands still."""
@@ -215,11 +215,11 @@ class SensorWatch:
 
     def _refusal(self, sample: Sequence[float], stamp_ns: int, now_ns: int) -> str:
         if len(sample) != self.sensor.width:
-            return f"it tells {len(sample)} numbers, not {self.sensor.width}"
+            return f"its sample has {len(sample)} numbers, not {self.sensor.width}"
         if not all(map(math.isfinite, sample)):
-            return "what it tells is not a number"
+            return "its sample has a number that is not finite"
         if self.stamp_ns is not None and stamp_ns == self.stamp_ns:
-            return "its stamp stands still"
+            return "its stamp does not change"
         if stamp_ns - now_ns > self.sensor.max_age_s * 1e9:
             return "its stamp is in the future: synchronise the clocks"
         if self.stamp_ns is not None and stamp_ns < self.stamp_ns <= now_ns:
@@ -232,7 +232,7 @@ class SensorWatch:
         if raw != before:
             self._same_since_ns = stamp_ns
         elif stamp_ns - self._same_since_ns > sensor.frozen_s * 1e9:
-            self._fault(f"has told the same numbers for {sensor.frozen_s:g} s: is it frozen?")
+            self._fault(f"has repeated the same numbers for {sensor.frozen_s:g} s: is it frozen?")
         beyond = ""
         for quantity, begin, end in self._columns:
             for axis, value in zip(quantity.axes, sample[begin:end]):

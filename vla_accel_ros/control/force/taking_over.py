@@ -70,8 +70,8 @@ class TakingOver:
             self._tell(reaction, now_ns)
 
     def watch(self, now_ns: int) -> str:
-        """Hold and release by what the sensors report; call it after the follower's step. Returns a sentence
-        if a discrete move has to end because of them, else empty."""
+        """Hold and release the robot according to the sensors; call it after the follower's step. Returns a
+        sentence if a discrete move has to end because of them, else empty."""
         guard, state = self.guard, self._follower.safety.state
         with self._lock:
             problem, wrong = guard.problem(now_ns), guard.wrong
@@ -87,7 +87,7 @@ class TakingOver:
             self._holds.fault(wrong)
         self._hold_blind("" if wrong else problem)
         if collided:
-            self._collision = f"{collided}: it went back{AGAIN}"
+            self._collision = f"{collided}: the arm retreated{AGAIN}"
             self._holds.fault(self._collision)
         if self._yielded:
             self._look_whether_over(level, contact, now_ns)
@@ -116,7 +116,7 @@ class TakingOver:
             self._yields_ns.popleft()
         if len(self._yields_ns) > self.guard.force.retreat.most:
             self._yields_ns.clear()
-            self._holds.fault(f"gave way again and again, at last because {sentence}{AGAIN}")
+            self._holds.fault(f"gave way again and again, last because {sentence}{AGAIN}")
 
     def _hold_blind(self, sentence: str) -> None:
         if sentence == self._blind:
@@ -142,7 +142,7 @@ class TakingOver:
             self._clear_yield()
         elif level is not Level.FREE and now_ns - self._rested_ns >= rest_ns:
             self._clear_yield()
-            self._holds.fault(f"gave way as far as it may, and still {contact}: free the arm{AGAIN}")
+            self._holds.fault(f"gave way as far as it may, but still {contact}: free the arm{AGAIN}")
 
     def _end_retreat(self, now_ns: int) -> None:
         """End the retreat because of another hold, which takes effect at once."""

@@ -53,7 +53,7 @@ class JointLimits:
         good = (self.lower < self.upper) & (self.velocity > 0) & (self.acceleration > 0)
         if not good.all():
             raise ValueError(
-                f"joint limits [{np.flatnonzero(~good)[0]}] leave nothing: lower must be below upper, "
+                f"joint limits [{np.flatnonzero(~good)[0]}] are empty: lower must be below upper, "
                 "velocity and acceleration above zero"
             )
 

@@ -161,11 +161,11 @@ class FlowActor:
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
         """All steps of chunks that have no seat; one step of those that have. See engine.scheduler.Runner."""
         seated = [request for request in batch.requests if request.progress.seat is not None]
+        others = [request for request in batch.requests if request.progress.seat is None]
         made = self._step(seated, batch.steps or self._config.steps) if seated else []
-        for request in batch.requests:
-            if request not in seated:
-                with failing_alone(request):
-                    made.append((request, self._whole(request)))
+        for request in others:
+            with failing_alone(request):
+                made.append((request, self._whole(request)))
         if self._device.type != "cuda":
             self._finish(made)
             return None

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from vla_accel_ros.engine.request import DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import DECODE, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
@@ -106,7 +106,8 @@ class Lane:
     lock: held by who steps the lane. batch: the requests in the micro-batch that is chosen or launched, ()
     between two. ahead: what the GPU computes while the next is chosen, in order; runs_ahead: whether there
     may be such. chosen_s, ended_s: when the last one was chosen, and when its results were there. looked: at
-    how many changes of the queue it has looked. again_s: when to look again, if nothing changes.
+    how many changes of the queue it has looked. again_s: when to look again, if nothing changes. idle_s:
+    until when nothing would be chosen then, as it was the last time.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Lane:
         self.batch: tuple[Request, ...] = ()
         self.ahead: deque[Launched] = deque()
         self.runs_ahead, self.chosen_s, self.ended_s = False, -math.inf, -math.inf
-        self.looked, self.again_s = 0, math.inf
+        self.looked, self.again_s, self.idle_s = 0, math.inf, -math.inf
         self._takes_s: dict[tuple[str, int, int], float] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -142,9 +143,9 @@ class Lane:
         try:
             if alive:
                 with self.timing(batch) as launched.device_s:
-                    all_alive, begun = len(alive) == len(batch.requests), any(r.partial for r in alive)
+                    all_alive, begun = len(alive) == len(batch.requests), _in_token(batch)
                     launched.wait = run(batch if all_alive else replace(batch, requests=alive))
-                    launched.of_token = begun or any(request.partial for request in alive)
+                    launched.of_token = begun or _in_token(batch)
         except Exception as error:
             _fail(alive, error)
         return launched
@@ -160,6 +161,8 @@ class Lane:
     def holds_off(self, now_s: float) -> bool:
         """Whether nothing is chosen now, as a first chunk is ahead that is not nearly over, or has something
         behind it already."""
+        if not self.ahead:
+            return False
         first = next((one for one in reversed(self.ahead) if one.is_first), None)
         if first is None or (first is self.ahead[-1] and now_s >= first.look_until_s):
             return False
@@ -219,6 +222,11 @@ class Lane:
 
 def _what(batch: MicroBatch) -> tuple[str, int, int]:
     return batch.kind, len(batch.requests), batch.steps
+
+
+def _in_token(batch: MicroBatch) -> bool:
+    """Whether some groups of a token of its answers are launched, and others are not."""
+    return batch.stage == DECODE and any(request.partial for request in batch.requests)
 
 
 def _fail(requests: Iterable[Request], error: Exception) -> None:

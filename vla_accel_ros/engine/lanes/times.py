@@ -38,15 +38,18 @@ def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
 
 def flows_of(batch: MicroBatch) -> Flows:
     """The frames that its requests are about, and of one that is observed all its images."""
-    frames: dict[tuple[int, str], None] = {}  # most chunks of a step are of one
+    frames: dict[tuple[int, str], None] = {}
+    stamp_ns, robot = None, ""  # of the one before: most chunks of a step are of one frame
     for request in batch.requests:
         if request.want != OBSERVE:
-            if request.prefix is not None:
-                frames[request.prefix.stamp_ns, request.robot] = None
+            prefix = request.prefix
+            if prefix is not None and (prefix.stamp_ns != stamp_ns or request.robot != robot):
+                stamp_ns, robot = prefix.stamp_ns, request.robot
+                frames[stamp_ns, robot] = None
         elif (seen := request.observation) is not None:
-            for stamp_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
-                frames[stamp_ns, request.robot] = None
-    return tuple(dict.fromkeys(flow(*frame) for frame in frames))
+            for captured_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
+                frames[captured_ns, request.robot] = None
+    return tuple(dict.fromkeys([flow(*frame) for frame in frames]))
 
 
 @dataclass

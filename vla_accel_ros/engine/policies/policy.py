@@ -81,7 +81,7 @@ class Backlog:
 
     def ends_s(self, kind: str, stage: str, now_s: float) -> float:
         """When a micro-batch that is chosen now would be over; one that never ran takes no time."""
-        return self.free_s(now_s) + self.takes_s(kind, stage)
+        return max(now_s, self._over_s) + self._took_s.get((kind, stage), 0.0)
 
     def chose(self, batch: MicroBatch, now_s: float) -> None:
         """It begins when the one before is over."""

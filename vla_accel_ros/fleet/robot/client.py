@@ -206,9 +206,9 @@ class FleetClient:
         if not self._instruction:
             return self._missing, ""
         if self.execution.released:
-            return "the trajectory node has released the robot, so no chunk is asked for", ""
+            return "the trajectory node has released the robot, so inference requests no chunks", ""
         if self._admission is None:
-            return "no fleet's scheduler has admitted this robot: is it running, in this ROS domain?", since
+            return "start a fleet's scheduler: none in this ROS domain has admitted this robot", since
         if not self._admission.admitted:
             return f"the fleet's scheduler does not serve this robot: {self._admission.reason}", ""
         if self._in_a_row:
@@ -222,9 +222,9 @@ class FleetClient:
         if self.execution.moves(now_ns):
             return "", ""
         if self._asked is not None:
-            return "the fleet's scheduler has been asked and is computing the chunk", ""
+            return "the fleet's scheduler has the request, and a replica computes the chunk", ""
         rate = self._admission.chunks_per_s
-        return f"the fleet's scheduler is about to be asked; it allows {rate:.3g} chunks/s", ""
+        return f"the next request is about to be sent; the fleet's scheduler allows {rate:.3g} chunks/s", ""
 
     @property
     def state(self) -> str:
@@ -306,8 +306,8 @@ class FleetClient:
             if sent is self._asked:
                 self._asked, self._again_ns, self._in_a_row = None, now_ns, 0
                 self._useless = (
-                    f"a chunk of the fleet came {(now_ns - chunk.stamp_ns) * 1e-9:.2f} s after its images, "
-                    f"and lasts until {lasts_s:.2f} s after them: serve fewer robots, or raise "
+                    f"a fleet's chunk arrived {(now_ns - chunk.stamp_ns) * 1e-9:.2f} s after its images, "
+                    f"but ends {lasts_s:.2f} s after them: serve fewer robots, or raise "
                     "chunk.max_age_s"
                 )
             return None

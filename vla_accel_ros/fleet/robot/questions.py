@@ -53,13 +53,11 @@ class Questions:
         if not text.strip():
             raise ValueError("the question is empty: say what to answer")
         if admission is None:
-            raise ValueError(
-                "no fleet's scheduler has admitted this robot, so nobody answers: is it running?"
-            )
+            raise ValueError("no fleet's scheduler has admitted this robot, so none can answer: start one")
         if not admission.admitted:
             raise ValueError(f"the fleet's scheduler does not serve this robot: {admission.reason}")
         if len(self._open) >= MOST_OPEN:
-            raise ValueError(f"{MOST_OPEN} questions wait already: {text!r} is not taken, ask later")
+            raise ValueError(f"{MOST_OPEN} questions wait already: {text!r} is refused, ask later")
         self._open[self._number] = _Question(text, now_ns + round((self._within_s + GRACE_S) * S))
         self._number += 1
 
@@ -101,5 +99,5 @@ class Questions:
 
     def _told(self, one: _Question, blind: str) -> tuple[str, str]:
         if one.stamp_ns is None:
-            return one.text, f"there was no observation to ask with: {blind or 'nothing new was seen'}"
+            return one.text, f"there was no observation for the question: {blind or 'no new images arrived'}"
         return one.text, f"no answer from the fleet's scheduler within {self._within_s + GRACE_S:.3g} s"

@@ -150,7 +150,7 @@ class Completion:
             pending.work.cancel()
             self._requeue(robot, pending)
         else:
-            self.drop(robot, "nobody could use its chunk any longer", counted=True)
+            self.drop(robot, "the robot could no longer use the chunk", counted=True)
 
     def _retry(self, robot: Robot, pending: PendingRequest, why: str) -> None:
         """Queue the request of a lost replica again, unless too many replicas were lost over it."""

@@ -208,8 +208,8 @@ class Members:
                 return
             if robot.verdict.admitted:
                 verdict = self.judge.verdict(robot)
-                found = self.judge.punctuality.found or "the replicas are slower than they were"
-                reason = f"it was served, but {found}: {verdict.reason}"
+                found = self.judge.punctuality.found or "the replicas have become slower"
+                reason = f"its service was reduced because {found}: {verdict.reason}"
                 self._judged(robot, replace(verdict, reason=reason))
                 if not verdict.admitted:
                     self._failed(robot, reason)

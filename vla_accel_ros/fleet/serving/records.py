@@ -21,7 +21,7 @@ from vla_accel_ros.fleet.serving.rhythms import Asked
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
-NOT_JUDGED = Verdict(False, reason="whether this robot fits is being computed")
+NOT_JUDGED = Verdict(False, reason="the scheduler is computing whether this robot fits")
 
 
 @dataclass(eq=False)

@@ -118,12 +118,12 @@ class FleetScheduler:
         if robot is None:
             self.strangers += 1
             self._completion.refuse(
-                request, "this robot is not described here; publish fleet/robot", ASK_AGAIN_S
+                request, "the scheduler does not know this robot; publish fleet/robot", ASK_AGAIN_S
             )
             return
         if request.round.engine != robot.description.engine:
             robot.counts.foreign += 1
-            self._completion.refuse(request, "another process of this robot is described here", ASK_AGAIN_S)
+            self._completion.refuse(request, "the scheduler knows another process of this robot", ASK_AGAIN_S)
             return
         self._members.heard(robot, now_s)
         if not robot.verdict.admitted:
@@ -143,10 +143,10 @@ class FleetScheduler:
         robot = self._members.robots.get(request.round.robot)
         if robot is None:
             self.strangers += 1
-            self._questions.refuse(request, "this robot is not described here; publish fleet/robot")
+            self._questions.refuse(request, "the scheduler does not know this robot; publish fleet/robot")
         elif request.round.engine != robot.description.engine:
             robot.counts.foreign += 1
-            self._questions.refuse(request, "another process of this robot is described here")
+            self._questions.refuse(request, "the scheduler knows another process of this robot")
         elif not robot.verdict.admitted:
             self._questions.refuse(request, f"the fleet does not serve this robot: {robot.verdict.reason}")
         else:

@@ -35,7 +35,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.gone_s <= self.serve_s:
             raise ValueError(
-                f"gone_s is {self.gone_s} and serve_s {self.serve_s}: robots would be forgotten while they "
+                f"gone_s is {self.gone_s} and serve_s {self.serve_s}: robots would be removed while they "
                 "wait for a chunk; give more for gone_s"
             )
 

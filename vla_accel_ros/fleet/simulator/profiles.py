@@ -47,7 +47,7 @@ def recorded(trace: Trace, faster: float = 1.0, network_s: float = 0.0) -> Repli
     """Return a replica that takes one request at a time, with the trace's median duration of a chunk. Raises
     ValueError if the trace has no durations."""
     if trace.served_s is None:
-        raise ValueError("the trace says nothing of durations; give --profile FILE as well.")
+        raise ValueError("the trace has no durations; give --profile FILE as well.")
     return ReplicaProfile(1, Profile({(SERVE, 1): trace.served_s / faster}), network_s)
 
 

@@ -60,7 +60,7 @@ def open_loop(
     elif what.arrived_s is not None:
         arrivals_s = list(what.arrived_s)
     else:
-        raise ValueError("when the tasks came was not recorded; give a load.")
+        raise ValueError("the trace has no arrival times; give a load.")
     return Simulation(replicas, make, settings).open(what.scripts, arrivals_s)
 
 

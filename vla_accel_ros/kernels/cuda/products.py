@@ -156,7 +156,7 @@ def _table(arguments: Arguments, name: str, table: Tensor | None) -> None:
     contiguous."""
     if table is not None:
         if table.stride(1) != 1:
-            raise ValueError(f"{name}: columns of a row are not neighbours in memory.")
+            raise ValueError(f"{name}: the columns of a row are not contiguous; give a table with stride 1.")
         setattr(arguments, name, table.data_ptr())
         setattr(arguments, f"{name}_stride", table.stride(0) if per_sequence(table) else 0)
 

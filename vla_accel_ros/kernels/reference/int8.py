@@ -120,10 +120,10 @@ def _product(a: Activations, weight: Weight) -> Tensor:
     """Return float32 [M, N]. int8: exact integer sums (in float32 or float64), then the scales. fp8: float32
     sums."""
     if isinstance(a, Tensor):
-        assert isinstance(weight, Tensor), "exact activations are of exact weights"
+        assert isinstance(weight, Tensor), "exact activations need exact weights"
         return F.linear(a, weight).float()
-    assert isinstance(weight, Quantized), "activations in 8 bits are of weights in 8 bits"
-    assert weight.dtype == a.values.dtype, "both are int8, or fp8"
+    assert isinstance(weight, Quantized), "8-bit activations need 8-bit weights"
+    assert weight.dtype == a.values.dtype, "both must be int8, or both fp8"
     small = a.values.dtype != torch.int8 or weight.columns * INT8_MAX**2 < EXACT_SUMS
     dtype = torch.float32 if small else torch.float64
     sums = a.values.to(dtype) @ weight.values.to(dtype).T

@@ -210,7 +210,7 @@ def multiply(
     """See kernels.reference.int8.multiply. config: None = a safe default."""
     if isinstance(a, Rows):
         return _launch(a, weight, out, bias, finish, False, config)
-    assert isinstance(weight, Tensor), "exact activations are of exact weights"
+    assert isinstance(weight, Tensor), "exact activations need exact weights"
     if finish == "add":
         out.addmm_(a, weight.t())
         if bias is not None:
@@ -231,7 +231,7 @@ def gated(
     """See kernels.reference.int8.gated. config: None = a safe default."""
     if isinstance(a, Rows):
         return _launch(a, weight, out, None, activation, True, config)
-    assert isinstance(weight, Tensor), "exact activations are of exact weights"
+    assert isinstance(weight, Tensor), "exact activations need exact weights"
     rows.gated(torch.mm(a, weight.t()), out, activation)
     return None
 
@@ -240,8 +240,8 @@ def _launch(
     a: Rows, weight: Weight, out: Tensor, bias: Tensor | None, finish: str, is_gated: bool,
     config: Config | None,
 ) -> None:  # fmt: skip
-    assert isinstance(weight, Quantized), "activations in 8 bits are of weights in 8 bits"
-    assert weight.dtype == a.values.dtype, "both are int8, or fp8"
+    assert isinstance(weight, Quantized), "8-bit activations need 8-bit weights"
+    assert weight.dtype == a.values.dtype, "both must be int8, or both fp8"
     (count, width), columns = a.values.shape, out.shape[1]
     if config is None:
         kernel = INT8_GATED if is_gated else INT8_PRODUCT

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,11 @@ PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 FUSED = "vla_accel_ros.fused"
 """Metadata key of the header; its JSON value gives the rows of each part of a fused tensor: {tensor: {part:
 rows}}, first rows first."""
+
+
+COMPILED = "_orig_mod."
+"""What torch.compile puts into the names of a module that it wraps, wherever it stands; old checkpoints of
+lerobot have it. Names are read without it."""
 
 
 class Part(NamedTuple):
@@ -169,7 +174,17 @@ def read_headers(file: Path) -> dict[str, Stored]:
             shape = (rows, *stored.shape[1:])
             table[name] = Stored(file, shape, stored.dtype, Part(whole, start))
             start += rows
-    return table
+    return _uncompiled(table)
+
+
+def _uncompiled(table: dict[str, Stored]) -> dict[str, Stored]:
+    """The table by the names that the module has by itself; each is all rows of what the file names."""
+    found = {}
+    for name, stored in table.items():
+        own = name.replace(COMPILED, "")
+        renames = own not in table and stored.part is None and stored.shape
+        found[own if renames else name] = replace(stored, part=Part(name, 0)) if renames else stored
+    return found
 
 
 def _fused(text: str | None, file: Path) -> dict[str, dict[str, int]]:

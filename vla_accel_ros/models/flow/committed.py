@@ -56,7 +56,7 @@ class Committed:
         if len(actions) > policy.trained_delay:
             raise ValueError(
                 f"committed has {len(actions)} actions but the policy was trained to be given at most "
-                f"{policy.trained_delay}; use guidance or, if it was trained so, say so by {FIELD} in its "
+                f"{policy.trained_delay}; use guidance or, if it was trained with more, set {FIELD} in its "
                 "config.json."
             )
         return cls(policy.raw_actions(actions, state))

@@ -102,12 +102,9 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(lambda: check_openvla(contents.table, config, contents.weights))
     raw = [] if stats is None else np.flatnonzero(~stats.mask).tolist()
-    notes = [
-        "what an action means is that of the data set: for most, the displacement of the hand, and the "
-        "gripper"
-    ]
+    notes = ["the data set defines what an action means: in most, the hand's displacement, and the gripper"]
     if raw:
-        notes.append(f"actions {raw} are not normalised: a gripper's, from -1 to 1 as the network says it")
+        notes.append(f"actions {raw} are not normalised: a gripper's, from -1 to 1 as the network outputs it")
     return Description(
         folder,
         "OpenVLA, safetensors",

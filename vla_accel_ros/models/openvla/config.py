@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_most, read_fields
+from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_most, read_fields, read_names
 
 SPACE_TOKEN = 29871
 """Llama's id of a single space, which ended every prompt in OpenVLA's training."""
@@ -95,7 +95,7 @@ class OpenVLAConfig:
             for name in ("dino", "siglip")
         }
         prefix = LlamaConfig(**read_fields(LlamaConfig, given["prefix"], "config.prefix"))
-        return cls(**{**given, **towers, "prefix": prefix, "image_names": tuple(given["image_names"])})
+        return cls(**{**given, **towers, "prefix": prefix, "image_names": read_names(given["image_names"])})
 
 
 OPENVLA_7B = OpenVLAConfig(

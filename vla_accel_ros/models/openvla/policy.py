@@ -24,6 +24,7 @@ from torch import Tensor
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
+from vla_accel_ros.models.processing.checks import check_image, check_words
 from vla_accel_ros.models.processing.pixels import SQUEEZED, PixelRule
 from vla_accel_ros.models.processing.resize import resize_bicubic
 from vla_accel_ros.models.text.tokenizer import Tokenizer
@@ -214,6 +215,7 @@ class OpenVLAPolicy:
     def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
         """Return the prompt's token ids, ending with the single space of training. The network takes no
         state. Raises ValueError if the prompt is longer than max_prompt."""
+        check_words(instruction, self.config.max_prompt)
         text, space = openvla_prompt(instruction), self.config.space_token
         tokens = self.tokenizer.encode(text, bos=True)
         if space is not None and tokens[-1] != space:
@@ -265,7 +267,5 @@ class OpenVLAPolicy:
                 "the one it was trained with."
             )
         ((name, image),) = observation.images.items()
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
-            given = f"{image.dtype} {list(image.shape)}"
-            raise ValueError(f"observation.images['{name}'] is {given}; give uint8 [H, W, 3].")
+        check_image(name, image)
         return image

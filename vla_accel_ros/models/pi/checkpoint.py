@@ -115,7 +115,7 @@ def openpi_description(
         "settings it was trained with"
     ]
     if OURS not in contents.config and "action_horizon" not in contents.config:
-        notes.append('the horizon is in no file, so it is 50; put {"action_horizon": N} into a config.json')
+        notes.append('no file gives the horizon, so 50 is used; put {"action_horizon": N} into a config.json')
     notes += delay_notes(contents, config.horizon, missing)
     if config.kind == "pi05":
         notes.append("trained without the state in its prompt (such as pi05_libero)? Then prompt_state: none")

@@ -170,7 +170,7 @@ def parameter_shapes(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, 
     try:
         return {part.parameter: tuple(part.of(array).shape) for part in slices(name, shape)}
     except (IndexError, RuntimeError) as error:
-        raise ValueError(f"{name} has shape {list(shape)}, which openpi gives no such array.") from error
+        raise ValueError(f"{name} has shape {list(shape)}, which is not that of openpi's array.") from error
 
 
 def jax_config(shapes: Shapes, horizon: int = PI0.horizon) -> PiConfig:

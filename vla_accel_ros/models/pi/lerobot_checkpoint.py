@@ -69,7 +69,8 @@ def read_config(contents: Contents) -> PiConfig:
     the shapes. Raises ValueError if a setting is unknown or contradicts the weights."""
     file, said = contents.folder / "config.json", contents.config.get("type")
     if said not in ("pi0", "pi05"):
-        raise ValueError(f"{file}: type is {said!r} but the weights are lerobot's; copy its config.json.")
+        mend = "only 'pi0' and 'pi05' are known" if said else "copy lerobot's config.json"
+        raise ValueError(f"{file}: type is {said!r} and the weights have lerobot's names; {mend}.")
     for field, value in FIXED.items():
         if contents.config.get(field, value) != value:
             raise ValueError(f"{file}: {field} is {contents.config[field]!r}; only {value!r} is known.")

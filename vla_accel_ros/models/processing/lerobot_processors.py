@@ -180,7 +180,7 @@ def _normalizer(
     mode = modes.get(kind, "IDENTITY")
     if mode == "IDENTITY":
         return Normalizer.identity()
-    if mode not in STATISTICS:
+    if not isinstance(mode, str) or mode not in STATISTICS:
         raise ValueError(
             f"{file}, {name}.norm_map.{kind} is {mode!r}; use one of {['IDENTITY', *STATISTICS]}."
         )
@@ -191,6 +191,11 @@ def _normalizer(
     if len(first) != len(second):
         where = found[0].state_file if other is None else other.file
         raise ValueError(f"{where}: {key} has {len(first)} and {len(second)} numbers; copy it again.")
+    bad = np.flatnonzero(second < (0 if mode == "MEAN_STD" else first))
+    if len(bad):
+        where = found[0].state_file if other is None else other.file
+        low, high = ("0", "std") if mode == "MEAN_STD" else STATISTICS[mode]
+        raise ValueError(f"{where}: {key}.{high}[{bad[0]}] is below {low}; compute the statistics again.")
     return make_normalizer(mode, first, second, _epsilon(file, found[0]))
 
 

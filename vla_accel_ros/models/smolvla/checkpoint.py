@@ -120,7 +120,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     state, actions = missing.read(read_smolvla_normalizers, folder, statistics, default=nothing)
     missing.read(_tokenizer, contents, config)
     missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
-    notes = ["it writes no text: the layers that did were cut off"]
+    notes = ["it cannot write text: the layers for that were removed"]
     notes += delay_notes(contents, config.horizon, missing)
     return lerobot_description(contents, config, state, actions, missing, notes)
 

@@ -17,6 +17,7 @@ from vla_accel_ros.models.config import (
     check_image_names,
     check_whole,
     read_fields,
+    read_names,
 )
 
 NORM_EPS = 1e-5
@@ -87,7 +88,7 @@ class SmolVLAConfig:
             "prefix": LlamaConfig(**read_fields(LlamaConfig, given["prefix"], "config.prefix")),
             "expert": LlamaConfig(**read_fields(LlamaConfig, given["expert"], "config.expert")),
         }
-        return cls(**{**given, **parts, "image_names": tuple(given["image_names"])})
+        return cls(**{**given, **parts, "image_names": read_names(given["image_names"])})
 
 
 SMOLVLA = SmolVLAConfig(

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.policy import Policy, PolicyInputs
+from vla_accel_ros.models.processing.checks import check_words
 from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
@@ -86,6 +87,7 @@ class SmolVLAPolicy(Policy):
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
         """Return the prompt's token ids, without the state. Raises ValueError if the prompt is longer than
         max_prompt."""
+        check_words(instruction, self.config.max_prompt)
         text = smolvla_prompt(instruction)
         tokens = self.tokenizer.encode(text)
         if len(tokens) > self.config.max_prompt:

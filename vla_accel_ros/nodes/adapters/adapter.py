@@ -60,13 +60,12 @@ class Adapter(ABC):
         """Take measured joint positions by name, as they arrive."""
 
     def reference(self, now_ns: int) -> Mapping[str, float]:
-        """The position that its controller reports as commanded, by joint name; empty without a recent
-        report."""
+        """Commanded position that its controller reports, by joint name; empty without a recent report."""
         return {}
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:
-        """The position that its controller is commanded to at a time by what it was sent before, by joint
-        name; empty if that is what was decided."""
+        """Commanded position of its controller's joints at a time, by the trajectories sent before, by joint
+        name; empty if that equals the decided motion."""
         return {}
 
     def begin(self) -> None:
@@ -116,8 +115,8 @@ class Adapter(ABC):
 
     @property
     def hindrance(self) -> str:
-        """A constant sentence that says why the controller would not execute what it is sent as it is meant,
-        else empty. The robot is held meanwhile."""
+        """One sentence, always the same, that says why the controller would not execute trajectories as they
+        are meant; empty if it would. The robot is held meanwhile."""
         return ""
 
     @property

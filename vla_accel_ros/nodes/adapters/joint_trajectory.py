@@ -200,8 +200,8 @@ class JointTrajectoryAdapter(Adapter):
         if not self._scaled:
             return ""
         return (
-            f"{self.controller.topic}: the controller executes slower or faster than it is sent, by its "
-            "speed scaling: set that to 100 %"
+            f"{self.controller.topic}: the controller's speed scaling changes the speed of what it is "
+            "sent: set it to 100 %"
         )
 
     @property

@@ -96,8 +96,8 @@ class Outputs:
         return self._named(adapter.reference(now_ns) for adapter in self.adapters)
 
     def commanded(self, t_ns: int) -> np.ndarray:
-        """The position that controllers are commanded to at a time by what they were sent before, float64 [D]
-        in the contract's order, NaN where that is what was decided."""
+        """Commanded positions at a time, by the trajectories sent before, float64 [D] in the contract's
+        order, NaN where that equals the decided motion."""
         return self._named(adapter.commanded(t_ns) for adapter in self.adapters)
 
     def rests_ns(self) -> int:
@@ -140,7 +140,7 @@ class Outputs:
 
     @property
     def hindrances(self) -> list[str]:
-        """Why controllers would not execute what they are sent as it is meant."""
+        """Sentences that say why controllers would not execute trajectories as they are meant."""
         return [adapter.hindrance for adapter in self.adapters if adapter.hindrance]
 
     def rest(self) -> None:

@@ -78,9 +78,7 @@ class ServoAdapter(Adapter):
         with ServiceCalls(self._node) as ask:
             paused = ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=ANSWER_S)
             if paused is None:
-                missing.append(
-                    f"{self._pause_name} does not answer, so that Servo is not paused while we hold"
-                )
+                missing.append(f"{self._pause_name} does not answer, so Servo is not paused during holds")
             try:
                 kind = interface("moveit_msgs/srv/ServoCommandType", "switch_command_type")
             except ValueError as problem:

@@ -67,7 +67,7 @@ class CameraNode(Node):
         try:
             capture = open_source(self._source, self._settings, self._stop.wait)
         except OSError as error:
-            self._say(f"{error} It is tried again until it is there.")
+            self._say(f"{error}; it is opened again until that works")
             return None
         self._opened += 1
         return capture
@@ -98,7 +98,7 @@ class CameraNode(Node):
                 self._say(str(error))
                 self._stop.wait(_FIRST_WAIT_S)
             except OSError as error:
-                self._say(f"{error} It is tried again until it is there.")
+                self._say(f"{error}; it is opened again until that works")
                 capture.close()
                 capture = None
             else:

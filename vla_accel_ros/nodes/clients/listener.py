@@ -133,7 +133,7 @@ class Listener:
             with self._changed:
                 seen = self._changes
                 if self._error is not None:
-                    raise RuntimeError("what listens to the topics has ended") from self._error
+                    raise RuntimeError("the thread that receives the topics has ended") from self._error
             result = condition()
             if result:
                 return result

@@ -63,7 +63,7 @@ class Messenger(ClientNode):
         while not over() and time.monotonic() < end:
             self._wait(over, min(0.2, end - time.monotonic()))
         if self._runs and not self._waiting_for:
-            return True, "running: it moves by chunks of this instruction"
+            return True, "running: it follows chunks for this instruction"
         return False, f"it does not move: {self._why()}"
 
     def ask(self, question: str, timeout_s: float, grown: Callable[[str], None]) -> tuple[bool, str]:
@@ -97,11 +97,11 @@ class Messenger(ClientNode):
         publisher = self._node.create_publisher(String, topic, profile)
         name = publisher.topic_name
         if not self._wait_briefly(lambda: self._heard_by_inference(publisher), end):
-            raise TimeoutError(f"nobody called inference listens to {name}: {self._inference(end)}")
+            raise TimeoutError(f"no node called inference subscribes to {name}: {self._inference(end)}")
         publisher.publish(String(data=text))
         acknowledged = partial(publisher.wait_for_all_acked, Duration(seconds=0.05))
         if not self._wait_briefly(acknowledged, max(end, time.monotonic() + SETTLE_S)):
-            raise TimeoutError(f"{name} was published, but not every listener has acknowledged it")
+            raise TimeoutError(f"{name} was published, but not every subscriber has acknowledged it")
 
     def _heard_by_inference(self, publisher: Publisher) -> bool:
         """Whether inference is discovered, and all known subscriptions are matched."""
@@ -128,10 +128,10 @@ class Messenger(ClientNode):
         """Why nothing moves, as far as it is reported."""
         reasons = [self._waiting_for] if self._waiting_for else []
         if self._motion is None:
-            reasons.append("nobody tells motion: is trajectory running in this namespace and ROS domain?")
+            reasons.append("nothing sends motion: is trajectory running in this namespace and ROS domain?")
         elif not self._runs:
             reasons += [reason for reason in self._motion.reasons if reason not in reasons]
-        return "; ".join(reasons) or "nothing is said about it: `vla doctor` looks further"
+        return "; ".join(reasons) or "no reason is reported: run `vla doctor`"
 
     def _inference(self, end: float) -> str:
         """What keeps inference from receiving messages; "" if nothing is known."""

@@ -42,7 +42,7 @@ def _read(robot: str, contract: str, urdf: str) -> Contract | str:
             file.write_text(_with_its_urdf(contract, urdf))
             return replace(Contract.load(file), urdf=None)
         except RecursionError:
-            return f"{of} is nested too deeply; no contract is"
+            return f"{of} is nested too deeply; write it flat"
         except (ValueError, OSError, yaml.YAMLError) as error:
             why = str(error).replace(str(file), of).replace(folder, of)
             return why if of in why else f"{of}: {why}"

@@ -176,7 +176,7 @@ class FleetSchedulerNode(ManagedNode):
         for robot in sorted(there - self._topics.keys()):
             if len(self._topics) >= 2 * value(self, "most_robots"):
                 self.get_logger().error(
-                    f"{robot} is not listened to: there are {len(self._topics)} robots; raise most_robots",
+                    f"{robot} is ignored: there are {len(self._topics)} robots; raise most_robots",
                     throttle_duration_sec=10.0,
                 )
                 return
@@ -242,7 +242,7 @@ class FleetSchedulerNode(ManagedNode):
         description, contract = topics.description, topics.contract
         _check_name(topics, message.robot)
         if description is None or contract is None:
-            raise ValueError(f"{topics.robot} asks, but what it is was not heard, or is refused")
+            raise ValueError(f"{topics.robot} sent a request, but its description is missing or refused")
         request = fleet_convert.request_from_message(message, contract)
         if topics.robot not in self._scheduler.robots():  # it was silent for long
             self._scheduler.described(description, self._time.now_s())
@@ -310,7 +310,7 @@ class FleetSchedulerNode(ManagedNode):
 def _check_name(topics: RobotTopics, robot: str) -> None:
     """Raises ValueError for a message that names another robot."""
     if robot != topics.robot:
-        raise ValueError(f"a message names the robot {robot[:80]!r}; `robot` is the namespace it is sent in")
+        raise ValueError(f"a message names the robot {robot[:80]!r}; `robot` must be its topic's namespace")
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -59,7 +59,7 @@ class Sessions:
         try:
             self._found = self._checksum.result()
         except (OSError, ValueError) as error:
-            self._warn(f"bags of this fleet's robots will not say which model it was: {error}")
+            self._warn(f"bags of this fleet's robots will not identify the model: {error}")
         self._checksum = None
         for (robot, _), session in self._without.items():
             complete = replace(session, checksum=self._found)

@@ -250,7 +250,7 @@ class FleetInferenceNode(ManagedNode):
 
     def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         there = 0 if self._client is None else len(self._questions.close())
-        response.success, response.message = True, f"broken off: {there} answers and waiting questions"
+        response.success, response.message = True, f"cancelled: {there} answers and waiting questions"
         return response
 
     def _report(self) -> None:

@@ -57,7 +57,7 @@ class ChunkOutput:
         except ValueError as error:
             if wanted == "true":
                 raise
-            self._node.get_logger().warning(f"chunks go by the topic alone: {error}")
+            self._node.get_logger().warning(f"chunks are sent by the topic only: {error}")
         self._look_s = self._clock()
 
     def close(self) -> None:
@@ -86,6 +86,6 @@ class ChunkOutput:
         assert self._slot is not None
         self._look_s = now_s
         if not self._slot.is_whole():
-            self._node.get_logger().warning("another process has cut the chunk slot short: making a new one")
+            self._node.get_logger().warning("another process truncated the chunk slot: making a new one")
             self._slot.close()
             self._slot = SlotWriter(slot_name(self._node), self._records.most_bytes)

@@ -36,7 +36,7 @@ class Instruction:
         before = self._state.restore()
         last = before.fields.get("instruction", "")
         if before.problem:
-            self.missing = f"no instruction since the restart, the last is not known ({before.problem})"
+            self.missing = f"no instruction since the restart, and the last is unknown ({before.problem})"
         elif last and isinstance(last, str):
             if keep and not before.clean:
                 self.text = last

@@ -108,8 +108,8 @@ class Load:
             )
         if self.precision != EXACT:
             warn(
-                f"precision is {self.precision}: actions are not quite those of the exact network; "
-                "bench/precision.py of the repository tells how far they are"
+                f"precision is {self.precision}: actions differ slightly from those of the exact network; "
+                "bench/precision.py of the repository measures by how much"
             )
         if engine.runner.int8 is not None:
             warn(f"precision is {self.precision}: {engine.runner.int8.said}")

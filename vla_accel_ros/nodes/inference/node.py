@@ -186,7 +186,7 @@ class InferenceNode(ManagedNode):
         assert self._stream is not None
         try:
             if not self._policy.answers:
-                raise ValueError("the model answers nothing")
+                raise ValueError("the model cannot answer questions")
             if not self.active:
                 raise ValueError("the node is not active: activate it first")
             self._check_words(message.data)
@@ -201,7 +201,7 @@ class InferenceNode(ManagedNode):
 
     def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         there = 0 if self._stream is None else self._stream.cancel()
-        response.success, response.message = True, f"broken off: {there} answers and waiting questions"
+        response.success, response.message = True, f"cancelled: {there} answers and waiting questions"
         return response
 
     def _on_motion(self, message: Motion) -> None:

@@ -30,9 +30,9 @@ from vla_accel_ros.types import Chunk
 GUIDED = ("guided", "trained")
 GIVEN_UP = {
     NONE: "nothing is given up",
-    LANGUAGE: "too much to do: text is paused, but for a token now and then",
-    ACTIONS: "too much to do: text is paused, and a frame has fewer chunks after its first",
-    VISION: "too much to do: text is paused, a frame has one chunk, and waits for that of the one before",
+    LANGUAGE: "overloaded: text is paused, except for an occasional token",
+    ACTIONS: "overloaded: text is paused, and a frame gets fewer chunks after its first",
+    VISION: "overloaded: text is paused, a frame gets one chunk, and waits for that of the previous frame",
 }
 """Sentences by the level of engine.policies.overload."""
 _REMEMBERED = 50
@@ -56,7 +56,7 @@ class SessionTopic:
         try:
             found = checksum(self.session.model, self._stop.is_set)
         except (OSError, ValueError) as error:
-            self._node.get_logger().warning(f"a bag of this run will not say which model it was: {error}")
+            self._node.get_logger().warning(f"a bag of this run will not identify its model: {error}")
             found = ""
         if not self._stop.is_set():
             self.session = replace(self.session, checksum=found)
@@ -138,7 +138,7 @@ def of_partition(partitioned: Partitioned) -> DiagnosticStatus:
         name = one.split or "without"
         values[f"frame, {name} [ms]"] = one.frame_beside_s * 1e3
         values[f"action p99, {name} [ms]"] = one.action_beside_s * 1e3
-    said = partitioned.why or "nothing was asked for"
+    said = partitioned.why or "no partition was requested"
     return status("partition", WARN if partitioned.missing else OK, said, values)
 
 

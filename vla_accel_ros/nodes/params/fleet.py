@@ -13,8 +13,9 @@ LOCAL, FLEET = "local", "fleet"
 ENGINE = Parameter(
     "engine",
     LOCAL,
-    "Where chunks are made: local, by this node; fleet, by the scheduler of a fleet, for a robot without a "
-    "GPU (docs/fleet.md). bringup.launch.py starts the executable inference or fleet_inference by it.",
+    "Where chunks are made: local, by this node; fleet, by a fleet's scheduler, for a robot without a "
+    "GPU (docs/fleet.md). bringup.launch.py starts the executable inference or fleet_inference "
+    "accordingly.",
     choices=(LOCAL, FLEET),
 )
 
@@ -23,38 +24,38 @@ OF_A_FLEET = (
     Parameter(
         "fleet_images",
         "raw",
-        "How pictures travel that do not come compressed: raw as pixels, which changes nothing; jpeg in "
-        "about a tenth of the bytes. What a camera sends compressed goes on as it came.",
+        "How uncompressed pictures travel: raw, as pixels without loss; jpeg, in about a tenth of the "
+        "bytes. Images that a camera sends compressed are passed on unchanged.",
         choices=("raw", "jpeg"),
     ),
     Parameter("fleet_jpeg_quality", 92, "Quality of fleet_images: jpeg.", minimum=1, maximum=100),
     Parameter(
         "fleet_ask_at_s",
         0.5,
-        "The next chunk is asked for when less motion than this is left [s]: as long as answers take, which "
-        "/diagnostics tells.",
+        "Request the next chunk when less motion than this is left [s]: as long as answers take, which "
+        "/diagnostics shows.",
         0.0,
         10.0,
     ),
     Parameter(
         "fleet_within_s",
         0.0,
-        "After so long without an answer the same chunk is asked for again, with new images [s]; 0: as long "
-        "as it would be of use, by chunk.max_age_s of the contract.",
+        "Repeat a request with new images after this long without an answer [s]; 0: as long as the chunk "
+        "would be of use, by chunk.max_age_s of the contract.",
         0.0,
         10.0,
     ),
     Parameter(
         "fleet_extend_actions",
         0,
-        "How many actions past its execution horizon a chunk may be executed while the next is waited for.",
+        "How many actions past its execution horizon a chunk may be executed while the next one is awaited.",
         minimum=0,
         maximum=256,
     ),
     Parameter(
         "fleet_answer_s",
         10.0,
-        "A question that is not answered within so long is refused [s].",
+        "A question is refused if it is not answered within this time [s].",
         0.5,
         600.0,
     ),
@@ -68,8 +69,8 @@ OF_A_FLEET = (
     Parameter(
         "fleet_chunks_per_s",
         0.0,
-        "How many chunks a second the robot needs, by which the scheduler admits it [Hz]; 0: what "
-        "chunk.max_age_s of the contract and fleet_ask_at_s ask for.",
+        "Chunks a second that the robot needs, by which the scheduler admits it [Hz]; 0: the rate that "
+        "follows from chunk.max_age_s of the contract and fleet_ask_at_s.",
         0.0,
         100.0,
     ),

@@ -14,33 +14,33 @@ INFERENCE = (
     Parameter(
         "after_restart",
         "keep",
-        "The instruction after a process that did not end cleanly: keep goes on with it, forget waits for "
-        "another. After a clean end it is always forgotten.",
+        "What to do with the instruction after a process that did not end cleanly: keep continues it, "
+        "forget waits for a new one. After a clean end it is always forgotten.",
         choices=("keep", "forget"),
     ),
     Parameter(
         "model",
         "",
-        "Checkpoint folder of openpi (PyTorch or JAX), lerobot, OpenVLA or ours; `vla inspect` tells what it "
-        "is. Empty: the bundled demo policy.",
+        "Checkpoint folder of openpi (PyTorch or JAX), lerobot, OpenVLA or ours; `vla inspect` shows "
+        "which. Empty: the bundled demo policy.",
     ),
     Parameter(
         "statistics",
         "",
-        "Whose statistics, where the checkpoint has several: openpi's asset id, OpenVLA's data set; for one "
-        "that lerobot saved, the folder of a data set whose meta/stats.json takes the place of its own.",
+        "The robot's statistics, if the checkpoint has several: openpi's asset id, OpenVLA's data set; for "
+        "a checkpoint that lerobot saved, the folder of a data set whose meta/stats.json replaces its own.",
     ),
     Parameter(
         "prompt_state",
         "auto",
-        "How pi0.5 has the state in its prompt: its own dimensions, padded to all of the network's (lerobot "
-        "up to 0.4.4), or not at all; auto is what the checkpoint says.",
+        "The state in pi0.5's prompt: its own dimensions, padded to all of the network's (lerobot up to "
+        "0.4.4), or none; auto follows the checkpoint.",
         choices=("auto", "own", "padded", "none"),
     ),
     Parameter(
         "device",
         "auto",
-        "Where the model runs; auto takes CUDA when there is one.",
+        "Where the model runs; auto takes CUDA if there is one.",
         choices=("auto", "cpu", "cuda"),
     ),
     Parameter(
@@ -52,46 +52,46 @@ INFERENCE = (
     Parameter(
         "fast",
         "auto",
-        "Compute by captured stages, which are made while the node configures; false is plain torch. auto: "
-        "on CUDA, for pi0, pi0.5 and OpenVLA (fused kernels, which need triton), SmolVLA, and policies of "
-        "other packages that say that they can be captured.",
+        "Compute with captured stages, which are made while the node configures; false is plain torch. "
+        "auto: on CUDA, for pi0, pi0.5 and OpenVLA (fused kernels, which need triton), SmolVLA, and "
+        "policies of other packages that can be captured.",
         choices=("auto", "true", "false"),
     ),
     Parameter(
         "precision",
         EngineConfig.precision,
-        "How exactly the fast stages compute. All but exact change the actions (bench/precision.py "
-        "of the repository tells by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; "
-        "int8 and int4 are of the weights of denoising and text; w8a8 multiplies int8 by int8 in all stages, "
-        "on GPUs from sm_80 on; w8a8-int4 in encode and prefill, with int4 weights in denoising and text; "
+        "Precision of the fast stages. All but exact change the actions (bench/precision.py of the "
+        "repository measures by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; int8 and int4 "
+        "store the weights of denoising and text; w8a8 multiplies int8 by int8 in all stages, on GPUs from "
+        "sm_80 on; w8a8-int4 does so in encode and prefill, with int4 weights in denoising and text; "
         "w8a8-fp8 is w8a8 with fp8 in place of int8, on GPUs from sm_89 on.",
         choices=("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8"),
     ),
     Parameter(
         "calibration",
         EngineConfig.calibration,
-        "File of vla calibrate for precision w8a8, w8a8-int4 and w8a8-fp8, by which columns are smoothed and "
-        "products that lose too much stay exact; empty: none.",
+        "File of vla calibrate for precision w8a8, w8a8-int4 and w8a8-fp8: it smooths columns, and keeps "
+        "products that would lose too much exact; empty: none.",
     ),
     Parameter(
         "eight_bit_denoise",
         EngineConfig.eight_bit_denoise,
-        "Denoise in 8 bits with precision w8a8 and w8a8-fp8 on GPUs with fast memory, too (H100, H200, "
+        "With precision w8a8 and w8a8-fp8, denoise in 8 bits also on GPUs with fast memory (H100, H200, "
         "B200), where it is exact otherwise because launches bound it.",
     ),
     Parameter(
         "keep_exact",
         EngineConfig.keep_exact,
-        "Keep the exact weights of what precision has in fewer bits. False gives them up while the "
+        "Keep the exact weights of stages that precision has in fewer bits. False drops them while the "
         "checkpoint is loaded, a layer at a time, to save memory; staggered chunks, guidance by the exact "
-        "Jacobian and, in fp8, questions are refused then (docs/plan.md).",
+        "Jacobian and, in fp8, questions are then refused (docs/plan.md).",
     ),
     Parameter(
         "offload",
         EngineConfig.offload,
-        "Vision layers of the fast stages whose weights are in host memory and copied to the GPU in every "
-        "frame: none, vision (all) or vision:0.25 (a share). Actions are the same; the log tells what it "
-        "saves and costs (docs/offload.md).",
+        "Vision layers of the fast stages whose weights stay in host memory and are copied to the GPU in "
+        "every frame: none, vision (all) or vision:0.25 (a share). Actions are the same; the log says what "
+        "it saves and costs (docs/offload.md).",
     ),
     Parameter(
         "torch_threads",
@@ -103,8 +103,8 @@ INFERENCE = (
     Parameter(
         "kv_slots",
         EngineConfig.slots,
-        "Frames whose KV cache fits at once: one being written, the newest, one acted on, one asked "
-        "about; those of further answers (language_answers) come on top.",
+        "Frames whose KV cache fits at once: one being written, the newest, one acted on, one asked about; "
+        "slots for further answers (language_answers) are added.",
         minimum=4,
         maximum=64,
     ),
@@ -114,23 +114,23 @@ INFERENCE = (
     Parameter(
         "action_hz",
         60.0,
-        "How often at most chunks are made from one frame, for newer joints (a model with a state token) or, "
-        "where chunks are guided, newly committed points [Hz]; of a new frame one is made at once.",
+        "Highest rate of chunks from one frame, for newer joints (a model with a state token) or, with "
+        "guidance, newly committed points [Hz]; the first chunk of a new frame is made at once.",
         minimum=0.1,
         maximum=1000.0,
     ),
     Parameter(
         "chunk_slot",
         "auto",
-        "Every chunk in shared memory too, for a trajectory node on this machine (docs/high_rate.md): auto "
-        "where no other process has that already, true refuses to be activated there, false is messages "
-        "alone.",
+        "Also write every chunk to shared memory, for a trajectory node on this machine "
+        "(docs/high_rate.md): auto unless another process already does, true refuses activation in that "
+        "case, false sends messages only.",
         choices=("auto", "true", "false"),
     ),
     Parameter(
         "chunk_messages_hz",
         100.0,
-        "At most so many chunks a second as messages (action_chunk), for bags, viewers and other machines "
+        "Most chunks a second to publish as messages (action_chunk), for bags, viewers and other machines "
         "[Hz]; 0 is all.",
         minimum=0.0,
         maximum=1000.0,
@@ -138,8 +138,8 @@ INFERENCE = (
     Parameter(
         "language_hz",
         1.0,
-        "Rate at which the model continues its own prompt, unasked [Hz]; 0 is only when it is asked. Texts "
-        "that take longer than a period are written together.",
+        "Rate at which the model continues its own prompt [Hz]; 0: only when it is asked. Texts that take "
+        "longer than a period are written together.",
         minimum=0.0,
         maximum=60.0,
     ),
@@ -159,71 +159,72 @@ INFERENCE = (
     Parameter(
         "scheduling",
         EngineConfig.scheduling,
-        "Which scheduling policy decides what runs next: whole, staggered, throughput, batches, tokens or "
-        "one of another package (entry points vla_accel_ros.policies); auto is what the other parameters "
-        "ask for.",
+        "Scheduling policy, which decides what runs next: whole, staggered, throughput, batches, tokens or "
+        "one of another package (entry points vla_accel_ros.policies); auto follows from the other "
+        "parameters.",
     ),
     Parameter(
         "lanes",
         EngineConfig.lanes,
-        "What runs at once: one: nothing, each after the other; text: text beside further chunks, not beside "
-        "a frame or its first chunk; two: actions beside frames and text; three: frames, actions and text; "
-        "each in a thread and on a CUDA stream of its own. Chunks have the same bits.",
+        "What runs at once, each lane in its own thread and CUDA stream: one: nothing, one after another; "
+        "text: text beside further chunks, not beside a frame or its first chunk; two: actions beside "
+        "frames and text; three: frames, actions and text. Chunks have the same bits.",
         choices=LANES,
     ),
     Parameter(
         "prefill_groups",
         EngineConfig.prefill_groups,
-        "Groups of layers that a frame is computed in: between two of them comes a step of staggered chunks, "
-        "which so waits for one group and not for a frame (docs/streaming.md). Needs fast stages, of pi0 or "
-        "pi0.5. 1: a frame is computed at once.",
+        "Groups of layers in which a frame is computed. Between two groups comes a step of staggered "
+        "chunks, which then waits for one group instead of a whole frame (docs/streaming.md). Needs fast "
+        "stages of pi0 or pi0.5. 1: a frame is computed at once.",
         minimum=1,
         maximum=64,
     ),
     Parameter(
         "text_groups",
         EngineConfig.text_groups,
-        "Groups of layers that a token of text is computed in, each of which is fitted between actions by "
-        "itself (docs/streaming.md). Needs fast stages. 1: a token is computed at once.",
+        "Groups of layers in which a token of text is computed, each scheduled separately between actions "
+        "(docs/streaming.md). Needs fast stages. 1: a token is computed at once.",
         minimum=1,
         maximum=64,
     ),
     Parameter(
         "text_share",
         EngineConfig.text_share,
-        "Of the time that text gets where further chunks of a frame would take all of it; new frames and "
-        "their first chunks never wait for it (docs/streaming.md). 0: a token each 0.2 s.",
+        "Share of time for text when further chunks of a frame would take all of it; new frames and their "
+        "first chunks never wait for it (docs/streaming.md). 0: a token each 0.2 s.",
         minimum=0.0,
         maximum=MOST_TEXT,
     ),
     Parameter(
         "frames_together",
         EngineConfig.frames_together,
-        "Most frames that are computed in one forward where several wait, as those of many robots do, with "
-        "scheduling throughput or batches. A chunk then differs by rounding with what its frame was computed "
-        "with, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
+        "Most frames in one forward when several wait, as with many robots, for scheduling throughput or "
+        "batches. A chunk then differs by rounding with the frames beside its own, and a replay is near, "
+        "not equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
         minimum=1,
         maximum=16,
     ),
     Parameter(
         "partition",
         EngineConfig.partition,
-        "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and B "
-        "for frames and text; auto measures splits on configure and takes one only where actions would be "
-        "late without (docs/streaming.md). Where a GPU cannot be divided, actions come first by priority.",
+        "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and "
+        "B for frames and text; auto measures splits on configure and uses one only if actions would be "
+        "late without it (docs/streaming.md). If a GPU cannot be divided, actions come first by priority.",
     ),
     Parameter(
         "token_mode",
         EngineConfig.token_mode,
-        "How frames of a model that acts by tokens (OpenVLA) share forwards: not at all; pipelined, later "
-        "frames carry the tokens of earlier ones; speculative, the last action is a draft of the next; or "
-        "auto, by measured times and how often drafts are right. In float32 the actions are the same.",
+        "How frames of a model that acts by tokens (OpenVLA) share forwards: sequential: not at all; "
+        "pipelined: later frames carry the tokens of earlier ones; speculative: the last action is a draft "
+        "of the next; auto: by measured times and how often drafts are right. In float32 the actions are "
+        "the same.",
         choices=("sequential", "pipelined", "speculative", "auto"),
     ),
     Parameter(
         "token_prefer",
         EngineConfig.token_prefer,
-        "What speculative and auto are for: the freshness of an action, or the rate of actions.",
+        "Goal of speculative and auto: the freshness of an action, or the rate of actions.",
         choices=("freshness", "rate"),
     ),
     Parameter(
@@ -236,7 +237,7 @@ INFERENCE = (
     Parameter(
         "language_answers",
         EngineConfig.answers,
-        "Answers written at once; more wait.",
+        "Answers written at once; further ones wait.",
         minimum=1,
         maximum=32,
     ),
@@ -246,111 +247,112 @@ INFERENCE = (
     Parameter(
         "solver",
         EngineConfig.solver,
-        "How a step of flow matching goes on: euler, as policies are trained to be sampled, or ab2, "
-        "Adams-Bashforth of second order, which comes as near with about half the denoise_steps "
-        "(docs/solvers.md). For models that act by flow.",
+        "Solver of flow matching: euler, the one that policies are trained for, or ab2, second-order "
+        "Adams-Bashforth, as accurate with about half the denoise_steps (docs/solvers.md). For models that "
+        "act by flow.",
         choices=SOLVERS,
     ),
     Parameter(
         "staggered",
         EngineConfig.staggered,
         "Chunks denoised at once, each begun on the newest frame and joints, a step after the one before "
-        "(needs fast to be faster): up to denoise_steps times as many chunks, each finished later than one "
-        "that is denoised by itself. More than denoise_steps are for many robots: several begin in a step. "
-        "Nothing guides them (rtc). 0: one chunk at a time.",
+        "(faster only with fast): up to denoise_steps times as many chunks, each finished later than one "
+        "that is denoised alone. More than denoise_steps are for many robots: several begin in a step. "
+        "They are not guided (rtc). 0: one chunk at a time.",
         minimum=0,
         maximum=64,
     ),
     Parameter(
         "staggering",
         EngineConfig.staggering,
-        "What staggered chunks are: stream: all; fresh: further chunks of a frame, for newer joints, whose "
-        "first chunk is denoised whole and before them (with lanes three in a lane of its own).",
+        "Which chunks are staggered: stream: all; fresh: further chunks of a frame, for newer joints; the "
+        "frame's first chunk is denoised whole and before them (with lanes three in its own lane).",
         choices=STAGGERING,
     ),
     Parameter(
         "seats_by_load",
         EngineConfig.seats_by_load,
-        "A step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its chunks, "
-        "so that empty seats cost less (docs/staggered.md). Chunks then differ by rounding with what is "
-        "denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5.",
+        "Compute a step of staggered chunks with the fewest of 1, 2, 4, ... and all seats that hold its "
+        "chunks, so that empty seats cost less (docs/staggered.md). Chunks then differ by rounding with "
+        "what is denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5.",
     ),
     Parameter(
         "joints_each_step",
         EngineConfig.joints_each_step,
-        "Every step of a staggered chunk is given the newest joints, for a policy with a state token (pi0), "
-        "not those alone that it began with (docs/staggered.md). The policy was not trained so: measure "
-        "success before it is relied on.",
+        "Give every step of a staggered chunk the newest joints, not only those at its start, for a policy "
+        "with a state token (pi0) (docs/staggered.md). The policy was not trained this way: measure "
+        "success before you rely on it.",
     ),
     Parameter(
         "time_rule",
         EngineConfig.time_rule,
-        "How the flow time is stepped (models/flow/sampling.py); auto is the rule of whoever trained "
-        "the policy.",
+        "How the flow time is stepped (models/flow/sampling.py); auto is the rule that the policy was "
+        "trained with.",
         choices=("auto", "openpi", "lerobot"),
     ),
     Parameter(
         "seed",
         EngineConfig.seed,
-        "Seed of the denoising noise, which is a function of it and of what `noise` says.",
+        "Seed of the denoising noise; `noise` says what else the noise depends on.",
         minimum=0,
     ),
     Parameter(
         "noise",
         EngineConfig.noise,
-        "What denoising begins with: fresh noise for each chunk, or coherent noise, of the time of each "
-        "action, so that chunks that overlap begin alike: smaller seams, as much success, and no smoother "
+        "Initial noise of denoising: fresh for each chunk, or coherent: a function of the time of each "
+        "action, so that overlapping chunks begin alike: smaller seams, as much success, and no smoother "
         "motion (docs/performance.md).",
         choices=("fresh", "coherent"),
     ),
     Parameter(
         "horizon",
         ALL,
-        "How many leading actions of a chunk may be executed before another comes: all, static:N, or as its "
-        "denoising or the chunk before it says: update_ratio:T, last_update:M, agreement:M, each with "
-        "+least:N and +elastic:N; '; PATTERN=...' for the tasks whose instruction matches (docs/horizon.md).",
+        "How many leading actions of a chunk may be executed before another comes: all, static:N, or by "
+        "its denoising or the chunk before it: update_ratio:T, last_update:M, agreement:M, each with "
+        "+least:N and +elastic:N; '; PATTERN=...' for tasks whose instruction matches (docs/horizon.md).",
     ),
     Parameter(
         "rtc",
         "auto",
-        "Real-time chunking, each chunk guided by the one before: auto while a trajectory node tells that it "
-        "runs in mode rtc; always is for an executor that tells nothing.",
+        "Real-time chunking, each chunk guided by the one before: auto while a trajectory node reports "
+        "that it runs in mode rtc; always also for an executor that reports nothing.",
         choices=("auto", "always", "never"),
     ),
     Parameter(
         "rtc_method",
         "guidance",
-        "How chunks agree: by guidance, which any policy takes; or trained, for one trained to be given what "
-        "is executed meanwhile (rtc_training_max_delay in its config.json).",
+        "How chunks agree: guidance works with any policy; trained is for a policy trained to take the "
+        "actions executed meanwhile as input (rtc_training_max_delay in its config.json).",
         choices=("guidance", "trained"),
     ),
     Parameter(
         "rtc_mask",
         "exponential",
-        "How strongly the actions after the delay must agree, over rtc_mask_horizon: fully, or falling.",
+        "How strongly the actions after the delay must agree, over rtc_mask_horizon: fully (hard), or "
+        "falling.",
         choices=("hard", "linear", "exponential"),
     ),
     Parameter(
         "rtc_mask_horizon",
         8,
-        "How many actions after the delay must agree at all; more is smoother and answers later.",
+        "How many actions after the delay must agree; more is smoother, but reacts later.",
         minimum=0,
         maximum=10_000,
     ),
     Parameter(
-        "rtc_window", 10, "Of how many last chunks the longest delay counts.", minimum=1, maximum=10_000
+        "rtc_window", 10, "Number of recent chunks whose longest delay counts.", minimum=1, maximum=10_000
     ),
     Parameter(
         "rtc_delivery_s",
         0.01,
-        "From a finished chunk to its arrival at the trajectory node, whose lead_s comes on top [s].",
+        "Time from a finished chunk to its arrival at the trajectory node, whose lead_s is added [s].",
         0.0,
         1.0,
     ),
     Parameter(
         "rtc_jacobian",
         "identity",
-        "How the error is pulled back: identity costs nothing, exact a backward pass per denoising step.",
+        "How guidance pulls the error back: identity is free, exact a backward pass per denoising step.",
         choices=("identity", "exact"),
     ),
     *OF_A_FLEET,

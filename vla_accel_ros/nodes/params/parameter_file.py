@@ -24,7 +24,7 @@ def parameter_of(path: str | Path, node: str, name: str, default: str) -> str:
     try:
         tree = yaml.safe_load(Path(path).read_text())
     except yaml.YAMLError as error:
-        raise ValueError(f"{path} is no YAML: {error}") from error
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
     found = default
     for pattern, parameters in _sections(tree):
         if _fits(pattern, node) and name in parameters:

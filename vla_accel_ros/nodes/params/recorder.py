@@ -10,15 +10,18 @@ RECORDER = (
     Parameter(
         "record_dir",
         "",
-        "Where bags go, each in a folder named by robot and time. Empty: bags, where the node was started.",
+        "Folder of the bags, each in a folder named by robot and time. Empty: the folder bags, where the "
+        "node was started.",
     ),
     Parameter(
         "writer",
         "auto",
-        "What writes the bag: rosbag2, or mcap without it; auto takes rosbag2 where it is installed.",
+        "Writer of the bag: rosbag2, or mcap without it; auto takes rosbag2 if it is installed.",
         choices=("auto", "rosbag2", "mcap"),
     ),
-    Parameter("compression", "none", "Of the bag: zstd costs processor time.", choices=("none", "zstd")),
+    Parameter(
+        "compression", "none", "Compression of the bag; zstd costs processor time.", choices=("none", "zstd")
+    ),
     Parameter(
         "queue_mb",
         256,

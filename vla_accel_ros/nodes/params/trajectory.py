@@ -11,23 +11,25 @@ TRAJECTORY = (
     Parameter(
         "mode",
         "blend",
-        "How a new chunk follows the old one: block executes it to its end first, async replaces it, blend "
-        "fades over, rtc has the inference node guide each chunk to continue the old one.",
+        "How a new chunk follows the old one: block executes the old one to its end first, async replaces "
+        "it, blend crossfades, rtc has the inference node guide each chunk to continue the old one.",
         choices=("block", "async", "blend", "rtc"),
     ),
-    Parameter("blend_s", 0.2, "Time over which blend fades from the old chunk to the new [s].", 0.0, 2.0),
+    Parameter(
+        "blend_s", 0.2, "Duration of the crossfade of blend from the old chunk to the new [s].", 0.0, 2.0
+    ),
     Parameter(
         "lead_s",
         0.03,
-        "How long a trajectory is expected to take to its controller [s]; twice that of the old motion is "
-        "kept. Measured deliveries raise it.",
+        "Expected delivery time of a trajectory to its controller [s]; the old motion is kept for twice "
+        "that. Measured deliveries raise it.",
         0.0,
         0.5,
     ),
     Parameter(
         "lead_max_s",
         0.15,
-        "The most that measured deliveries raise lead_s to [s]; slower ones are warned of.",
+        "Upper bound of lead_s as raised by measured deliveries [s]; slower ones are logged as a warning.",
         0.0,
         0.5,
     ),
@@ -37,50 +39,50 @@ TRAJECTORY = (
     Parameter(
         "stamp",
         "now",
-        "Header stamp of a trajectory: now says when it begins, so that latency on the way costs nothing; "
-        "zero lets the controller start it on arrival, for controllers on a machine with another clock, and "
-        "uses 0.6 of the speed and half of the acceleration limits.",
+        "Header stamp of a trajectory: now says when it begins, so that delivery costs no time; zero lets "
+        "the controller start it on arrival, for controllers on a machine with another clock, and uses 0.6 "
+        "of the speed and half of the acceleration limits.",
         choices=("now", "zero"),
     ),
     Parameter(
         "after_restart",
         "hold",
-        "After a process that did not end cleanly: hold comes up held until ~/resume, go_on goes on. What a "
-        "person held or released stays so either way.",
+        "After a process that did not end cleanly: hold comes up held until ~/resume, go_on continues. A "
+        "person's hold or release stays in force either way.",
         choices=("hold", "go_on"),
     ),
     Parameter(
         "chunks_from",
         "auto",
-        "Where chunks come from: the topic action_chunk; the slot, shared memory that inference on this "
-        "machine writes; auto: the slot where it is written and every controller is sent commands at a rate, "
-        "else the topic.",
+        "Where chunks come from: topic: action_chunk; slot: shared memory that inference on this machine "
+        "writes; auto: the slot if it is written and every controller is commanded at a fixed rate, else "
+        "the topic.",
         choices=("auto", "topic", "slot"),
     ),
     Parameter("watchdog_hz", 50.0, "Rate of the age checks [Hz].", minimum=5.0, maximum=500.0),
     Parameter(
         "force_priority",
         0,
-        "Real-time priority (SCHED_FIFO) of the thread of the force sensors; 0 leaves it as it is. Needs the "
-        "right to it: rtprio in limits.conf, or CAP_SYS_NICE.",
+        "Real-time priority (SCHED_FIFO) of the thread of the force sensors; 0 leaves the default. It "
+        "needs a permission: rtprio in limits.conf, or CAP_SYS_NICE.",
         0,
         99,
     ),
     Parameter(
         "check_controllers",
         True,
-        "Read each controller's parameters on activation, refuse to move where they would move the robot "
-        "wrongly and warn where they make the motion worse.",
+        "Read each controller's parameters on activation, refuse to move if they would move the robot "
+        "wrongly, and warn if they make the motion worse.",
     ),
     Parameter(
         "controller_manager",
         "controller_manager",
-        "Node of the controller manager: asked what each controller is, and to switch them.",
+        "Node of the controller manager, which says what each controller is, and switches them.",
     ),
     Parameter(
         "release_by",
         "pause",
-        "What ~/release does when the robot stands: pause sends nothing any more, switch also has the "
+        "What ~/release does when the robot is at rest: pause stops sending, switch also has the "
         "controller manager deactivate our controllers and activate release_to.",
         choices=("pause", "switch"),
     ),
@@ -101,15 +103,20 @@ TRAJECTORY = (
         10.0,
     ),
     Parameter(
-        "move_goal", 0.0, "How far off it may be in the end; 0 leaves it to the controller.", 0.0, 10.0
+        "move_goal",
+        0.0,
+        "How far a joint may be off at the end [rad or m]; 0 leaves it to the controller.",
+        0.0,
+        10.0,
     ),
     Parameter(
-        "move_time_s", 0.0, "How much later it may be there [s]; 0 leaves it to the controller.", 0.0, 60.0
+        "move_time_s", 0.0, "How late the joints may arrive [s]; 0 leaves it to the controller.", 0.0, 60.0
     ),
     Parameter(
         "servo_gain",
         2.0,
-        "How fast servo_joint pulls the measured joints to the commanded ones [1/s]: Servo takes velocities.",
+        "How fast servo_joint pulls the measured joints to the commanded position [1/s], since Servo takes "
+        "velocities.",
         0.0,
         20.0,
     ),

@@ -166,12 +166,12 @@ class RecorderNode(ManagedNode):
         assert self._recording is not None
         if self._recording.trouble and not self._told_trouble:
             self._told_trouble = True
-            self.get_logger().error(f"{self._recording.trouble}; the robot goes on")
+            self.get_logger().error(f"{self._recording.trouble}; the robot keeps running")
         if self._recording.dropped and not self._told_drops:
             self._told_drops = True
             self.get_logger().warning(
                 f"the disk is too slow: messages are dropped ({_named(self._recording.dropped)}); record to "
-                "a faster disk, or give queue_mb more"
+                "a faster disk, or raise queue_mb"
             )
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:

@@ -61,7 +61,7 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
         if left:
             say(f"not played without --commands: {', '.join(left)}")
         if not topics:
-            raise ValueError(f"{bag.path} has no input to play: give --commands to play what it has")
+            raise ValueError(f"{bag.path} has no input to play: give --commands to play its other topics")
         wait_for_discovery(node)
         refuse_alive(node, bag, topics)
         player = Player(node, bag, rate, topics, look=partial(refuse_alive, node, bag, topics), say=say)
@@ -100,15 +100,15 @@ def refuse_alive(node: Node, bag: Bag, topics: Collection[str]) -> None:
         others = _others(node, node.get_publishers_info_by_topic(topic))
         if others:
             raise ValueError(
-                f"{topic} is published by {others} already, and the two would mix: stop that node, or play "
-                "in another ROS_DOMAIN_ID"
+                f"{topic} is published by {others} already, and the messages would mix: stop that node, or "
+                "play in another ROS_DOMAIN_ID"
             )
         if topic == CLOCK or role(topic, bag.topics[topic]) is not Role.COMMAND:
             continue
         others = _others(node, node.get_subscriptions_info_by_topic(topic))
         if others:
             raise ValueError(
-                f"{topic} is a command and {others} listens to it, so that a robot might move: stop that "
+                f"{topic} is a command and {others} subscribes to it, so a robot might move: stop that "
                 "node, or play in another ROS_DOMAIN_ID"
             )
 

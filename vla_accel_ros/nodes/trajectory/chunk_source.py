@@ -101,10 +101,10 @@ class ChunkSource:
         if self.used == SLOT and not self._slot.is_open:
             why = self._slot.refused or f"the process that wrote chunk slot {self._slot.name} has ended"
             self._lost(why)
-            self._use("", f"chunks come by the slot no more: {why}")
+            self._use("", f"the chunk slot is no longer used: {why}")
         elif taken:
             self.counts["by slot"] += 1
-            self._use(SLOT, f"chunks come by the slot of {self.writer}")
+            self._use(SLOT, f"chunks come from the slot of {self.writer}")
 
     def takes(self, message: ActionChunk) -> bool:
         """Whether to follow a message: not if the slot had the same chunk, or has a newer one."""
@@ -115,7 +115,7 @@ class ChunkSource:
         if self._clock() - self._slot.came_s <= SILENT_S or number <= self._slot.last:
             self.counts["messages beside the slot"] += 1
             return False
-        self._use(BY_TOPIC, f"chunks come by {TOPIC}: {self.problem or 'nothing new is in the slot'}")
+        self._use(BY_TOPIC, f"chunks come from {TOPIC}: {self.problem or 'the slot has nothing new'}")
         return True
 
     @property
@@ -132,7 +132,7 @@ class ChunkSource:
                 "machine, and its chunk_slot not false?"
             )
         if slot.is_empty:
-            return f"chunk slot {slot.name} has no whole chunk: is inference making any?"
+            return f"chunk slot {slot.name} has no complete chunk: is inference making any?"
         return ""
 
     def statuses(self) -> list[DiagnosticStatus]:

@@ -93,8 +93,8 @@ class ForceLoop:
             self._taking_over.adopt(self._node.now_ns() - set_by_ns)
 
     def watch(self) -> None:
-        """Hold and release by what the sensors report; call it at the watchdog's rate, after the follower's
-        step."""
+        """Hold and release the robot according to the sensors; call it at the watchdog's rate, after the
+        follower's step."""
         if self._taking_over is None:
             return
         sentence = self._taking_over.watch(self._node.now_ns())
@@ -110,14 +110,14 @@ class ForceLoop:
     def tare(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """~/tare: measure the bias again, while the arm stands still."""
         if self.guard is None or not any(watch.sensor.tared for watch in self.guard.watches):
-            return say(response, False, "no sensor of the contract has a bias to be tared")
+            return say(response, False, "no sensor of the contract has a bias to tare")
         if not self._node.active:
             return say(response, False, "the trajectory node is not active: activate it first")
         if self._follower.safety.state is not Motion.HOLDING:
-            return say(response, False, "the arm moves: ~/hold it first, a bias is taken while it stands")
+            return say(response, False, "the arm moves: call ~/hold first; the bias is measured at rest")
         with self._outputs.lock:
             self.guard.begin_tare()
-        return say(response, True, "taring; motion goes on when there is a bias, /diagnostics tells it")
+        return say(response, True, "taring; motion continues when there is a bias (see /diagnostics)")
 
     def statuses(self) -> list[DiagnosticStatus]:
         """A line of diagnostics for each sensor."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
@@ -22,6 +22,7 @@ from std_msgs.msg import Float64MultiArray
 from vla_accel_ros.contract.graph_check import FORCE_TYPES
 from vla_accel_ros.control.force.sensor import ForceSensor
 from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes.executor import DirectExecutor
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.lifecycle import ManagedNode
 from vla_accel_ros.sensing.force_slot import ForceReader
@@ -77,7 +78,7 @@ class TopicSource:
         kind, raw = interface(FORCE_TYPES[sensor.type], "force"), sensor.type == "WrenchStamped"
         self._node.create_subscription(kind, topic, heard[sensor.type], qos.SENSOR, raw=raw)
         self._over = threading.Event()
-        self._executor = SingleThreadedExecutor(context=owner.context)
+        self._executor = DirectExecutor(context=owner.context)
         self._executor.add_node(self._node)
         self._thread = threading.Thread(target=self._spin, name=f"{sensor.name} topic", daemon=True)
         self._thread.start()

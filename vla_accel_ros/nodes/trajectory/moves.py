@@ -23,11 +23,11 @@ from vla_accel_ros.nodes.interfaces import interface
 
 # The meaning of each error_code of the action, and the mend.
 ERRORS = {
-    -1: ("calls the goal invalid", "look at what it says, and into its log"),
+    -1: ("calls the goal invalid", "read its message and its log"),
     -2: ("has other joints than the goal", "mend controllers[].joints of the contract"),
     -3: ("finds the goal's time in the past", "synchronise the clocks, or set use_sim_time on both sides"),
     -4: (
-        "gave the motion up because a joint left its path tolerance",
+        "aborted the motion because a joint left its path tolerance",
         "clear the way of the robot, lower move_speed, or raise constraints.<joint>.trajectory",
     ),
     -5: (
@@ -90,7 +90,7 @@ class JointMove:
         if not self.ready():
             goal.end(
                 False,
-                f"nobody offers the action {self.action}: start its controller, or mend controllers[].action",
+                f"no node has the action {self.action}: start its controller, or mend controllers[].action",
             )
         else:
             self._goal = goal
@@ -108,7 +108,7 @@ class JointMove:
     def poll(self) -> None:
         """Cancel a goal whose result is long overdue; call it regularly."""
         if self._goal is not None and self._goal.overdue:
-            self.cancel("the controller did not tell how it ended; look whether it still runs")
+            self.cancel("the controller did not report the result; check that it still runs")
 
     def close(self) -> None:
         """Cancel, and destroy the client."""
@@ -179,7 +179,7 @@ class _Goal:
             self.end(False, f"{self._action}: cancelled by the controller or another client{said}")
         else:
             why = f"failed with code {code}" if code else "aborted without a code"
-            self.end(False, f"{self._action}: the controller {why}{said}; look into its log")
+            self.end(False, f"{self._action}: the controller {why}{said}; read its log")
 
 
 def _length_s(trajectory: Trajectory) -> float:

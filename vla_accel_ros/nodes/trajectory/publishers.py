@@ -121,7 +121,7 @@ class Publishers:
                 self._unnamed[gid] += 1
                 if self._unnamed[gid] <= _UNNAMED_LOOKS:
                     continue
-                name = "one that is not of a ROS node"
+                name = "a publisher outside ROS"
             if name == own:
                 named.append(gid)
             else:

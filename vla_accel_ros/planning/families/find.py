@@ -37,6 +37,6 @@ def weight_parts(sizes: Sizes) -> dict[str, int]:
 def _family(sizes: Sizes) -> Any:
     if type(sizes) not in FAMILIES:
         raise ValueError(
-            f"nothing is known of the stages of a {getattr(sizes, 'kind', type(sizes).__name__)}."
+            f"there is no description of the stages of a {getattr(sizes, 'kind', type(sizes).__name__)}."
         )
     return FAMILIES[type(sizes)]

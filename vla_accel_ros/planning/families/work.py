@@ -77,7 +77,7 @@ class Work:
             raise ValueError(f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}.")
         if self.eight_bit_denoise and not self.rows_everywhere:
             raise ValueError(
-                f"eight_bit_denoise is of {' and '.join(ROWS_EVERYWHERE)}, but precision is {self.precision}."
+                f"eight_bit_denoise needs {' or '.join(ROWS_EVERYWHERE)}, but precision is {self.precision}."
             )
 
     def dtypes(self, stage: str) -> Dtypes:

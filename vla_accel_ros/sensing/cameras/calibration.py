@@ -36,7 +36,9 @@ class Calibration:
         try:
             fields = bounded_yaml.load(Path(path).read_text())
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is no YAML file: give the one that camera_calibration wrote") from error
+            raise ValueError(
+                f"{path} is not a YAML file: give the one that camera_calibration wrote"
+            ) from error
         if not isinstance(fields, dict):
             raise ValueError(f"{path} has no fields: give the one that camera_calibration wrote")
 

@@ -101,7 +101,7 @@ class Live:
         self._stamped = backend == cv2.CAP_V4L2
         self._capture = cv2.VideoCapture(_number(source) if self._stamped else source, backend)
         if not self._capture.isOpened():
-            raise OSError(f"{source} cannot be opened: is it there, free, and yours to read?")
+            raise OSError(f"{source} cannot be opened: check that it exists, is not in use and is readable")
         for key, value in (
             (cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*settings.fourcc) if settings.fourcc else 0),
             (cv2.CAP_PROP_FRAME_WIDTH, settings.width),
@@ -114,7 +114,7 @@ class Live:
     def next(self) -> Shot:
         """See Capture."""
         if not self._capture.grab():
-            raise OSError(f"{self._source} gives no more frames: is it plugged in?")
+            raise OSError(f"{self._source} gives no more frames: check that it is plugged in")
         age_s = self._age_s()
         read, self._bgr = self._capture.retrieve(self._bgr)
         if not read or self._bgr is None or self._bgr.ndim != 3:
@@ -157,7 +157,7 @@ class Played:
             self._frames = self._begin()
             bgr = next(self._frames, None)
             if bgr is None:
-                raise OSError("source has no frame any more: has it been removed?")
+                raise OSError("source has no frames any more: put it back")
         early_s = self._due_s - self._clock()
         if early_s > 0:
             self._wait(early_s)
@@ -188,7 +188,7 @@ def _video(path: Path) -> tuple[Callable[[], Iterator[np.ndarray]], float]:
     fps = first.get(cv2.CAP_PROP_FPS)
     first.release()
     if not readable:
-        raise ValueError(f"source is {str(path)!r}, of which OpenCV can read no frame: is it a video?")
+        raise ValueError(f"source is {str(path)!r}, in which OpenCV finds no frame: give a video file")
 
     def begin() -> Iterator[np.ndarray]:
         capture = cv2.VideoCapture(str(path))
@@ -211,7 +211,7 @@ def _folder(path: Path) -> Callable[[], Iterator[np.ndarray]]:
         raise ValueError(f"source is the folder {str(path)!r}, which has no picture ({kinds})")
     for picture in pictures:
         if not cv2.haveImageReader(str(picture)):
-            raise ValueError(f"source has {str(picture)!r}, which is no picture: remove it")
+            raise ValueError(f"source has {str(picture)!r}, which is not a picture: remove it")
 
     def begin() -> Iterator[np.ndarray]:
         for picture in pictures:

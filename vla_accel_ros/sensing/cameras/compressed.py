@@ -83,13 +83,13 @@ def _check_size(header: Header, file_bytes: int, most_pixels: int) -> None:
     size, pixels = f"{header.height} x {header.width}", header.height * header.width
     if not 0 < pixels <= most_pixels:
         raise ValueError(
-            f"compressed image says it is {size}: at most {most_pixels} pixels are decoded; if the camera "
+            f"compressed image declares {size}: at most {most_pixels} pixels are decoded; if the camera "
             "sends so many, raise its max_pixels in the contract"
         )
     if pixels > max(_FEW_PIXELS, _PIXELS_A_BYTE[header.kind] * file_bytes):
         raise ValueError(
-            f"compressed image says it is {size}, which no {header.kind} of {file_bytes} bytes can hold: it "
-            "is damaged, or made to harm"
+            f"compressed image declares {size}, which no {header.kind} of {file_bytes} bytes can hold: it "
+            "is damaged or malicious"
         )
     if header.scans > _MOST_SCANS:
         raise ValueError(

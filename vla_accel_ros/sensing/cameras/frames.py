@@ -176,8 +176,8 @@ class FramePool:
                     slot.number = 0
 
     def _acquire(self, camera: str, height: int, width: int) -> _Slot | None:
-        """The slot of the oldest frame that nobody reads, but never the newest complete one; None if all are
-        leased."""
+        """The slot of the oldest frame without readers, but never the newest complete one; None, and counted,
+        if there is no such slot."""
         place = self._cameras[camera]
         if not place.slots or place.slots[0].image.shape != (height, width, 3):
             slots = [_Slot(_allocate((height, width, 3), self._page_lock)) for _ in range(self._slots)]

@@ -207,7 +207,7 @@ def write_rgb(image: ImageView, out: np.ndarray) -> None:
         cv2.cvtColor(source, layout.code, dst=out)
     except cv2.error as error:
         raise ValueError(
-            f"image of {height} x {width} {image.encoding} is no picture: {' '.join(error.err.split())}"
+            f"image of {height} x {width} {image.encoding} cannot be converted: {' '.join(error.err.split())}"
         ) from error
 
 
@@ -220,7 +220,7 @@ def _source(image: ImageView) -> tuple[_Layout, np.ndarray]:
             f"{', '.join(ENCODINGS)}"
         )
     if not image.height or not image.width:
-        raise ValueError(f"image of {image.height} x {image.width} {image.encoding} is no picture")
+        raise ValueError(f"image of {image.height} x {image.width} {image.encoding} has no pixels")
     if layout.rows == 3 or layout.channels == 2:
         _require_even(image, both=layout.rows == 3)
     return layout, _rows(image, image.height * layout.rows // 2, layout.channels)

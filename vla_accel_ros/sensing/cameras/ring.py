@@ -122,7 +122,7 @@ def read_header(name: str, head: bytes, size: int) -> tuple[Geometry, int]:
     Raises ValueError, one sentence, if it is not a ring, has another version, or is damaged.
     """
     if len(head) < _HEADER.size + _CHECK.size or head[: len(_MAGIC)] != _MAGIC:
-        raise ValueError(f"ring {name!r} is none: remove {segment_path(name)} and restart its camera")
+        raise ValueError(f"ring {name!r} is not a ring: remove {segment_path(name)} and restart its camera")
     _, version, slots, height, width, whole, pid = _HEADER.unpack_from(head)
     if version != VERSION:
         raise ValueError(
@@ -293,4 +293,4 @@ def _holder(name: str) -> str:
         _, pid = View(name, partial(read_header, name)).layout
         return f"is being written by process {pid}"
     except (OSError, ValueError):
-        return f"cannot be made because {segment_path(name)} is there and not ours"
+        return f"cannot be made because {segment_path(name)} exists and is not ours"

@@ -145,7 +145,7 @@ class RingReader:
         with self._lock:
             camera = self._cameras.get(handle.ring)
             if camera is None:
-                return NotReady(f"a handle is of ring {handle.ring!r}, which no camera here has")
+                return NotReady(f"a handle names ring {handle.ring!r}, which belongs to no camera here")
             try:
                 lease = self._find(camera, handle)
             except ValueError as reason:
@@ -234,7 +234,7 @@ class RingReader:
                 name, self._page_lock and self._copy is not True, self._copy is False
             )
         except FileNotFoundError:
-            return NotReady(f"camera {camera}: ring {name!r} is not there: start its camera")
+            return NotReady(f"camera {camera}: ring {name!r} does not exist: start its camera")
         except OSError as error:
             return NotReady(
                 f"camera {camera}: ring {name!r} cannot be read ({error.strerror}): run the camera and the "
@@ -253,7 +253,7 @@ class RingReader:
         size = (ring.geometry.height, ring.geometry.width, ENCODING)
         if (handle.height, handle.width, handle.encoding) != size:
             raise ValueError(
-                f"a handle is of a {handle.height} x {handle.width} {handle.encoding} frame, ring "
+                f"a handle describes a {handle.height} x {handle.width} {handle.encoding} frame, ring "
                 f"{handle.ring!r} holds {size[0]} x {size[1]} {ENCODING}: the camera was restarted"
             )
         record = Record(handle.slot, handle.sequence, handle.stamp_ns)

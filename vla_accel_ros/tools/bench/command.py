@@ -40,11 +40,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     model_option(parser)
     contract_option(parser)
     add = parser.add_argument
-    add("--bag", type=Path, help="whose observations, and checkpoint (default: the simulated arm's)")
+    add("--bag", type=Path, help="bag with observations and their checkpoint (default: the simulated arm's)")
     add("--frames", type=int, default=60, help="observations (default: %(default)s)")
     add("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS), help="(default: all)")
     add("--steps", nargs="+", type=int, default=list(STEPS), help="(default: 3 4 5 6 8 10)")
-    add("--runs", type=int, default=20, help="chunks timed of each way, 0 = none (default: %(default)s)")
+    add("--runs", type=int, default=20, help="timed chunks of each row, 0 = none (default: %(default)s)")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
     add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
     add("--out", type=Path, metavar="FILE", help="JSON to write (default: none)")

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--kinds", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="(default: all)")
     add("--views", nargs="+", type=int, default=[1, 2, 3], help="cameras (default: 1 2 3)")
     add("--runs", type=int, default=50, help="replays of each stage (default: %(default)s)")
-    add("--seconds", type=float, default=280.0, help="after which no model is begun (default: %(default)g)")
+    add("--seconds", type=float, default=280.0, help="begin no model after this time (default: %(default)g)")
     add("--device", help="shipped device that is compared, too (default: the one like this GPU)")
     add("--out", type=Path, help="folder of device_NAME.json (default: here)")
 

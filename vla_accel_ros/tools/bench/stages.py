@@ -107,7 +107,7 @@ def against_plans(
                         left[case_left] = f"{seconds:g} s were over after {case['views']} views"
                         break
             except torch.OutOfMemoryError:
-                left[case_left] = "the memory was not enough"
+                left[case_left] = "the GPU's memory was too small"
     found = {"rows": rows, "memory": memory, "left_out": left, "not_measured": not_measured}
     return made, {"runs": runs, **found, **counted(rows)}
 

@@ -18,17 +18,28 @@ WORST = 5
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    what = "see what 8-bit products need to know of a checkpoint's activations"
+    what = "measure a checkpoint's activations for 8-bit products"
     parser = subcommand(subparsers, "calibrate", what, run)
     add = parser.add_argument
     add("checkpoint", type=Path, help="the checkpoint's folder")
     add("source", type=Path, nargs="?", help="a bag or a LeRobot dataset (default: the simulated arm)")
-    add("--out", type=Path, required=True, metavar="FILE", help="to write, such as calibration.safetensors")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="file to write, such as calibration.safetensors",
+    )
     add("--frames", type=int, default=64, help="observations (default: %(default)s)")
     add(
         "--alpha", type=float, default=0.5, help="of the load moved to weights, 0 to 1 (default: %(default)s)"
     )
-    add("--most-error", type=float, default=0.05, help="of a product in 8 bits (default: %(default)s)")
+    add(
+        "--most-error",
+        type=float,
+        default=0.05,
+        help="largest relative error of an 8-bit product, above which it stays exact (default: %(default)s)",
+    )
     add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
     add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
     contract_option(parser)

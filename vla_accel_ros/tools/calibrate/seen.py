@@ -104,7 +104,7 @@ def of_runs(
     largest: dict[str, Tensor] = {}
     for name, found in inputs.items():
         if found.largest is None or not bool(torch.isfinite(found.largest).all()):
-            raise ValueError(f"the inputs of {name} are not finite, or none; is the checkpoint whole?")
+            raise ValueError(f"{name} got no inputs or not finite ones; check that the checkpoint is whole.")
         largest[name] = found.largest
     made = Calibration(fingerprint(model), observations, largest, {}, alpha, most_error)
     both: dict[str, dict[str, float]] = {

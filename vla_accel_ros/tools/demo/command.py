@@ -20,7 +20,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--episodes",
         type=int,
         metavar="N",
-        help=f"how many (default: as many as begin within {DEMO_S:.0f} s)",
+        help=f"how many to play (default: as many as begin within {DEMO_S:.0f} s)",
     )
     add("--seconds", type=float, metavar="S", help="begin no episode after this time")
     add("--json", type=Path, metavar="FILE", help="write the figures here, too")
@@ -29,15 +29,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         default=Path("out/demo"),
         metavar="DIR",
-        help="for all results (default: %(default)s)",
+        help="folder for all results (default: %(default)s)",
     )
-    add("--seed", type=int, default=0, help="of the first scene (default: %(default)s)")
-    add("--tasks", default="reach,place,follow", help="families, taken in turn (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of the first scene (default: %(default)s)")
+    add(
+        "--tasks",
+        default="reach,place,follow",
+        help="families of tasks, played in turn (default: %(default)s)",
+    )
     add("--mode", default="blend", choices=MODES, help="how one chunk follows another (default: %(default)s)")
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the bundled policy)")
-    add("--contract", type=Path, metavar="FILE", help="of the arm (default: the bundled one)")
+    add("--contract", type=Path, metavar="FILE", help="contract of the arm (default: the bundled one)")
     add("--ring", action="store_true", help="read the cameras from shared memory instead of image topics")
-    add("--domain", type=int, metavar="ID", help="ROS domain (default: one that nobody uses)")
+    add("--domain", type=int, metavar="ID", help="ROS domain (default: a free one)")
 
 
 def run(arguments: argparse.Namespace) -> int:

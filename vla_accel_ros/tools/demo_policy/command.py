@@ -27,17 +27,25 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("--out", type=Path, default=Path("out/demo_policy"), help="folder of the run (default: %(default)s)")
     add("--device", default="auto", help="cuda, cpu or auto (default)")
-    add("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="that record data")
+    add("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="processes that record data")
     add("--quick", action="store_true", help="a tiny run that only shows that everything works")
     contract_option(parser)
 
     parser = subcommand(subparsers, "eval-demo", "measure the demo policy's success", evaluate)
     add = parser.add_argument
-    add("--episodes", type=int, default=200, help="per task family and condition (default: %(default)s)")
+    add(
+        "--episodes",
+        type=int,
+        default=200,
+        help="episodes of each task family and condition (default: %(default)s)",
+    )
     add("--conditions", default="normal,shuffled,blank,still", help="comma-separated (default: %(default)s)")
     add("--families", default="reach,place,follow", help="comma-separated (default: %(default)s)")
-    add("--precision", help="of the fast stages: exact, fp8, int8 or int4 (default: the plain network)")
-    add("--processes", type=int, default=os.cpu_count() or 1, help="that play episodes")
+    add(
+        "--precision",
+        help="precision of the fast stages: exact, fp8, int8 or int4 (default: the plain network)",
+    )
+    add("--processes", type=int, default=os.cpu_count() or 1, help="processes that play episodes")
     add("--json", type=Path, help="write the summary and every episode here")
     model_option(parser)
     contract_option(parser)

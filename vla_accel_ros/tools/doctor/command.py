@@ -13,13 +13,19 @@ from vla_accel_ros.tools.options import subcommand
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
     parser = subcommand(
-        subparsers, "doctor", "say whether a robot could move now, why not, and what mends it", run
+        subparsers, "doctor", "say whether a robot could move now, or why not and how to mend it", run
     )
     add = parser.add_argument
-    add("--contract", type=Path, metavar="FILE", help="of the robot (default: the running nodes')")
+    add("--contract", type=Path, metavar="FILE", help="the robot's contract (default: the running nodes')")
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the running nodes')")
-    add("--namespace", default="", metavar="NS", help="of the robot (default: none)")
-    add("--seconds", type=float, default=3.0, metavar="S", help="to watch the streams (default: %(default)s)")
+    add("--namespace", default="", metavar="NS", help="namespace of the robot (default: none)")
+    add(
+        "--seconds",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="time to watch the streams (default: %(default)s)",
+    )
     add("--domain", type=int, metavar="ID", help="ROS domain (default: ROS_DOMAIN_ID)")
     add("--json", action="store_true", help="print JSON instead of a table")
 

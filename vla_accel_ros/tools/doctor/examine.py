@@ -213,7 +213,7 @@ def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Con
         )
         return None, [*found, error("contract", str(refusal), mend)]
     if not given and question.contract is None:
-        what = "no running node says which contract counts; the simulated arm's is taken"
+        what = "no running node says which contract it uses; the simulated arm's is taken"
         return contract, [warning("contract", what, "give --contract")]
     return contract, found or [ok("contract", f"{contract.robot}, {path}")]
 
@@ -222,8 +222,8 @@ def _controllers(visitor: Inspector, contract: Contract) -> list[Finding]:
     found = []
     for topic, findings in visitor.controllers(contract).items():
         if findings is None:
-            mend = "is it running, and what the contract's kind says?"
-            found.append(warning(topic, "its controller does not tell its parameters", mend))
+            mend = "check that it runs, and that it is of the contract's kind"
+            found.append(warning(topic, "its controller does not answer with its parameters", mend))
         else:
             found += findings or [ok(topic, "the controller's parameters fit")]
     return found

@@ -86,7 +86,7 @@ def _kernels(gpu: Gpu) -> list[Finding]:
         return [warning("gpu", "triton is not installed, which fast stages need", "pip install triton")]
     if gpu.capability == HOPPER and not gpu.bindings:
         what = f"kernels/cuda, which are for {gpu.name}, cannot be compiled: Triton's are used"
-        return [warning("gpu", what, "pip install cuda-bindings nvidia-cuda-nvrtc, as of torch's CUDA")]
+        return [warning("gpu", what, "pip install cuda-bindings nvidia-cuda-nvrtc, of torch's CUDA version")]
     return []
 
 

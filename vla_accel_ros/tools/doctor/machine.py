@@ -106,7 +106,7 @@ def _elsewhere(running: Sequence[Process], mine: str) -> Finding:
     if others:
         what = f"our nodes on this machine are in ROS_DOMAIN_ID {', '.join(others)}, this shell in {mine}"
         return warning("environment", what, f"export ROS_DOMAIN_ID={others[0]}, or give --domain")
-    what = "none of our nodes is to be seen on this machine, so that their environment is not known"
+    what = "no process of our nodes is visible on this machine, so their environment is unknown"
     return warning("environment", what, "run vla doctor where they run, as the user who started them")
 
 

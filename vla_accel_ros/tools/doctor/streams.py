@@ -65,7 +65,7 @@ def _rate(arrivals: Sequence[Arrival], ended_s: float) -> tuple[float, float]:
 def _pace(name: str, stream: Stream, rate_hz: float, pause_s: float, hint: str) -> list[Finding]:
     if pause_s > stream.max_age_s:
         what = f"paused for {pause_s:.2f} s at {rate_hz:.1f} Hz, max_age_s allows {stream.max_age_s:g}"
-        return [error(name, f"{what}, so that the robot would be stopped", hint)]
+        return [error(name, f"{what}, so the robot would stop", hint)]
     if rate_hz < SLOW * stream.rate_hz:
         return [warning(name, f"arrives at {rate_hz:.1f} Hz instead of {stream.rate_hz:g}", hint)]
     if rate_hz > FAST * stream.rate_hz:
@@ -120,7 +120,7 @@ def _joints(contract: Contract, seen: Watched) -> list[Finding]:
         if not joint.lower - slack <= position <= joint.upper + slack:
             what = f"is at {position:.3g}, its limits are {joint.lower:g} to {joint.upper:g}"
             found.append(
-                warning(f"joint {joint.name}", what, "mend lower and upper: rad or m, whatever unit says")
+                warning(f"joint {joint.name}", what, "mend lower and upper: in rad or m, whatever unit says")
             )
     return found
 

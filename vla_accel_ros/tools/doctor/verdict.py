@@ -101,8 +101,8 @@ def _of_process(node: Node, process: Running) -> Finding:
 
 def _of_inputs(name: str, inputs: Inputs | None) -> list[Finding]:
     if inputs is None:
-        mend = "has it another namespace or version? else start it again"
-        return [error(name, "is active but says nothing on the topic inputs", mend)]
+        mend = "check its namespace and version, or start it again"
+        return [error(name, "is active but publishes nothing on the topic inputs", mend)]
     if not inputs.waiting_for:
         return []
     what, _, mend = inputs.waiting_for.partition(": ")
@@ -117,7 +117,9 @@ def _of_motion(robot: Robot, known: bool) -> list[Finding]:
     consequence."""
     name = robot.trajectory.name
     if robot.motion is None:
-        return [error(name, "is active but tells no motion", f"end it and start it again: it is not {name}")]
+        return [
+            error(name, "is active but publishes no motion", f"end it and start it again: it is not {name}")
+        ]
     state, reasons = robot.motion
     if state == "running":
         return []

@@ -11,7 +11,7 @@ from vla_accel_ros.tools.options import subcommand
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    parser = subcommand(subparsers, "export", "make a LeRobot dataset (version 3.0) of bags", run)
+    parser = subcommand(subparsers, "export", "make a LeRobot dataset (version 3.0) from bags", run)
     add = parser.add_argument
     add("bags", type=Path, nargs="+", metavar="BAG", help="folders of bags, or .mcap files; an episode each")
     add("--output", type=Path, required=True, metavar="DIR", help="the dataset, a new folder")
@@ -22,8 +22,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="commanded",
         help="what the joints were commanded to be, or where they were, a step later (default: %(default)s)",
     )
-    add("--split", action="store_true", help="another instruction begins another episode")
-    add("--task", default="", metavar="TEXT", help="instead of the recorded instructions")
+    add("--split", action="store_true", help="begin a new episode where the instruction changes")
+    add("--task", default="", metavar="TEXT", help="instruction to use instead of the recorded ones")
 
 
 def run(arguments: argparse.Namespace) -> int:

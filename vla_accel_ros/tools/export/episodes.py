@@ -47,7 +47,7 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
     reference = np.array(streams.images[contract.cameras[0].name], np.int64)
     after = int(np.searchsorted(reference, first_ns))
     if after == len(reference):
-        raise ValueError(f"{streams.bag.path} ends before there is something of every stream")
+        raise ValueError(f"{streams.bag.path} ends before every stream has begun")
     count = int(max(0.0, last_ns - reference[after]) / period_ns) + 1
     times_ns = reference[after] + np.round(np.arange(count) * period_ns).astype(np.int64)
     stamps_ns, whole = {}, np.ones(count, bool)
@@ -73,9 +73,7 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
         for rows in _runs(whole, tasks if split else None)
     ]
     if not found:
-        raise ValueError(
-            f"{streams.bag.path} has no {SHORTEST} frames in a row with something of every stream"
-        )
+        raise ValueError(f"{streams.bag.path} has no {SHORTEST} frames in a row with a value of every stream")
     return found
 
 

@@ -26,9 +26,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     what = "a live table of the robots of a running fleet, from /diagnostics of this ROS domain"
     parser = subcommand(subparsers, "top", what, run)
     add = parser.add_argument
-    add("--seconds", type=float, metavar="S", help="end after this time (default: with Ctrl-C)")
+    add("--seconds", type=float, metavar="S", help="end after this time (default: at Ctrl-C)")
     add(
-        "--once", action="store_true", help="as lines, once; status 1 if there is neither scheduler nor robot"
+        "--once",
+        action="store_true",
+        help="print lines once; status 1 if there is neither scheduler nor robot",
     )
     add("--svg", type=Path, metavar="FILE", help="write the last table here as a picture")
 

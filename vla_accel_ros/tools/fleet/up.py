@@ -30,7 +30,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="how many replicas on which tier, nearest first (default: edge:1)")  # fmt: skip
     add("--address", default="", help="Ray cluster to join: auto or host:port (default: one of its own)")
     add("--model", type=Path, help="checkpoint folder, on every host (default: the bundled policy)")
-    add("--contract", type=Path, help="of one of the robots (default: the simulated arm's)")
+    add("--contract", type=Path, help="contract of one of the robots (default: the simulated arm's)")
     add("--params", type=Path, help="parameters of the scheduler (default: config/fleet.yaml)")
     add("--param", action="append", default=[], metavar="NAME:=VALUE",
         help="a parameter of the scheduler, such as policy:=kairos; may be repeated")  # fmt: skip
@@ -71,7 +71,7 @@ def node_arguments(arguments: argparse.Namespace) -> list[str]:
             chosen[name] = str(path.resolve())
     for needed in (file, arguments.model, arguments.contract):
         if needed is not None and not needed.exists():
-            raise FileNotFoundError(f"{needed} is not there")
+            raise FileNotFoundError(f"{needed} does not exist")
     words = ["--ros-args", "--params-file", str(file), "-p", "autostart:=true"]
     for name, text in chosen.items():
         words += ["-p", f"{name}:=" + "'" + text.replace("'", "''") + "'"]

@@ -14,7 +14,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     what = "simulated robots on one scheduler; one robot and the scheduler are killed while you watch"
     parser = subcommand(subparsers, "fleet-demo", what, run)
     add = parser.add_argument
-    add("--robots", type=int, default=3, metavar="N", help="how many (default: %(default)s)")
+    add("--robots", type=int, default=3, metavar="N", help="number of robots (default: %(default)s)")
     add(
         "--episodes",
         type=int,
@@ -26,10 +26,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--kill",
         default=",".join(KILLS),
         metavar="WHAT",
-        help="while you watch, one after the other (default: %(default)s)",
+        help="what to kill, one after the other (default: %(default)s)",
     )
     add("--no-faults", dest="kill", action="store_const", const="", help="kill nothing")
-    add("--policy", default="fifo", metavar="NAME", help="whose turn it is (default: %(default)s)")
+    add("--policy", default="fifo", metavar="NAME", help="scheduling policy (default: %(default)s)")
     add("--headless", action="store_true", help="lines instead of the live table")
     add("--json", type=Path, metavar="FILE", help="write the figures here, too")
     add(
@@ -43,10 +43,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         default=Path("out/fleet_demo"),
         metavar="DIR",
-        help="for results and logs (default: %(default)s)",
+        help="folder for results and logs (default: %(default)s)",
     )
-    add("--seed", type=int, default=0, help="of the first scene (default: %(default)s)")
-    add("--domain", type=int, metavar="ID", help="ROS domain (default: one that nobody uses)")
+    add("--seed", type=int, default=0, help="seed of the first scene (default: %(default)s)")
+    add("--domain", type=int, metavar="ID", help="ROS domain (default: a free one)")
 
 
 def run(arguments: argparse.Namespace) -> int:

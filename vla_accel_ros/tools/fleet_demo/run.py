@@ -150,8 +150,8 @@ class FleetDemo:
         self._clock.factor = pace.first(made_hz, needed_hz)
         self._factors.append(self._clock.factor)
         self._tell(
-            f"the model makes {made_hz:.1f} chunks a second alone, {self._options.robots} robots need "
-            f"{needed_hz:.1f} in a second of theirs: {self._goes()}"
+            f"the model alone makes {made_hz:.1f} chunks a second, {self._options.robots} robots need "
+            f"{needed_hz:.1f} in a simulated second: {self._goes()}"
         )
 
     def _adapt_pace(self) -> None:

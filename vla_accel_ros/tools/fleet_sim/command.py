@@ -45,20 +45,29 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     amount.add_argument(
         "--robots", type=int, help="robots that do the tasks back to back, instead of arrivals"
     )
-    add("--tasks", type=int, help="how many (default: the workload's)")
-    add("--seed", type=int, default=0, help="of tasks and arrivals (default: %(default)s)")
-    add("--horizon", choices=HORIZONS, default=STATIC, help="of a workload's chunks (default: %(default)s)")
-    add("--profile", type=Path, help="JSON of what a batch takes (default: assumed, or as recorded)")
+    add("--tasks", type=int, help="number of tasks (default: the workload's)")
+    add("--seed", type=int, default=0, help="seed of tasks and arrivals (default: %(default)s)")
+    add(
+        "--horizon",
+        choices=HORIZONS,
+        default=STATIC,
+        help="horizon of a named workload's chunks (default: %(default)s)",
+    )
+    add("--profile", type=Path, help="JSON of the time of each batch size (default: assumed, or as recorded)")
     add(
         "--replicas", nargs="+", default=["edge"], metavar="NAME[:FASTER[:NETWORK_MS]]",
-        help="with how many times the speed, and how far there and back (default: edge)",
+        help="names, with speed as a factor and network round trip in ms (default: edge)",
     )  # fmt: skip
     add(
         "--lead",
         type=float,
-        help="ask when motion of so many s is left (default: what a request takes alone, or as recorded)",
+        help="ask when this many s of motion are left (default: the time of a request alone, or as recorded)",
     )
-    add("--elastic", action="store_true", help="without a new chunk go on beyond the horizon")
+    add(
+        "--elastic",
+        action="store_true",
+        help="execute actions beyond the horizon while no new chunk has come",
+    )
     add("--json", type=Path, help="file for all figures, - for standard output")
 
 
@@ -93,7 +102,7 @@ def _trace(arguments: argparse.Namespace) -> traces.Trace | None:
         return traces.load(Path(arguments.workload))
     except FileNotFoundError:
         raise ValueError(
-            f"--workload {arguments.workload} is no file and none of {', '.join(WORKLOADS)}."
+            f"--workload {arguments.workload} is neither a file nor one of {', '.join(WORKLOADS)}."
         ) from None
 
 
@@ -129,8 +138,8 @@ def _replicas(arguments: argparse.Namespace, trace: traces.Trace | None) -> dict
                 raise ValueError
         except ValueError:
             raise ValueError(
-                f"--replicas {word}: give a name of its own, and perhaps how many times as fast it is, and "
-                "ms of network there and back, such as cloud:2.5:200."
+                f"--replicas {word}: give a different name for each, and perhaps its speed as a factor and "
+                "the network round trip in ms, such as cloud:2.5:200."
             ) from None
         replicas[name] = _replica(arguments, trace, faster, network_ms / 1e3)
     return replicas

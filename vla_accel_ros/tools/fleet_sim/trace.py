@@ -29,8 +29,12 @@ TaskKey = tuple[str, str, int]
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    parser = subcommand(subparsers, "fleet-trace", "what a fleet's robots asked for, from bags", run)
-    parser.add_argument("bags", nargs="+", type=Path, metavar="BAG", help="of fleet/request and fleet/answer")
+    parser = subcommand(
+        subparsers, "fleet-trace", "write what a fleet's robots requested, read from bags", run
+    )
+    parser.add_argument(
+        "bags", nargs="+", type=Path, metavar="BAG", help="bag of fleet/request and fleet/answer"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines (.jsonl)")
 
 

@@ -31,24 +31,29 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--views", type=int, default=2, help="cameras (default: %(default)s)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
     add("--chunk", type=int, help="actions of a chunk (default: the model's)")
-    add("--steps", type=int, default=10, help="of the flow (default: %(default)s)")
-    add("--precision", choices=tuple(PRECISIONS), default="exact", help="all-*: as other engines have it")
+    add("--steps", type=int, default=10, help="denoising steps (default: %(default)s)")
+    add(
+        "--precision",
+        choices=tuple(PRECISIONS),
+        default="exact",
+        help="all-*: every stage quantised, as in other engines",
+    )
     add(
         "--eight-bit-denoise",
         action="store_true",
-        help="w8a8, w8a8-fp8: denoising on GPUs with fast memory, too",
+        help="with w8a8 or w8a8-fp8: denoise in 8 bits on GPUs with fast memory, too",
     )
     add(
         "--keep-exact",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="exact weights of what precision has in fewer bits (default: kept)",
+        help="keep the exact weights beside the quantised ones (default: kept)",
     )
-    add("--text", action="store_true", help="pi0 or pi0.5 answers questions, too, which counts as memory")
+    add("--text", action="store_true", help="count the memory that pi0 or pi0.5 needs to answer questions")
     add("--slots", type=int, default=5, help="prefixes that the pool holds (default: %(default)s)")
     add("--vision-hz", type=float, default=10.0, help="frames a second (default: %(default)s)")
     add("--action-hz", type=float, default=10.0, help="chunks a second (default: %(default)s)")
-    add("--max-age", type=float, metavar="S", help="age that a chunk may have")
+    add("--max-age", type=float, metavar="S", help="largest age of a chunk")
     add("--contract", type=Path, help="take cameras and the age of chunks from a contract")
     add("--robots", type=int, metavar="N", help="a fleet of N robots on one engine, at --action-hz each")
     add("--numbers", action="store_true", help="print the device's numbers with their sources, too")
@@ -108,9 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
 def fleet_line(promised: int, wanted: int) -> str:
     """Return the sentence that says whether the wanted robots can be served."""
     if promised >= wanted:
-        return f"the plan keeps the rates of {wanted} robots, and of {promised} at most"
+        return f"the plan keeps the rates of {wanted} robots, of {promised} at most"
     engines = -(-wanted // max(promised, 1))
-    return f"late by the plan: {wanted} robots, of which it promises {promised}; give {engines} engines"
+    return f"late by the plan: {wanted} robots, but an engine serves {promised}; give {engines} engines"
 
 
 def measured(base: Device, out: Path) -> Device:
@@ -132,9 +137,7 @@ def measured(base: Device, out: Path) -> Device:
     device = replace(
         found, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor
     )
-    note = (
-        f"Measured by vla plan --measure, torch {torch.__version__}; what is not is as in {base.name}.yaml."
-    )
+    note = f"Measured by vla plan --measure, torch {torch.__version__}; the rest is from {base.name}.yaml."
     out.write_text(to_yaml(device, name, note))
     print(f"written: {out}")
     return device

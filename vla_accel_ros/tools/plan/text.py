@@ -33,7 +33,7 @@ def plan_text(plan: Plan, wanted: Wanted) -> str:
     shown = ", ".join(f"{name} {value / 1e9:.2f}" for name, value in asdict(m).items())
     lines.append(f"memory    {m.total / 1e9:.2f} GB of {device.memory_gb:g}: {shown}")
     own = (f"{name} {sum(of) / 1e9:.2f}" for name, of in plan.parts.items())
-    lines.append(f"          weights and copies, less what is given up, are of {', '.join(own)}")
+    lines.append(f"          weights and copies, less what is freed: {', '.join(own)}")
     lines.append(f"power     {plan.watts:g} W at most")
     lines.append(
         f"promised  {plan.vision_hz:.1f} Hz of frames and chunks; beside {wanted.vision_hz:g} Hz of frames "

@@ -91,7 +91,7 @@ class _Stage:
         model = otherwise.model or Path(session.model)
         if not model.is_dir():
             raise ValueError(
-                f"{model}, which made the chunks of the bag, is not there: give --model DIR, a copy of it"
+                f"{model}, whose chunks are in the bag, does not exist: give --model DIR, a copy of it"
             )
         if beside is None:
             say(f"session {session.id[:8]}: checking {model}")
@@ -99,8 +99,8 @@ class _Stage:
         self._found = found = checksum(model) if beside is None else beside._found
         if beside is None and session.checksum and found != session.checksum:
             say(
-                f"{model} is another model than the one that was recorded (SHA-256 {found[:12]}, recorded "
-                f"{session.checksum[:12]}): give --model DIR, a copy of that"
+                f"{model} is not the recorded model (SHA-256 {found[:12]}, recorded "
+                f"{session.checksum[:12]}): give --model DIR, a copy of the recorded one"
             )
         with tempfile.TemporaryDirectory() as folder:
             file = contract_file(session, Path(folder))
@@ -206,9 +206,9 @@ def company(settings: Mapping[str, object]) -> list[str]:
     """
     found = []
     if int(str(settings.get("frames_together", 1))) > 1:
-        found.append(f"frames_together {settings['frames_together']}: frames were computed with others'")
+        found.append(f"frames_together {settings['frames_together']}: frames were batched with others'")
     if settings.get("seats_by_load"):
-        found.append("seats_by_load: a step was computed with as many seats as were taken")
+        found.append("seats_by_load: the batch of a step had as many seats as were taken")
     return found
 
 

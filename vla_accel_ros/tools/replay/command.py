@@ -25,11 +25,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="play the bag's inputs (cameras, joints, instruction, questions) to their topics, with /clock, "
         "and compute nothing",
     )
-    add("--rate", type=float, default=1.0, metavar="X", help="of --publish (default: %(default)s)")
+    add("--rate", type=float, default=1.0, metavar="X", help="speed of --publish (default: %(default)s)")
     add(
         "--commands",
         action="store_true",
-        help="with --publish: play everything, what moves a robot included; refused where somebody listens",
+        help="with --publish: also play what moves a robot; refused if a node subscribes to that",
     )
 
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     bag = Bag(arguments.bag)
     if arguments.commands and not arguments.publish:
-        raise ValueError("--commands says what --publish plays: give that, too")
+        raise ValueError("--commands changes what --publish plays: give --publish, too")
     if arguments.publish:
         if not 0.01 <= arguments.rate <= 100.0:
             raise ValueError(f"--rate is {arguments.rate:g}: give 0.01 to 100")

@@ -233,7 +233,7 @@ def step_states_from_message(message: Any) -> np.ndarray | None:
     if not width or given.size % width:
         raise ValueError(
             f"action_chunk {message.request_id} has {given.size} numbers for the joints of its steps, which "
-            f"are no rows of {width}"
+            f"are not whole rows of {width}"
         )
     return given.reshape(-1, width)
 
@@ -248,7 +248,7 @@ def agreement_from_message(message: Any) -> Agreement | None:
     if not message.action_dim or len(message.agreed_actions) % message.action_dim:
         raise ValueError(
             f"action_chunk {message.request_id} agrees with {len(message.agreed_actions)} numbers, which are "
-            f"no rows of {message.action_dim}"
+            f"not whole rows of {message.action_dim}"
         )
     return Agreement(
         method=message.agreement,

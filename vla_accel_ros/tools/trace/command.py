@@ -19,16 +19,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     what = "what a robot did lately, for Perfetto, and where the time from image to command goes"
     parser = subcommand(subparsers, "trace", what, run)
     add = parser.add_argument
-    add("bag", type=Path, nargs="?", metavar="BAG", help="of a recording (default: of a running robot)")
+    add("bag", type=Path, nargs="?", metavar="BAG", help="recording to read (default: a running robot)")
     add("-o", "--output", type=Path, metavar="FILE", help="write the trace there; open it in ui.perfetto.dev")
     add(
         "--seconds",
         type=float,
         metavar="S",
-        help=f"of the past (default: {SECONDS:g}), or of the end of the bag (default: all)",
+        help=f"length of the past (default: {SECONDS:g}), or of the end of the bag (default: all)",
     )
-    add("--namespace", default="", metavar="NS", help="of the robot (default: none)")
-    add("--timeout", type=float, default=5.0, metavar="S", help="to wait for nodes (default: %(default)g s)")
+    add("--namespace", default="", metavar="NS", help="namespace of the robot (default: none)")
+    add(
+        "--timeout",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="longest wait for nodes (default: %(default)g s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,10 +69,10 @@ def _live(namespace: str, seconds: float, timeout_s: float) -> list[Recorded]:
         told, missing = timelines.read(seconds, timeout_s)
     records = merged(told)
     for name in missing:
-        print(f"{name} does not tell its timeline: what it does is not known", file=sys.stderr)
+        print(f"{name} does not answer with its timeline, so the trace lacks it", file=sys.stderr)
     for record in records:
         past_s = (record.monotonic_ns - record.oldest_ns) * 1e-9
         if past_s < 0.99 * seconds:
             nodes = ", ".join(record.nodes)
-            print(f"{nodes}: what was more than {past_s:.1f} s ago is not kept", file=sys.stderr)
+            print(f"{nodes}: events older than {past_s:.1f} s are not kept", file=sys.stderr)
     return records

@@ -41,8 +41,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     parser.add_argument(
         "--weights", nargs="+", choices=("fp8", "int8", "int4", *ROWS), default=(),
-        help="kinds of quantised weights whose products are timed, too; those of w8a8 and w8a8-fp8 are of "
-        "rows in 8 bits (default: none)",
+        help="kinds of quantised weights whose products are timed, too; w8a8 and w8a8-fp8 also have "
+        "8-bit rows (default: none)",
     )  # fmt: skip
     parser.add_argument(
         "--only-weights", action="store_true",
@@ -53,7 +53,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="time on a partition of N multiprocessors, or the next larger that the GPU has, for an engine "
         "with partition N:M or M:N (default: on all)",
     )  # fmt: skip
-    parser.add_argument("--minutes", type=float, default=30.0, help="most to take (default: %(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="longest time to take (default: %(default)s)"
+    )
     parser.add_argument(
         "--gib", type=float, default=6.0,
         help="most of the GPU's memory to take; kernels that need more are left as they were "
@@ -106,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     table = starting_table(Table(used.processors, source="vla tune"), ways, used, arguments.only_weights)
     tuning = Tuning(table, used, out, about, say)
     if before := tuning.resume():
-        say(f"{out}: {before} steps were done before; it goes on with the next")
+        say(f"{out}: {before} steps were done before; continuing with the next")
     with torch.cuda.stream(on):
         batches = tuple(arguments.batches)
         kinds = [
@@ -124,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{LAYER}: {layer}")
     print(f"written: {out}")
     if not finished:
-        say(f"{arguments.minutes:g} minutes are over; call it again to go on with what is left.")
+        say(f"{arguments.minutes:g} minutes are over; run it again to continue.")
     return 0 if finished else UNFINISHED
 
 

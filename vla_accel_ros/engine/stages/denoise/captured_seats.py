@@ -244,7 +244,8 @@ class CapturedSeats:
         """See Seats. Seats that are not among these are computed too, and put back."""
         self._enter()
         waiting = sorted(self._begun.difference(taken))
-        kept = [(part[seat], part[seat].clone()) for part in self.stage.moving for seat in waiting]
+        moving = self.stage.moving if waiting else []
+        kept = [(part[seat], part[seat].clone()) for part in moving for seat in waiting]
         most = max(taken)
         stage = next(step for step in self._sizes if step.seats > most)
         stage.use(max([self._of[seat] for seat in taken]))

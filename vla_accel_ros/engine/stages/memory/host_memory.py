@@ -86,6 +86,8 @@ def has_cuda() -> bool:
 
 def mapped_pointer(array: np.ndarray) -> int:
     """Where the GPU reads this array in place; 0 when it does not lie in mapped memory."""
+    if not _MAPPINGS:
+        return 0
     address = array.ctypes.data
     for start, registration in list(_MAPPINGS.items()):
         if start <= address and address + array.nbytes <= start + registration.size:

@@ -1,0 +1,219 @@
+"""What the executor of nodes calls, when, and in which thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import rclpy
+from control_msgs.action import FollowJointTrajectory
+from rclpy.action import ActionClient, ActionServer
+from rclpy.action.server import ServerGoalHandle
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data as SENSOR
+from rclpy.task import Future
+from rclpy.timer import Timer
+from std_msgs.msg import Int32
+from std_srvs.srv import Trigger
+
+from vla_accel_ros.nodes.executor import EVENTS_S, DirectExecutor
+
+LIMIT_S = 60.0
+
+
+class Graph:
+    """A node that the executor spins, and another one for whoever is at the other end."""
+
+    def __init__(self) -> None:
+        self.context = Context()
+        rclpy.init(context=self.context)
+        self.node, self.other = (Node(name, context=self.context) for name in ("node", "other"))
+        self.executor = DirectExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.executor.add_node(self.other)
+
+    def spin_until(
+        self, condition: Callable[[], object], while_not: Callable[[], object] = lambda: None
+    ) -> None:
+        """Spin until it is true; calls while_not before each turn. Fails after LIMIT_S."""
+        end = self.node.get_clock().now().nanoseconds + int(LIMIT_S * 1e9)
+        while not condition():
+            assert self.node.get_clock().now().nanoseconds < end, "nothing came"
+            while_not()
+            self.executor.spin_once(timeout_sec=0.01)
+
+    def close(self) -> None:
+        self.executor.shutdown()
+        for node in (self.node, self.other):
+            node.destroy_node()
+        self.context.try_shutdown()
+
+
+@pytest.fixture
+def graph(ros_domain: int) -> Iterator[Graph]:
+    made = Graph()
+    yield made
+    made.close()
+
+
+def test_messages_and_timers_are_called_in_the_thread_that_spins(graph: Graph) -> None:
+    heard: list[int] = []
+    threads = set()
+
+    def hear(message: Int32) -> None:
+        heard.append(message.data)
+        threads.add(threading.get_ident())
+
+    publisher = graph.other.create_publisher(Int32, "numbers", 10)
+    graph.node.create_subscription(Int32, "numbers", hear, 10)
+    sent = iter(range(1000))
+    graph.node.create_timer(0.005, lambda: publisher.publish(Int32(data=next(sent))))
+    graph.spin_until(lambda: len(heard) >= 20)
+    assert heard == list(range(heard[0], heard[0] + len(heard)))  # each once, in order
+    assert threads == {threading.get_ident()}
+
+
+def test_a_raw_subscription_gets_bytes_and_one_of_two_arguments_the_message_info(graph: Graph) -> None:
+    raw: list[bytes] = []
+    infos: list[dict] = []
+    publisher = graph.other.create_publisher(Int32, "numbers", SENSOR)
+    graph.node.create_subscription(Int32, "numbers", raw.append, SENSOR, raw=True)
+    graph.node.create_subscription(Int32, "numbers", lambda message, info: infos.append(info), SENSOR)
+    graph.spin_until(lambda: raw and infos, lambda: publisher.publish(Int32(data=7)))
+    assert raw[0][4:8] == (7).to_bytes(4, "little")
+    assert "source_timestamp" in infos[0]
+
+
+def test_what_a_callback_creates_is_heard_and_what_it_destroys_is_not_called_again(graph: Graph) -> None:
+    heard: list[str] = []
+    publisher = graph.other.create_publisher(Int32, "numbers", 10)
+
+    def destroy_and_create(message: Int32) -> None:
+        heard.append("first")
+        graph.node.destroy_subscription(first)
+        graph.node.destroy_timer(timer)
+        graph.node.create_subscription(Int32, "numbers", lambda _: heard.append("second"), 10)
+
+    first = graph.node.create_subscription(Int32, "numbers", destroy_and_create, 10)
+    timer = graph.node.create_timer(0.0, lambda: heard.append("timer"))
+    graph.spin_until(lambda: "first" in heard, lambda: publisher.publish(Int32()))
+    del heard[:]
+    graph.spin_until(lambda: "second" in heard, lambda: publisher.publish(Int32()))
+    assert set(heard) == {"second"}
+
+
+def test_a_timer_that_a_callback_of_the_same_turn_destroys_is_not_called(graph: Graph) -> None:
+    called: list[str] = []
+    timers: dict[str, Timer] = {}
+
+    def destroy_the_other(own: str, other: str) -> None:
+        called.append(own)
+        graph.node.destroy_timer(timers[other])
+
+    for own, other in (("a", "b"), ("b", "a")):
+        timers[own] = graph.node.create_timer(0.0, lambda own=own, other=other: destroy_the_other(own, other))
+    graph.spin_until(lambda: len(called) >= 3)
+    assert len(set(called)) == 1
+
+
+def test_services_are_answered_at_once_and_a_coroutine_may_wait_for_another_service(graph: Graph) -> None:
+    group = ReentrantCallbackGroup()
+    inner = graph.node.create_client(Trigger, "inner", callback_group=group)
+
+    def answer(request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.message = "inner"
+        return response
+
+    async def ask_first(request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.message = f"outer of {(await inner.call_async(Trigger.Request())).message}"
+        return response
+
+    graph.other.create_service(Trigger, "inner", answer)
+    graph.node.create_service(Trigger, "outer", ask_first, callback_group=group)
+    client = graph.other.create_client(Trigger, "outer")
+    graph.spin_until(lambda: client.service_is_ready() and inner.service_is_ready())
+    future = client.call_async(Trigger.Request())
+    graph.executor.spin_until_future_complete(future, timeout_sec=LIMIT_S)
+    assert future.result().message == "outer of inner"
+
+
+def test_actions_go_through(graph: Graph) -> None:
+    def execute(goal: ServerGoalHandle) -> FollowJointTrajectory.Result:
+        goal.succeed()
+        return FollowJointTrajectory.Result(error_string="arrived")
+
+    ActionServer(graph.node, FollowJointTrajectory, "follow", execute)
+    client = ActionClient(graph.other, FollowJointTrajectory, "follow")
+    graph.spin_until(client.server_is_ready)
+    accepted = client.send_goal_async(FollowJointTrajectory.Goal())
+    graph.executor.spin_until_future_complete(accepted, timeout_sec=LIMIT_S)
+    result = accepted.result().get_result_async()
+    graph.executor.spin_until_future_complete(result, timeout_sec=LIMIT_S)
+    assert result.result().result.error_string == "arrived"
+
+
+def test_an_incompatible_qos_is_told(graph: Graph) -> None:
+    told: list[object] = []
+    callbacks = rclpy.event_handler.SubscriptionEventCallbacks(incompatible_qos=told.append)
+    graph.other.create_publisher(Int32, "numbers", SENSOR)  # best effort
+    graph.node.create_subscription(Int32, "numbers", lambda _: None, 10, event_callbacks=callbacks)
+    graph.spin_until(lambda: told)
+    assert EVENTS_S < 1.0
+
+
+def test_an_error_of_a_callback_ends_the_spinning_and_the_next_turn_goes_on(graph: Graph) -> None:
+    called: list[int] = []
+
+    def fail_once() -> None:
+        called.append(1)
+        if len(called) == 1:
+            raise RuntimeError("broken")
+
+    graph.node.create_timer(0.0, fail_once)
+    with pytest.raises(RuntimeError, match="broken"):
+        graph.spin_until(lambda: False)
+    graph.spin_until(lambda: len(called) >= 3)
+
+
+def test_a_future_that_another_thread_sets_ends_the_spinning(graph: Graph) -> None:
+    future: Future = Future()
+    waiting = threading.Event()
+    graph.node.create_timer(0.0, waiting.set)
+
+    def set_it() -> None:
+        waiting.wait(LIMIT_S)
+        future.set_result(True)
+
+    thread = threading.Thread(target=set_it)
+    thread.start()
+    graph.executor.spin_until_future_complete(future)
+    thread.join()
+    assert future.result()
+
+
+def test_a_callback_may_spin(graph: Graph) -> None:
+    inside: list[str] = []
+    group = ReentrantCallbackGroup()
+    client = graph.node.create_client(Trigger, "ask", callback_group=group)
+    graph.other.create_service(Trigger, "ask", lambda request, response: response)
+    graph.spin_until(client.service_is_ready)
+
+    def spin() -> None:
+        timer.cancel()
+        future = client.call_async(Trigger.Request())
+        while not future.done():
+            graph.executor.spin_once(timeout_sec=0.01)
+        inside.append("answered")
+
+    timer = graph.node.create_timer(0.0, spin)
+    graph.spin_until(lambda: inside)
+
+
+def test_a_context_that_ends_ends_the_spinning(graph: Graph) -> None:
+    graph.node.create_timer(0.0, graph.context.try_shutdown)
+    with pytest.raises(ExternalShutdownException):
+        graph.spin_until(lambda: False)
