@@ -21,9 +21,10 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
+from vla_accel_ros.fleet.replicas import local
 from vla_accel_ros.fleet.replicas.decoding import decoded
 from vla_accel_ros.fleet.replicas.local import LocalReplica
-from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE, ReplicaLost, Served
+from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, ReplicaLost, Served
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation
 
@@ -299,3 +300,32 @@ def test_how_long_it_takes_is_measured_before_it_serves(make: Callable[..., Loca
     known = profile.known()
     assert profile is replica.profile and set(known) == {(FRAMES, 1), (SERVE, 1), (SERVE, 2), (SERVE, 3)}
     assert all(seconds > 0 for seconds in known.values()) and replica.room() == replica.most
+
+
+def test_a_result_that_is_read_before_its_callback_was_called_is_measured_too(
+    make: Callable[..., LocalReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[LateFuture] = []
+
+    class LateFuture(Future[Any]):
+        """The last of a measurement is read before whoever waits for its end is told."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.read = threading.Event()
+            made.append(self)
+
+        def result(self, timeout: float | None = None) -> Any:
+            found = super().result(timeout)
+            self.read.set()
+            return found
+
+        def _invoke_callbacks(self) -> None:
+            if len(made) == MEASURED + 2 and self is made[-1]:
+                assert self.read.wait(60.0)
+            super()._invoke_callbacks()  # type: ignore[misc]
+
+    replica = make(staggered=2)
+    monkeypatch.setattr(local, "Future", LateFuture)
+    assert replica._interval_s(replace(as_observed("/left"), robot="/left"), 1) > 0.0
+    assert len(made) == MEASURED + 2 and made[-1].read.is_set()

@@ -177,10 +177,9 @@ class LocalReplica:
             self._decoding.submit(self._submit, job, self._frame(job, observation))
         for job in jobs:
             job.future.result()
-        begin, end = (
-            batch,
-            batch * (MEASURED + 1),
-        )  # without those that come to an empty engine, or leave it empty
+        for _ in range(batch):  # a result may be read before its callback was called
+            free.acquire()
+        begin, end = batch, batch * (MEASURED + 1)  # the engine is neither filling nor emptying
         return (ends_s[end] - ends_s[begin]) / (end - begin)
 
     def _frame_s(self, observation: Observation, frames: int) -> float:
