@@ -345,7 +345,7 @@ def real_nodes() -> Iterator[Claim]:
         figures = [vision["hz"], vision["dropped"], vision["frames"], case["chunks"]["hz"]]
         figures += [times[what]["p50_ms"] for what in ("arrival", "observation", "prefix", "chunk")]
         command = [times["command"][p] for p in ("p50_ms", "p99_ms")]
-        found = [*command, *found]  # rings first
+        found += command
         named = f"| pi0, `{case['way']}`, real nodes, `{case['transport']}` |"
         yield STREAMING, named, [*figures, *command, case["commands"]["hz"]]
     yield STREAMING, "Through the real nodes over ROS 2,", found

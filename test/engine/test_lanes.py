@@ -58,7 +58,7 @@ class Overlapping(System):
     def begin(self, lane: str) -> list[str]:
         """Have a lane choose; what it runs from now on. Where that is nothing, what it ran ahead is over."""
         one = self.lanes[lane]
-        batch = self.scheduler._schedule(one) if self.scheduler._chooses(one) else None
+        batch = None if self.scheduler._holds_off(one) else self.scheduler._schedule(one)
         if batch is not None:
             self.running[lane] = batch, self.clock.now_s
         elif one.ahead:
@@ -73,7 +73,6 @@ class Overlapping(System):
         one = self.lanes[lane]
         self.scheduler._postprocess(one, self.scheduler._run(one, batch))
         self.scheduler._end(one)
-        self.scheduler.wake()
         self.scheduler._queue.settle()
 
 

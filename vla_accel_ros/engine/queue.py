@@ -42,21 +42,15 @@ class Queue:
         self.changes, self.choosing = 0, threading.Lock()
         self._lanes, self._drop, self._now_s = lanes, drop, now_s
         self._requests: list[Request] = []
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._cancelled: deque[Request] = deque()  # cancelled, still in the queue
-        self._left: deque[Request] = deque()  # left the queue, on_progress not called yet
-        self._callers: list[tuple[Callable[[], bool], threading.Event]] = []  # callers' conditions
-
-    @property
-    def cancels(self) -> bool:
-        """Whether a cancelled request is still in the queue."""
-        return bool(self._cancelled)
+        self._changed = threading.Condition(threading.RLock())
+        self._cancelled: deque[Request] = deque()  # to be taken out
+        self._left: deque[Request] = deque()  # taken out, and not yet told
+        self._callers: list[tuple[Callable[[], bool], threading.Event]] = []  # who wait, and for what
 
     @property
     def requests(self) -> tuple[Request, ...]:
         """All requests in the queue."""
-        with self._lock:
+        with self._changed:
             return tuple(self._requests)
 
     def kinds_running(self) -> set[str]:
@@ -65,7 +59,7 @@ class Queue:
 
     def add(self, request: Request) -> None:
         """Add a request. Raises QueueFull if MOST_QUEUED are there and it belongs to no stream."""
-        with self._lock:
+        with self._changed:
             if len(self._requests) >= MOST_QUEUED and not request.stream:
                 raise QueueFull(
                     f"{len(self._requests)} requests of this engine are not finished, so the one to "
@@ -77,13 +71,13 @@ class Queue:
 
     def look(self, lane: Lane) -> tuple[Request, ...]:
         """All requests, and note that the lane has seen the queue's present state."""
-        with self._lock:
+        with self._changed:
             lane.looked = self.changes
             return tuple(self._requests)
 
     def wake(self) -> None:
         """Have all who wait check again: something may have changed."""
-        with self._lock:
+        with self._changed:
             self.changes += 1
             self._changed.notify_all()
             for there, come in self._callers:
@@ -92,7 +86,7 @@ class Queue:
 
     def wait(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
         """Return after a change later than `seen`, or at until_s, or after a while."""
-        with self._lock:
+        with self._changed:
             if self.changes == seen and not given_up():
                 self._changed.wait(sleep_s(until_s, self._now_s()))
 
@@ -103,19 +97,19 @@ class Queue:
         times a chunk, and a thread that woke up each time to check would take the interpreter from them.
         """
         waits = there, threading.Event()
-        with self._lock:
+        with self._changed:
             if there():
                 return
             self._callers.append(waits)
         try:
             waits[1].wait(sleep_s(math.inf))
         finally:
-            with self._lock:
+            with self._changed:
                 self._callers.remove(waits)
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """Mark these requests, if they are in the queue, for `reap` or `settle` to remove."""
-        with self._lock:
+        with self._changed:
             for request in requests:
                 if request in self._requests:
                     request.cancelled = True
@@ -123,7 +117,7 @@ class Queue:
 
     def settle(self) -> None:
         """Remove cancelled requests, now or when the running micro-batch is over."""
-        while self._cancelled and self._may_reap() and self.choosing.acquire(blocking=False):
+        while self._may_reap() and self.choosing.acquire(blocking=False):
             try:
                 self.reap()
             finally:
@@ -137,8 +131,6 @@ class Queue:
 
     def reap(self) -> None:
         """Remove cancelled requests of the kinds that no lane runs. The caller holds `choosing`."""
-        if not self._cancelled:
-            return
         running = self.kinds_running()
         for _ in range(len(self._cancelled)):
             request = self._cancelled.popleft()
@@ -153,7 +145,7 @@ class Queue:
         This happens in the context of the lane where it ran, so that memory it reads is reused only after
         that lane's work.
         """
-        with self._lock:
+        with self._changed:
             if request not in self._requests:
                 return False
             self._requests.remove(request)
@@ -177,7 +169,7 @@ class Queue:
     def tell_left(self) -> None:
         """Call on_progress of the requests that `reap` removed."""
         while self._left:
-            with suppress(IndexError):  # another thread took it
+            with suppress(IndexError):  # another thread tells it
                 tell(self._left.popleft())
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
-if TYPE_CHECKING:  # policies use requests without torch
+if TYPE_CHECKING:  # policies plan with requests where there is no torch
     from vla_accel_ros.engine.config import Split
     from vla_accel_ros.engine.kv.pool import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
@@ -133,7 +133,7 @@ class Request:
     result: Prefix | Chunk | str | None = field(default=None, init=False)
     error: Exception | None = field(default=None, init=False)
     partial: bool = field(default=False, init=False)
-    progress: Any = field(default=None, init=False)  # state of the code that computes it
+    progress: Any = field(default=None, init=False)  # of who computes it
 
     def __post_init__(self) -> None:
         if self.want not in _FIRST_STAGE:
@@ -154,9 +154,8 @@ class Request:
     @property
     def whole(self) -> bool:
         """Whether an action request cannot share denoising steps with others."""
-        if self.first is True or self.steps is not None:
-            return True
-        return self.guidance is not None and self.guidance.jacobian != "identity"
+        exact = self.guidance is not None and self.guidance.jacobian != "identity"
+        return exact or self.steps is not None or self.first is True
 
 
 def by_priority(requests: Sequence[Request]) -> list[Request]:

@@ -204,7 +204,7 @@ class Scheduler:
         self.cancel(*requests)
         if not any(lane.entered for lane in self.lanes):
             for request in requests:
-                with suppress(Exception):  # cancelled or failed: nobody needs the error here
+                with suppress(Exception):  # it was cancelled, or failed: nobody is told here
                     self.wait(request)
 
     def _turn(self, lane: Lane, given_up: Callable[[], bool]) -> None:
@@ -213,7 +213,7 @@ class Scheduler:
         try:
             if self.step(lane):
                 return
-        except Exception:  # a request keeps its own error; this is a bug, so log it
+        except Exception:  # a request's own error is in the request; this is a defect, and must be seen
             _LOG.exception("lane '%s': a step failed; it goes on", lane.name)
             seen, lane.again_s = self._queue.changes, self._clock() + FAILED_AGAIN_S
         self._queue.wait(seen, lane.again_s, given_up)
@@ -224,7 +224,7 @@ class Scheduler:
         try:
             with lane.computing():
                 before = tuple(lane.ahead)
-                batch = self._schedule(lane) if self._chooses(lane) else None
+                batch = None if self._holds_off(lane) else self._schedule(lane)
                 if batch is None and lane.looks_out(self._clock()):
                     idle = True
                     return ()
@@ -240,21 +240,17 @@ class Scheduler:
                 self._end(lane)
             finally:
                 lane.lock.release()
-            # Threads that could not lock the lane wait for a change, and the last one may not have been seen.
+            # Who found the lane taken meanwhile waits for a change; what it brought may not have been seen.
             if not idle or self._queue.changes != lane.looked:
                 self.wake()
             self._queue.settle()
 
-    def _chooses(self, lane: Lane) -> bool:
-        """Whether the lane chooses its next micro-batch. It does not while a first chunk holds it off, nor if
-        it last chose nothing, nothing has changed since and there is work ahead to wait for."""
-        now_s = self._clock()
-        if lane.holds_off(now_s):
-            self._queue.look(lane)
-            lane.idle_s = -math.inf
+    def _holds_off(self, lane: Lane) -> bool:
+        """Whether the lane chooses nothing now, whatever is there."""
+        if not lane.holds_off(self._clock()):
             return False
-        same = lane.looked == self._queue.changes and now_s < lane.idle_s
-        return not (same and lane.ahead and lane.runs_ahead)
+        self._queue.look(lane)
+        return True
 
     def _schedule(self, lane: Lane) -> MicroBatch | None:
         """The lane's next micro-batch, whose requests have begun."""
@@ -296,17 +292,14 @@ class Scheduler:
         if launched is None:
             return
         batch = launched.batch
-        if batch.requests[-1].kind == ASK:
-            with self._taking_in(lane, batch):
-                launched.complete()
-        else:
+        with self._taking_in(lane, batch):
             launched.complete()
         took_s, there = lane.took(launched, self._clock()), list[Request]()
         began_s = lane.ended_s - took_s
         note(lane.name, batch, began_s, lane.ended_s)
         try:
             with self._queue.choosing:
-                # Requests of a batch that ran ahead may have left the queue meanwhile.
+                # Of what ran ahead some may have been taken out meanwhile.
                 there = [request for request in batch.requests if not request.released]
                 if launched.computed and all(request.error is None for request in batch.requests):
                     self.profile.note(batch.kind, len(batch.requests), took_s)
@@ -325,8 +318,12 @@ class Scheduler:
     @contextmanager
     def _taking_in(self, lane: Lane, batch: MicroBatch) -> Iterator[None]:
         """While answers take in their tokens, text counts as running, so that no answer leaves the queue."""
+        words = tuple(request for request in batch.requests if request.kind == ASK)
+        if not words:
+            yield
+            return
         with self._queue.choosing:
-            running, lane.batch = lane.batch, (*lane.batch, *batch.requests)
+            running, lane.batch = lane.batch, (*lane.batch, *words)
         try:
             yield
         finally:
@@ -334,37 +331,26 @@ class Scheduler:
 
     def _end(self, lane: Lane) -> None:
         """The lane runs nothing any longer; cancelled requests leave the queue."""
-        lane.batch = ()
-        if self._queue.cancels:
-            with self._queue.choosing:
-                self._queue.reap()
-            self._queue.tell_left()
+        with self._queue.choosing:
+            lane.batch = ()
+            self._queue.reap()
+        self._queue.tell_left()
 
     def _choose(self, lane: Lane) -> MicroBatch | None:
-        lane.again_s, lane.idle_s = math.inf, -math.inf
+        lane.again_s = math.inf
         queue = self._queue.look(lane)
         now_s, elsewhere = self._clock(), self._queue.kinds_running()
-        ready = [
-            request
-            for request in queue
-            if not request.awaited
-            and request.kind not in elsewhere
-            and (request.begun or self._readiness.is_ready(request, now_s))
-        ]
+        waiting = [r for r in queue if not r.awaited and r.kind not in elsewhere]
+        ready = [r for r in waiting if r.begun or self._readiness.is_ready(r, now_s)]
         batch = self.policy.next(lane.name, ready, now_s, self.streams.due_s())
         if batch is None:
-            again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
-            lane.again_s = lane.idle_s = again_s
+            lane.again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
             return None
         for request in batch.requests:
             request.lane = lane.name
-        begins = [request for request in batch.requests if not request.begun]
-        if not begins:
-            return batch
-        for request in begins:
-            if not request.released:
+            if not (request.begun or request.released):
                 self._begin(request)
-        # A request that begins cancels those with another instruction.
+        # One that begins drops those of another instruction.
         left = tuple(request for request in batch.requests if not request.released)
         if len(left) == len(batch.requests):
             return batch
@@ -394,7 +380,7 @@ class Scheduler:
             self._runner.begin(request)
         except Exception as error:
             request.error, request.finished = error, True
-        except BaseException as error:  # e.g. KeyboardInterrupt: the request cannot go on
+        except BaseException as error:  # a panic of what it calls: nobody is to compute the rest of it
             request.error, request.finished = Cancelled(f"a request to {request.want}: {error!r}"), True
             raise
         if request.want == ACT and request.stream and held is not None:
@@ -411,9 +397,8 @@ class Scheduler:
 
     def _drop_other_words(self, new: Request) -> None:
         """Cancel the robot's chunks for another instruction, which nobody wants now."""
-        others = [
-            old for old in self._acting(new.robot) if old is not new and old.instruction != new.instruction
-        ]
+        old = [r for r in self.requests if r is not new and r.begun and r.stream and r.want == ACT]
+        others = [r for r in old if r.robot == new.robot and r.instruction != new.instruction]
         if others:
             self._queue.cancel(others)
             self._queue.reap()
@@ -425,10 +410,7 @@ class Scheduler:
             self._drop_older(by)
 
     def _drop_older(self, than: Request, which: Callable[[Request], bool] = lambda one: True) -> None:
-        older = [one for one in self._acting(than.robot) if one.number < than.number and which(one)]
+        acts = [r for r in self.requests if r.want == ACT and r.stream and r.begun and which(r)]
+        older = [r for r in acts if r.number < than.number and r.robot == than.robot]
         if older:
             self._queue.cancel(older)
-
-    def _acting(self, robot: str) -> Iterator[Request]:
-        """Chunks of a robot's stream that have begun."""
-        return (r for r in self.requests if r.want == ACT and r.stream and r.begun and r.robot == robot)

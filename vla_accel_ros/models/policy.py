@@ -11,7 +11,6 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -30,8 +29,6 @@ if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its
 
 Upload = Callable[[np.ndarray], Tensor]
 PROMPT_STATES = ("own", "padded", "none")
-WORDS_KEPT = 16
-"""Instructions whose tokens are kept."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +199,10 @@ class Policy:
         ValueError if the prompt is longer than max_prompt."""
         check_words(instruction, self.config.max_prompt)
         if self.config.kind == "pi0" or self.prompt_state == "none":
-            tokens = list(self._words_alone(instruction))
+            first, *rest = self.conventions.words(instruction)
+            tokens = self.tokenizer.encode(first, bos=True)
+            for text in rest:
+                tokens += self.tokenizer.encode(text)
         else:
             normal = self.state_normalizer.normalize(np.asarray(state, np.float64))
             if self.prompt_state == "padded":
@@ -248,19 +248,6 @@ class Policy:
         relative = np.asarray(actions, np.float64) - self._origin(state)
         raw[:, : self.joints] = self.action_normalizer.normalize(relative)
         return torch.from_numpy(raw).to(self.device)
-
-    @cached_property
-    def _words_alone(self) -> Callable[[str], tuple[int, ...]]:
-        """Token ids of a prompt without a state. Frames come with the same words again and again."""
-
-        def encoded(instruction: str) -> tuple[int, ...]:
-            first, *rest = self.conventions.words(instruction)
-            tokens = self.tokenizer.encode(first, bos=True)
-            for text in rest:
-                tokens += self.tokenizer.encode(text)
-            return tuple(tokens)
-
-        return lru_cache(maxsize=WORDS_KEPT)(encoded)
 
     def _copied(self, image: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(image)).to(self.device)

@@ -151,8 +151,6 @@ class RunningAhead(Streams):
     takes_s: of the GPU. host_s: what the host takes to launch a micro-batch; begin_s, after_s: to begin a
     chunk, and to hand on the results of a step. waits_for_text: text is launched behind nothing, and nothing
     behind text.
-
-    chosen: how often something was to be chosen.
     """
 
     def __init__(
@@ -174,7 +172,6 @@ class RunningAhead(Streams):
         self.host_s, self._begin_s, self._after_s = host_s, begin_s, after_s
         self._waits_for_text, self._free_s = waits_for_text, 0.0
         self._over_s: dict[int, float] = {}  # by micro-batch
-        self.chosen = 0
         self.runner.ahead = self.lanes["main"].runs_ahead = True
         self.runner.during, self.runner.after = self._launched, self._waited
         self.lanes["main"].timing = self._timing
@@ -183,9 +180,7 @@ class RunningAhead(Streams):
         end_s, lane = self.clock.now_s + seconds, self.lanes["main"]
         while self.clock.now_s < end_s:
             self._arrive(asking)
-            chooses = self.scheduler._chooses(lane)
-            self.chosen += chooses
-            batch = self.scheduler._schedule(lane) if chooses else None
+            batch = None if self.scheduler._holds_off(lane) else self.scheduler._schedule(lane)
             if batch is not None:
                 self.running["main"] = batch, self.clock.now_s
                 self._took("main")

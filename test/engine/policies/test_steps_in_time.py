@@ -151,31 +151,6 @@ def test_a_host_that_takes_longer_than_a_group_keeps_the_gpu_busy() -> None:
     assert rates[0] >= 0.97 / JOINTS_S and rates[1] <= 0.9 * rates[0], rates
 
 
-class ChoosesAgain(Lane):
-    """Where nothing was chosen and nothing has changed, too."""
-
-    idle_s = property(lambda self: -float("inf"), lambda self, value: None)  # type: ignore[assignment]
-
-
-def beside_frames_and_text(lane: type[Lane]) -> RunningAhead:
-    """A second of pi0 on a host that takes 0.3 ms of each micro-batch."""
-    takes_s = {OBSERVE: 0.0054 / 9, ACT: 0.0013, WHOLE: 0.013, ASK: 0.0013 / 4}
-    policy = StaggeredChunks(STEPS, groups=9)
-    made = RunningAhead(policy, takes_s, STEPS, JOINTS_S, 3e-4, text_groups=4, begin_s=2e-4, after_s=2e-4)
-    made.lanes["main"].__class__ = lane
-    made.runner.groups = 9
-    made.run_for(1.0)
-    return made
-
-
-def test_nothing_is_chosen_again_where_nothing_has_changed() -> None:
-    made, again = beside_frames_and_text(Lane), beside_frames_and_text(ChoosesAgain)
-    assert made.chosen <= 0.9 * again.chosen
-    assert made.made[""] and [made.made[""][n][0] for n in range(100)] == pytest.approx(
-        [again.made[""][n][0] for n in range(100)]
-    )
-
-
 class TestWaiting:
     def begun(self, begun_s: float, robot: str = "", period_s: float = 0.002) -> Request:
         request = make_act(robot, begun=True)

@@ -93,12 +93,12 @@ class FlowActor:
         elif count and isinstance(stages, PlainStages):
             self._seats = CapturedPlainSeats(stages, count, config.steps)
         elif count:
-            # Each chunk by itself: in plain torch a chunk's bits would depend on the others in its batch.
+            # Each by itself: else, in plain torch, a chunk's bits would depend on the others in its batch.
             given = count, config.steps, time_rule
             self._seats = PlainSeats(policy.model, *given, together=False, solver=config.solver)
         self._seated: dict[int, Request] = {}
-        self._noise_made: tuple[object, np.ndarray] | None = None  # the last noise, and its key
-        self._number = -1  # of the last request
+        self._noise_made: tuple[object, np.ndarray] | None = None  # the last, and of what it is a function
+        self._number = -1  # of the request that began last
 
     def first_stage(self, request: Request) -> str:
         """Always DENOISE."""
@@ -164,19 +164,19 @@ class FlowActor:
         """Compute all steps of chunks without a seat, and one step of the others. See
         engine.scheduler.Runner."""
         seated = [request for request in batch.requests if request.progress.seat is not None]
-        others = [request for request in batch.requests if request.progress.seat is None]
         made = self._step(seated, batch.steps or self._config.steps) if seated else []
-        for request in others:
-            with failing_alone(request):
-                made.append((request, self._whole(request)))
+        for request in batch.requests:
+            if request not in seated:
+                with failing_alone(request):
+                    made.append((request, self._whole(request)))
         if self._device.type != "cuda":
             self._finish(made)
             return None
         for request, _ in made:
             request.awaited = True
-        if made:  # the last result comes last
+        if made:  # whose results come last
             if self._config.noise != COHERENT:
-                self.noise(self._number + 1)  # of the next request, while the device computes
+                self.noise(self._number + 1)  # that of the next, while the device computes
             return partial(self._finish, made, made[-1][1].wait)
         over = torch.cuda.Event()
         over.record(current_stream(self._device))

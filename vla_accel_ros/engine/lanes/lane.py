@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from vla_accel_ros.engine.request import DECODE, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import DENOISE, OBSERVE, WHOLE, MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
@@ -108,7 +108,7 @@ class Lane:
     two. ahead: launched work that the GPU computes while the next is chosen, in order; runs_ahead: whether
     that is allowed. chosen_s: when the last micro-batch was chosen; ended_s: when its results were there.
     looked: number of changes of the queue that the lane has seen. again_s: when to check again if nothing
-    changes. idle_s: until when the last choice, which was nothing, stays valid if nothing changes.
+    changes.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Lane:
         self.batch: tuple[Request, ...] = ()
         self.ahead: deque[Launched] = deque()
         self.runs_ahead, self.chosen_s, self.ended_s = False, -math.inf, -math.inf
-        self.looked, self.again_s, self.idle_s = 0, math.inf, -math.inf
+        self.looked, self.again_s = 0, math.inf
         self._takes_s: dict[tuple[str, int, int], float] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -144,9 +144,9 @@ class Lane:
         try:
             if alive:
                 with self.timing(batch) as launched.device_s:
-                    all_alive, begun = len(alive) == len(batch.requests), _in_token(batch)
+                    all_alive, begun = len(alive) == len(batch.requests), any(r.partial for r in alive)
                     launched.wait = run(batch if all_alive else replace(batch, requests=alive))
-                    launched.of_token = begun or _in_token(batch)
+                    launched.of_token = begun or any(request.partial for request in alive)
         except Exception as error:
             _fail(alive, error)
         return launched
@@ -163,8 +163,6 @@ class Lane:
     def holds_off(self, now_s: float) -> bool:
         """Whether to choose nothing now: a first chunk is ahead that is not nearly over, or already has
         something behind it."""
-        if not self.ahead:
-            return False
         first = next((one for one in reversed(self.ahead) if one.is_first), None)
         if first is None or (first is self.ahead[-1] and now_s >= first.look_until_s):
             return False
@@ -225,11 +223,6 @@ class Lane:
 
 def _what(batch: MicroBatch) -> tuple[str, int, int]:
     return batch.kind, len(batch.requests), batch.steps
-
-
-def _in_token(batch: MicroBatch) -> bool:
-    """Whether only some groups of a token of its answers are launched."""
-    return batch.stage == DECODE and any(request.partial for request in batch.requests)
 
 
 def _fail(requests: Iterable[Request], error: Exception) -> None:

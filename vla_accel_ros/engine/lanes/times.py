@@ -38,18 +38,15 @@ def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
 
 def flows_of(batch: MicroBatch) -> Flows:
     """The flows of the requests' frames, and of all images of a frame that is observed."""
-    frames: dict[tuple[int, str], None] = {}
-    stamp_ns, robot = None, ""  # of the one before: most chunks of a step are of one frame
+    frames: dict[tuple[int, str], None] = {}  # most chunks of a step are of one
     for request in batch.requests:
         if request.want != OBSERVE:
-            prefix = request.prefix
-            if prefix is not None and (prefix.stamp_ns != stamp_ns or request.robot != robot):
-                stamp_ns, robot = prefix.stamp_ns, request.robot
-                frames[stamp_ns, robot] = None
+            if request.prefix is not None:
+                frames[request.prefix.stamp_ns, request.robot] = None
         elif (seen := request.observation) is not None:
-            for captured_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
-                frames[captured_ns, request.robot] = None
-    return tuple(dict.fromkeys([flow(*frame) for frame in frames]))
+            for stamp_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
+                frames[stamp_ns, request.robot] = None
+    return tuple(dict.fromkeys(flow(*frame) for frame in frames))
 
 
 @dataclass
@@ -58,7 +55,7 @@ class _Pair:
     end: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event(enable_timing=True))
     name: str = ""
     flows: Flows = ()
-    recorded: int = 0  # number of the micro-batch it timed; 0 while that runs
+    recorded: int = 0  # how often, and with that which micro-batch it is of; 0 while it runs
 
     def seconds(self) -> float | None:
         """Seconds between the two events; waits for the second. None if the device is lost."""
@@ -112,7 +109,7 @@ class GpuTimes:
                     if not pair.end.query():
                         break
                     event = self._event(pair, anchor_ns)
-                    if pair.recorded == number:  # the lane may have reused it meanwhile
+                    if pair.recorded == number:  # the lane may have taken it again meanwhile
                         found.append(event)
                 self._read = number
             return found

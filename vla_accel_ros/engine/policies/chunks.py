@@ -65,12 +65,12 @@ class StaggeredChunks(WholeChunks):
         self, seats: int, groups: int = 1, joins: int = 1, dropped_after: float | None = None
     ) -> None:
         self._seats, self._groups, self._joins, self._steps = seats, groups, joins, dropped_after
-        self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two frames began
+        self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
         self._after_group = self._after_step = False  # what was chosen last
         self._backlog = Backlog()
-        # When the joints are expected for which the next step waits, and until when it waits.
+        # When joints are expected that the next step waits for, and until when it waits.
         self._expected_s = self._wait_s = -math.inf
-        self._deferred: int | None = None  # steps for which a group that did not fit has waited
+        self._deferred: int | None = None  # steps that a group has waited for that did not fit before them
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -111,27 +111,26 @@ class StaggeredChunks(WholeChunks):
         return self._expected_s + patience * (self._wait_s - self._expected_s)
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
-        whole, begun, waiting = list[Request](), list[Request](), list[Request]()
-        for request in ready:
-            if request.want == ACT:
-                (whole if request.whole else begun if request.begun else waiting).append(request)
+        acts = [request for request in ready if request.want == ACT]
+        whole = by_priority([request for request in acts if request.whole])
         if whole:
-            return MicroBatch(DENOISE, (by_priority(whole)[0],), steps=0)
-        acts = bool(begun or waiting)
+            return MicroBatch(DENOISE, (whole[0],), steps=0)
+        waiting = [request for request in acts if not request.begun]
         fresh = [request for request in waiting if request.fresh or not request.stream]
-        if fresh:
-            begun = [request for request in begun if not _gives_way(request, fresh[0])]
+        begun = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
+        waiting = [request for request in waiting if self._in_time(request, now_s)]
         joining = max(0, min(self._joins, self._seats - len(begun)))
         if joining and fresh:
             return MicroBatch(DENOISE, (*begun, *fresh[:joining]))
-        joins = [request for request in waiting if self._in_time(request, now_s)][:joining]
+        joins = waiting[:joining]
+        step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if acts:
             paced = self._steps is None and joining and not joins
             self._expected_s, self._wait_s = self._waits_s(begun, now_s) if paced else (-math.inf, -math.inf)
-        group = see(ready)
         if now_s < self._wait_s:
+            group = see(ready)
             return group if group is not None and self._fits(group, now_s) else None
-        step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
+        group = see(ready)
         if step is None or group is None:
             return step or group
         if self._after_group:
@@ -148,10 +147,8 @@ class StaggeredChunks(WholeChunks):
     def _in_time(self, request: Request, now_s: float) -> bool:
         """Whether a chunk that begins now is expected to be finished when its robot's next frame begins.
         Always true if frames follow each other faster than a chunk is made."""
-        if self._steps is None or not request.stream or request.fresh:
-            return True
         before_s, last_s = self._frames_s.get(request.robot, (-math.inf, -math.inf))
-        if not math.isfinite(before_s):
+        if self._steps is None or not request.stream or request.fresh or not math.isfinite(before_s):
             return True
         takes_s, apart_s = self._steps * self._backlog.takes_s(ACT, DENOISE), last_s - before_s
         return takes_s > apart_s or not now_s <= last_s + apart_s < now_s + takes_s
@@ -181,31 +178,29 @@ class StaggeredChunks(WholeChunks):
         newest: dict[str, Request] = {}
         for request in begun:
             if request.stream and request.sense is not None:
-                known = newest.get(request.robot)
-                if known is None or request.begun_s > known.begun_s:
-                    newest[request.robot] = request
+                newest[request.robot] = max(newest.get(request.robot, request), request, key=_begun_s)
         would_end_s = self._backlog.ends_s(ACT, DENOISE, now_s)
-        expected_s, wait_s = -math.inf, -math.inf
-        for one in newest.values():
-            at_s = one.begun_s + one.period_s
-            until_s = at_s + LATE * one.period_s
-            if at_s <= would_end_s and until_s > now_s and (until_s < wait_s or math.isinf(wait_s)):
-                expected_s, wait_s = at_s, until_s
-        return expected_s, wait_s
+        due_s = ((one.begun_s + one.period_s, LATE * one.period_s) for one in newest.values())
+        waits_s = ((at_s, at_s + late_s) for at_s, late_s in due_s if at_s <= would_end_s)
+        waiting = (one for one in waits_s if one[1] > now_s)
+        return min(waiting, default=(-math.inf, -math.inf), key=lambda one: one[1])
 
 
 def see(ready: Sequence[Request]) -> MicroBatch | None:
     """Continue the frame in progress, else observe the next frame or compute one again with other words."""
-    frames = [request for request in ready if request.want in (OBSERVE, REWORD)]
-    if not frames:
-        return None
-    first = max(frames, key=lambda request: (request.begun, request.priority))
-    return MicroBatch(first.stage, (first,))
+    frames = by_priority([r for r in ready if r.want in (OBSERVE, REWORD)])
+    for request in sorted(frames, key=lambda request: not request.begun):
+        return MicroBatch(request.stage, (request,))
+    return None
 
 
 def in_progress(ready: Sequence[Request]) -> bool:
     """Whether some groups of a frame are computed. Another prefix would force the rest of them at once."""
     return any(request.want == OBSERVE and request.begun for request in ready)
+
+
+def _begun_s(request: Request) -> float:
+    return request.begun_s
 
 
 def _gives_way(old: Request, new: Request) -> bool:
@@ -224,7 +219,7 @@ def staggered(setup: Setup) -> StaggeredChunks:
     config = setup.config
     finished = config.staggering == STREAM or config.lanes in (ACTIONS_APART, ALL_APART)
     joins = joins_of(config.staggered, config.steps)
-    # Text takes its share while a chunk is made.
+    # While it is made text has its share.
     dropped_after = None if finished else config.steps / (1.0 - config.text_share)
     return StaggeredChunks(config.staggered, config.prefill_groups, joins, dropped_after)
 

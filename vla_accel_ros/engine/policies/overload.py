@@ -92,7 +92,7 @@ class Degrading(Policy):
         self.degradation = Degradation()
         self._rung = 0
         self._late = {want: deque[bool](maxlen=OF) for want in (OBSERVE, ACT)}
-        self._calm_s, self._quiet_s = CALM_S, -math.inf  # needed calm; last late request or new rung
+        self._calm_s, self._quiet_s = CALM_S, -math.inf  # since when it is calm, and no rung was new
         self._lowered_s = -math.inf
         self._began_s: dict[str, float] = {}  # by lane
         self._took_s = 0.0  # of the last micro-batch of actions
@@ -101,8 +101,8 @@ class Degrading(Policy):
         self._held: dict[tuple[str, str], _Held] = {}
         self._let_go: dict[str, tuple[Request, float]] = {}
         self._wrote_s, self._pause_s = -math.inf, PATIENCE_S
-        self._token_s = 0.0  # time of the token's groups so far
-        self._paused_s: float | None = None  # when text was last seen held back
+        self._token_s = 0.0  # what the groups of a token took
+        self._paused_s: float | None = None  # until when text was seen to be held back
 
     @property
     def rung(self) -> Rung:
@@ -114,10 +114,10 @@ class Degrading(Policy):
     ) -> MicroBatch | None:
         self._recover(now_s)
         given = ready
-        if self._holds_any or self._paused_s is not None:
+        if self._rung or self._held:
             given = [request for request in ready if not self._holds(request, now_s)]
-            there, let = (any(request.want == ASK for request in these) for these in (ready, given))
-            self._count_pause(there, let, now_s)
+        there = any(request.want == ASK for request in ready)
+        self._count_pause(there, there and any(request.want == ASK for request in given), now_s)
         batch = self._first.next(lane, given, now_s, due_s)
         if batch is not None:
             self._chosen(lane, batch, now_s)
@@ -138,17 +138,10 @@ class Degrading(Policy):
                 self._note(request, ended_s)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        if not self._holds_any:
-            return self._first.wake_s(ready, now_s)
         held = [request for request in ready if self._holds(request, now_s)]
         given = [request for request in ready if request not in held]
         times = [self._first.wake_s(given, now_s), *(self._until_s(request) for request in held)]
         return min([*times, self._quiet_s + self._calm_s if held else math.inf])
-
-    @property
-    def _holds_any(self) -> bool:
-        """Whether anything may be held back, or was and is still counted."""
-        return bool(self._rung or self._held)
 
     def _holds(self, request: Request, now_s: float) -> bool:
         """Whether the request is given up for now; counts the periods of that."""

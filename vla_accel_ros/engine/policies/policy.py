@@ -81,7 +81,7 @@ class Backlog:
 
     def ends_s(self, kind: str, stage: str, now_s: float) -> float:
         """When a micro-batch chosen now would be over; one that never ran counts as 0 s."""
-        return max(now_s, self._over_s) + self._took_s.get((kind, stage), 0.0)
+        return self.free_s(now_s) + self.takes_s(kind, stage)
 
     def chose(self, batch: MicroBatch, now_s: float) -> None:
         """Note a chosen micro-batch, which begins when the one before is over."""

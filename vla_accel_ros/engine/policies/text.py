@@ -42,8 +42,8 @@ class TextInSlack(Policy):
         self._first, self._profile, self._groups, self._share = first, profile, groups, share
         self._wrote_s: float | None = None
         self._patience_s = PATIENCE_S
-        self._token_s = 0.0  # time of the token's groups so far
-        self._earned_s, self._asked_s = 0.0, math.inf  # unused share of text, at that time
+        self._token_s = 0.0  # what the groups of a token took
+        self._earned_s, self._asked_s = 0.0, math.inf  # of the share, what text has not taken, as of then
         self._backlog = Backlog()
         self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
         self._acts = False  # actions run in this lane
@@ -55,20 +55,21 @@ class TextInSlack(Policy):
         text = _text(asks)
         self._earn(self._share * max(0.0, now_s - self._asked_s))
         self._asked_s = now_s
-        if text is None:
-            return self._urgent(lane, ready, now_s, due_s)
-        partial = any(request.partial for request in text.requests)
-        overdue = now_s >= self._overdue_s(asks) or (partial and self._hurries)
-        if text.stage == PREFILL and in_progress(ready):
+        partial = text is not None and any(request.partial for request in text.requests)
+        overdue = text is not None and (now_s >= self._overdue_s(asks) or (partial and self._hurries))
+        if text is not None and text.stage == PREFILL and in_progress(ready):
             overdue = False
-        earned = self._has_earned(text, ready, now_s, due_s)
+        earned = text is not None and self._has_earned(text, ready, now_s, due_s)
         if not (overdue or earned) or (partial and self._after_text):
-            urgent = self._urgent(lane, [r for r in ready if r.want != ASK], now_s, due_s)
+            urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
             if urgent is not None:
+                self._after_text = False
+                self._backlog.chose(urgent, now_s)
+                self._acts |= urgent.requests[-1].want == ACT
                 return urgent
         until_s = min(due_s - MARGIN_S, self._until_s(ready, now_s))
-        at_once = text.stage == PREFILL and self._groups == 1
-        if not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
+        at_once = text is not None and text.stage == PREFILL and self._groups == 1
+        if text is None or not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
             return None
         self._after_text = True
         self._backlog.chose(text, now_s)
@@ -80,15 +81,6 @@ class TextInSlack(Policy):
             if not partial:
                 self._wrote_s = now_s
         return text
-
-    def _urgent(self, lane: str, ready: Sequence[Request], now_s: float, due_s: float) -> MicroBatch | None:
-        """What `first` chooses, before any text that is neither overdue nor below its share."""
-        urgent = self._first.next(lane, ready, now_s, due_s)
-        if urgent is not None:
-            self._after_text = False
-            self._backlog.chose(urgent, now_s)
-            self._acts |= urgent.requests[-1].want == ACT
-        return urgent
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         self._backlog.ran(batch, took_s)

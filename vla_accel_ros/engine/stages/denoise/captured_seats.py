@@ -138,15 +138,15 @@ class CapturedSeats:
         self._sizes.append(self.stage)
         self._where = np.zeros(self.stage.where.shape, np.int32)
         self._where[1], self._where[3] = 1, self.stage.joints
-        self._at = [0] * count  # next step of each seat
+        self._at = [0] * count  # the step that is next
         self._of: list[Form] = [Form.FREE] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._captured: set[tuple[Hashable, Form]] = set()
         self._uploads = HostRing(device, _fields_of_chunk(self.stage, steps), blocks=count + 1)
         self._x = self.stage.x.split(1)
-        self._state = np.zeros(self.stage.state.shape, np.float32)  # newest state of each seat
+        self._state = np.zeros(self.stage.state.shape, np.float32)  # the newest of each seat
         self._states = torch.from_numpy(self._state).split(1)
-        self._begun: set[int] = set()  # seats of unfinished chunks
+        self._begun: set[int] = set()  # seats of chunks with steps to come
 
     def prepare(self) -> None:
         """Capture the stage; does nothing if it is captured."""
@@ -244,8 +244,7 @@ class CapturedSeats:
         """See Seats. Seats that are not in `taken` are computed too, and then restored."""
         self._enter()
         waiting = sorted(self._begun.difference(taken))
-        moving = self.stage.moving if waiting else []
-        kept = [(part[seat], part[seat].clone()) for part in moving for seat in waiting]
+        kept = [(part[seat], part[seat].clone()) for part in self.stage.moving for seat in waiting]
         most = max(taken)
         stage = next(step for step in self._sizes if step.seats > most)
         stage.use(max([self._of[seat] for seat in taken]))

@@ -63,7 +63,7 @@ class Registration:
         cudart: Any = torch.cuda.cudart()
         result = cudart.cudaHostRegister(self.address, self.size, _MAPPED if mapped else 0)
         if result != cudart.cudaError.success:
-            with suppress(RuntimeError):  # clear the error, which CUDA reports again at the next call
+            with suppress(RuntimeError):  # CUDA reports the refusal once more, to whatever is called next
                 _ = torch.ones(1, device="cuda") * 2
             return PageLock(f"cudaHostRegister refused: {cudart.cudaGetErrorString(result)}")
         self._unregister = lambda: cudart.cudaHostUnregister(self.address)
@@ -87,8 +87,6 @@ def has_cuda() -> bool:
 
 def mapped_pointer(array: np.ndarray) -> int:
     """The GPU's address of this array; 0 if it is not in mapped memory."""
-    if not _MAPPINGS:
-        return 0
     address = array.ctypes.data
     for start, registration in list(_MAPPINGS.items()):
         if start <= address and address + array.nbytes <= start + registration.size:
