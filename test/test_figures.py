@@ -183,6 +183,15 @@ def engine() -> Iterator[Claim]:
     yield PERFORMANCE, "| **pi0.5** |", [figure for case in pi05 for figure in parts(case)]
     yield PERFORMANCE, "| plain torch in one CUDA graph, pi0 |", graphs
     yield PERFORMANCE, "| plain torch, eager, pi0", [case["plain eager"]["p50_ms"] for case in pi0]
+    h100 = [
+        one(result("engine_h100")["cases"], kind=kind, views=n) for kind in ("pi0", "pi05") for n in (1, 2, 3)
+    ]
+    yield PERFORMANCE, "| on an H100, pi0 |", [figure for case in h100[:3] for figure in parts(case)]
+    yield PERFORMANCE, "| on an H100, pi0.5 |", [figure for case in h100[3:] for figure in parts(case)]
+    in_a_graph = [case["plain graph"]["p50_ms"] for case in h100[:3]]
+    yield PERFORMANCE, "| on an H100, plain torch in one CUDA graph, pi0 |", in_a_graph
+    totals = [case["ours"]["total"]["p50_ms"] for case in h100[:3]]
+    yield README, "- All on 2026-11-21 and 22,", [*[None] * 4, *totals, *[None] * 3]
     kernels = one(result("engine")["kernels"], kind="pi0", batch=1)["kernels"]
     chain = [kernels[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down")]
     for label, sizes, kernel in zip(

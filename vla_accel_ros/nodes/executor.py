@@ -16,19 +16,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rclpy.context import Context
-from rclpy.event_handler import EventHandler
-from rclpy.executors import ExternalShutdownException, ShutdownException, SingleThreadedExecutor
+from rclpy.exceptions import InvalidHandle
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 from rclpy.task import Future
 
+try:
+    from rclpy.event_handler import EventHandler
+except ImportError:  # Humble
+    from rclpy.qos_event import QoSEventHandler as EventHandler
+
 EVENTS_S = 0.5
 TASK_S = 0.001
 """Longest wait while a coroutine is suspended: rclpy polls its futures."""
 
-_DESTROYED = rclpy_implementation.InvalidHandle
-_CANCELLED = getattr(rclpy_implementation, "TimerCancelledError", _DESTROYED)
+_CANCELLED = getattr(rclpy_implementation, "TimerCancelledError", InvalidHandle)
+_NEEDED = ("_tasks", "_guard", "_sigint_gc", "_is_shutdown")
+"""What rclpy's executor has, from Humble to Kilted. One without them does everything itself."""
 
 
 class DirectExecutor(SingleThreadedExecutor):
@@ -40,6 +46,7 @@ class DirectExecutor(SingleThreadedExecutor):
         self._waited: _Waited | None = None
         self._others_s = 0.0  # when rclpy's executor gets its next turn, monotonic
         self._calling = False
+        self._direct = all(hasattr(self, name) for name in _NEEDED)
 
     def spin_until_future_complete(self, future: Future, timeout_sec: float | None = None) -> None:
         """Execute callbacks until the future is done, timeout_sec (None: no limit) is over, or the executor
@@ -52,7 +59,7 @@ class DirectExecutor(SingleThreadedExecutor):
     def spin_once(self, timeout_sec: float | None = None) -> None:
         """Wait at most timeout_sec (None or negative: EVENTS_S), then execute once all that is ready. Raises
         what a callback raises."""
-        if self._calling:  # a callback spins: entities of its callback group must wait
+        if self._calling or not self._direct:  # a callback that spins: its callback group must wait
             super().spin_once(timeout_sec)
             return
         now = time.monotonic()
@@ -95,7 +102,7 @@ class DirectExecutor(SingleThreadedExecutor):
 
     def _wait(self, timeout_s: float) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the timers and subscriptions that are ready. If anything else is, rclpy's executor gets the
-        next turn. Raises ShutdownException or ExternalShutdownException as rclpy's executor does."""
+        next turn. Raises ExternalShutdownException if the context was shut down."""
         if not self._context.ok():
             raise ExternalShutdownException
         if self._changed or self._waited is None:
@@ -104,7 +111,7 @@ class DirectExecutor(SingleThreadedExecutor):
             self._waited = _Waited(self._context, self.get_nodes(), (self._guard, self._sigint_gc))
         self._waited.wait(timeout_s)
         if self._is_shutdown:
-            raise ShutdownException
+            return (), ()
         if not self._context.ok():
             raise ExternalShutdownException
         if self._waited.others_ready():
@@ -129,7 +136,7 @@ class DirectExecutor(SingleThreadedExecutor):
             try:
                 with entity.handle:
                     arguments = take(entity)
-            except (_DESTROYED, _CANCELLED):  # by a callback before it
+            except (InvalidHandle, _CANCELLED):  # by a callback before it
                 return
             if arguments is not None:
                 entity.callback(*arguments)
@@ -211,7 +218,7 @@ class _Waited:
     def _hold(self, handle: Any) -> bool:
         try:
             handle.__enter__()
-        except _DESTROYED:
+        except InvalidHandle:
             return False
         self._held.append(handle)
         return True
@@ -228,5 +235,7 @@ def _take_message(subscription: Any) -> tuple[Any, ...] | None:
     taken = subscription.handle.take_message(subscription.msg_type, subscription.raw)
     if taken is None:
         return None
+    if not hasattr(subscription, "_callback_type"):  # Humble: callbacks get no MessageInfo
+        return (taken[0],)
     alone = subscription._callback_type is Subscription.CallbackType.MessageOnly
     return (taken[0],) if alone else tuple(taken)
