@@ -43,12 +43,10 @@ ruff: venv-test
 lint: ruff  ## ruff and mypy
 	$(MYPY)
 
-# What starts nodes is run by three workers (test/workers.py), the rest at a lower priority, as mypy beside them.
+# What starts nodes is run by two workers (test/workers.py), the rest at a lower priority.
 test: export OMP_NUM_THREADS := 1
-test: ruff  ## lint and all tests; those marked gpu where there is a CUDA device
-	@nice -n 10 $(MYPY) >.venv/logs/mypy.txt 2>&1 & types=$$!; trap "kill $$types 2>/dev/null" INT TERM; \
-	$(BIN)/pytest -n 4 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS); tested=$$?; \
-	wait $$types; typed=$$?; echo "$(MYPY)"; cat .venv/logs/mypy.txt; exit $$((tested ? tested : typed))
+test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"

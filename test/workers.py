@@ -1,45 +1,42 @@
 """Which tests one worker runs one after another, and in which order the workers take them.
 
-What starts nodes must keep up with a clock, and mostly waits: it is three groups, which three workers run,
-each in a ROS domain of its own. One drives simulated robots; one has nodes and processes that compute with a
-model; the other has single nodes, before stand-ins of what is around them, and commands that look at nodes.
-The rest runs beside them at a lower priority.
+What starts nodes must keep up with a clock, and mostly waits: it is two groups, which two workers run, each
+in a ROS domain of its own. One drives simulated robots; the other has single nodes, before stand-ins of what
+is around them, and commands that look at nodes. The rest runs beside them at a lower priority.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-ROBOTS, MODELS, NODES = "robots", "models", "nodes"
+ROBOTS, NODES = "robots", "nodes"
 STARTING = {
     ROBOTS: {
         "bench": "nodes_gpu processes stream",
         "launch": "ros2_launch",
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_robot_options sim_time"
         " trace",
-        "nodes/fleet": "fleet_chaos",
-        "nodes/trajectory": "force stop_and_resume",
-        "tools": "demo fleet_demo",
-    },
-    MODELS: {
-        "bench": "fleet_validation",
-        "fleet": "replica_ray",
-        "nodes/fleet": "fleet_bag fleet_up hybrid_placement robot_in_a_fleet scheduler_node seen_robots",
+        "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
         " instruction lost_ports node_on_a_gpu odd_images openvla_node questions staggered_node transports",
         "nodes/recorder": "recorder",
+        "nodes/trajectory": "force stop_and_resume",
+        "tools": "demo fleet_demo",
     },
     NODES: {
+        "bench": "fleet_validation",
+        "fleet": "replica_ray",
         "nodes": "added_controller clock_watch doctor executor fork_server graph lifecycle_nodes params"
         " process security_policies service_calls",
         "nodes/adapters": "forward_command servo",
         "nodes/camera": "camera_node",
+        "nodes/fleet": "fleet_up hybrid_placement seen_robots",
         "nodes/recorder": "player",
         "nodes/trajectory": "chunk_slot far_setpoint force_sources held_up home joint_move odd_joints"
         " release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
     },
 }
-"""Group -> folder -> files of tests in it that start nodes. The groups take about as long."""
+"""Group -> folder -> files of tests in it that start nodes. Both groups take about as long."""
 FIRST = (
     "kernels/test_compiling_quantized.py",
     "kernels/test_compiling.py",

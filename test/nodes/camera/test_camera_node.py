@@ -145,7 +145,7 @@ def test_a_device_that_is_not_there_is_said_once_and_tried_again(start, operator
         90.0,
         "diagnostics",
     )
-    assert node.end() == 0 and node.log.count("is it there") == 1
+    assert node.end() == 0 and node.log.count("check that it exists") == 1
 
 
 def test_a_second_camera_of_that_name_says_who_has_it(start, operator, pictures):
