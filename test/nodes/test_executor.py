@@ -10,7 +10,7 @@ import rclpy
 from control_msgs.action import FollowJointTrajectory
 from rclpy.action import ActionClient, ActionServer
 from rclpy.action.server import ServerGoalHandle
-from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
@@ -118,6 +118,42 @@ def test_a_timer_that_a_callback_of_the_same_turn_destroys_is_not_called(graph: 
         timers[own] = graph.node.create_timer(0.0, lambda own=own, other=other: destroy_the_other(own, other))
     graph.spin_until(lambda: len(called) >= 3)
     assert len(set(called)) == 1
+
+
+def test_a_subscription_that_its_callback_group_never_lets_run_keeps_its_messages(graph: Graph) -> None:
+    class Polled(MutuallyExclusiveCallbackGroup):
+        def can_execute(self, entity: object) -> bool:
+            return False
+
+    called: list[Int32] = []
+    heard: list[Int32] = []
+    publisher = graph.other.create_publisher(Int32, "numbers", 10)
+    polled = graph.node.create_subscription(Int32, "numbers", called.append, 10, callback_group=Polled())
+    graph.node.create_subscription(Int32, "numbers", heard.append, 10)
+    graph.spin_until(lambda: len(heard) >= 3, lambda: publisher.publish(Int32(data=5)))
+    assert not called
+    with polled.handle:
+        assert polled.handle.take_message(Int32, False)[0].data == 5
+
+
+def test_a_coroutine_that_waits_keeps_its_callback_group_and_gives_it_back(graph: Graph) -> None:
+    group = MutuallyExclusiveCallbackGroup()
+    inner = graph.other.create_client(Trigger, "inner", callback_group=ReentrantCallbackGroup())
+    heard: list[Int32] = []
+
+    async def ask(request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        await inner.call_async(Trigger.Request())
+        return response
+
+    graph.node.create_service(Trigger, "inner", lambda request, response: response)
+    graph.other.create_service(Trigger, "outer", ask, callback_group=group)
+    graph.other.create_subscription(Int32, "numbers", heard.append, 10, callback_group=group)
+    publisher = graph.node.create_publisher(Int32, "numbers", 10)
+    client = graph.node.create_client(Trigger, "outer")
+    graph.spin_until(lambda: client.service_is_ready() and inner.service_is_ready())
+    future = client.call_async(Trigger.Request())
+    graph.spin_until(future.done)
+    graph.spin_until(lambda: heard, lambda: publisher.publish(Int32()))
 
 
 def test_services_are_answered_at_once_and_a_coroutine_may_wait_for_another_service(graph: Graph) -> None:

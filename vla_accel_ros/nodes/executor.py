@@ -108,7 +108,9 @@ class DirectExecutor(SingleThreadedExecutor):
         if self._changed or self._waited is None:
             self._release()
             self._changed = False
-            self._waited = _Waited(self._context, self.get_nodes(), (self._guard, self._sigint_gc))
+            own = self._guard, self._sigint_gc
+            self._waited = _Waited(self._context, self.get_nodes(), own, self.can_execute)
+            self._changed = self._changed or self._suspended()  # its callback group may be free next time
         self._waited.wait(timeout_s)
         if self._is_shutdown:
             return (), ()
@@ -130,7 +132,7 @@ class DirectExecutor(SingleThreadedExecutor):
             self._others_s = 0.0
             return
         group = entity.callback_group
-        if group is not None and not group.beginning_execution(entity):
+        if not self.can_execute(entity) or not group.beginning_execution(entity):
             return
         try:
             try:
@@ -141,21 +143,30 @@ class DirectExecutor(SingleThreadedExecutor):
             if arguments is not None:
                 entity.callback(*arguments)
         finally:
-            if group is not None:
-                group.ending_execution(entity)
+            group.ending_execution(entity)
 
     _changed = True
 
 
 class _Waited:
-    """Entities of some nodes, and the rclpy wait set for them. None is destroyed before `release`."""
+    """Entities of some nodes that their callback groups let run, and the rclpy wait set for them. None is
+    destroyed before `release`."""
 
-    def __init__(self, context: Context, nodes: Sequence[Node], guards: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        nodes: Sequence[Node],
+        guards: Sequence[Any],
+        can_execute: Callable[[Any], bool],
+    ) -> None:
         self._held: list[Any] = []
         self._context = self._hold(context.handle)
         self._entities = {
             kind: [
-                entity for node in nodes for entity in getattr(node, f"{kind}s") if self._hold(entity.handle)
+                one
+                for node in nodes
+                for one in getattr(node, f"{kind}s")
+                if can_execute(one) and self._hold(one.handle)
             ]
             for kind in ("subscription", "guard", "timer", "client", "service")
         }
@@ -164,7 +175,7 @@ class _Waited:
             waitable
             for node in nodes
             for waitable in node.waitables
-            if not isinstance(waitable, EventHandler) and self._hold(waitable)
+            if not isinstance(waitable, EventHandler) and can_execute(waitable) and self._hold(waitable)
         ]
         more = [action.get_num_entities() for action in self._actions]
         entities = self._entities
