@@ -93,7 +93,7 @@ def test_home_stops_the_stream_goes_there_by_the_action_and_stays_until_it_is_re
 
 
 ERRORS = [
-    (-1, "no points", "calls the goal invalid (no points); look"),
+    (-1, "no points", "calls the goal invalid (no points); read"),
     (-2, "", "has other joints than the goal; mend controllers"),
     (-3, "", "finds the goal's time in the past; synchronise the clocks"),
     (-4, "elbow_flex 0.3", "left its path tolerance (elbow_flex 0.3); clear the way"),
