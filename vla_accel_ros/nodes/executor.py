@@ -42,6 +42,7 @@ class DirectExecutor(SingleThreadedExecutor):
     rest. A timer's callback gets no TimerInfo."""
 
     def __init__(self, *, context: Context | None = None) -> None:
+        self._changed = True  # entities are to be gathered; rclpy's __init__ may wake
         super().__init__(context=context)
         self._waited: _Waited | None = None
         self._others_s = 0.0  # when rclpy's executor gets its next turn, monotonic
@@ -144,8 +145,6 @@ class DirectExecutor(SingleThreadedExecutor):
                 entity.callback(*arguments)
         finally:
             group.ending_execution(entity)
-
-    _changed = True
 
 
 class _Waited:
