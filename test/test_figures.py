@@ -434,7 +434,7 @@ def fleet_scheduler() -> Iterator[Claim]:
     for row in decisions:
         figures = [row["cpu_ms"]["p50"], row["cpu_ms"]["p99"]]
         yield SCHEDULER, f"| {row['fleet']}: `{row['policy']}` |", figures
-    names = {"none": "well", "slow": "three times as slow", "stalling": "stands still"}
+    names = {"none": "well", "slow": "three times as slow", "stalling": "stalls"}
     for row in result("fleet_hedging")["simulated"]:
         figures = [row[name] for name in ("p50_ms", "p99_ms", "p99.9_ms", "most_ms")]
         named = f"| {names[row['fault']]}, {'hedged' if row['hedge'] else 'not hedged'} |"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 BEGIN, END = "<!-- begin: python bench/fleet_chaos.py -->", "<!-- end -->"
+WIDTH = 118
 TITLES = {
     "scheduler": "the scheduler, with its replica",
     "inference": "a robot's `fleet_inference`",
@@ -14,7 +16,7 @@ TITLES = {
 }
 HEAD = (
     "| killed | times | while it asked, or was asked | ready again, p50 / max [s] "
-    "| goes on after that, p50 / p99 / max [s] | moves on by what it had [s] | without a word "
+    "| goes on after that, p50 / p99 / max [s] | moves on by what it had [s] | silent "
     "| did not go on |",
     "|---|---|---|---|---|---|---|---|",
 )
@@ -22,7 +24,12 @@ HEAD = (
 
 def lines(found: dict[str, Any]) -> list[str]:
     """How it went, and the table by what was killed."""
-    return [_run(found), "", *HEAD, *(_row(TITLES[kind], row) for kind, row in found["by_kind"].items())]
+    return [
+        *wrap(_run(found), WIDTH),
+        "",
+        *HEAD,
+        *(_row(TITLES[kind], row) for kind, row in found["by_kind"].items()),
+    ]
 
 
 def write(page: Path, found: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ def test_a_file_that_others_can_write_a_pipe_and_a_huge_one_are_not_believed(kep
     assert_refused(kept, "only this user can write")
     kept.path.write_bytes(b" " * (LARGEST + 1))
     kept.path.chmod(0o600)
-    assert_refused(kept, "at most")
+    assert_refused(kept, "more than 65536: delete it")
     kept.path.unlink()
     os.mkfifo(kept.path, 0o600)  # nobody writes to it: reading must not wait
     assert_refused(kept, "only this user can write")

@@ -71,15 +71,11 @@ def test_a_replica_that_is_gone_takes_nobody():
     assert policy.wake_s(waiting(1), 0.7) > 0.7
 
 
-def test_what_a_batch_took_is_learnt_without_the_network():
-    replica = ReplicaProfile(2, Profile(), network_s=0.3)
-    policy = make_policy("fifo", {"cloud": replica, "edge": make_replica()})
-    batch = policy.next("cloud", waiting(3), 0.0)
-    assert batch is not None
-    policy.ran(batch, 0.8)
-    assert replica.profile.known() == {(SERVE, 2): pytest.approx(0.5)}
-    policy.ran(batch, 5.0)  # told twice
-    assert replica.profile.known() == {(SERVE, 2): pytest.approx(0.5)}
+def test_one_that_is_slower_now_takes_so_much_longer_but_for_the_network():
+    replica = ReplicaProfile(8, Profile({(SERVE, 1): 0.1, (SERVE, 4): 0.4}), 1.0, slower=3.0)
+    assert replica.serves_s(1) == pytest.approx(1.3)
+    replica.beside = 3
+    assert replica.serves_s(1) == pytest.approx(2.2)
 
 
 def test_beside_others_a_request_takes_as_long_as_so_many_together():

@@ -17,6 +17,8 @@ from vla_accel_ros.fleet.serving.dispatch import busy_s
 from vla_accel_ros.fleet.serving.hedging import ENOUGH, Hedging
 from vla_accel_ros.fleet.serving.records import Work
 from vla_accel_ros.fleet.serving.settings import Settings
+from vla_accel_ros.fleet.serving.slowness import ENOUGH as FEWEST
+from vla_accel_ros.fleet.serving.slowness import KEPT_S, LARGEST, Slowness
 
 PATIENT = Settings(stale_s=99.0, gone_s=99.0, serve_s=9.0)
 
@@ -176,19 +178,48 @@ def test_one_that_is_twice_as_slow_gets_half_as_many() -> None:
     assert shares(fleet) == [3, 6]
 
 
-def test_what_was_computed_beside_others_says_nothing_of_one_alone() -> None:
-    fleet = engines(0.01, 0.01)
-    known = fleet.scheduler._dispatcher._known["gpu0"].profile
-    fleet.ask("/r0")
+def answered_after(fleet: Fleet, took_s: float) -> str:
+    """A robot asks, and its replica answers after so long. Returns the replica's name."""
+    fleet.ask("/r0", number=sum(shares(fleet)))
     fleet.step()
-    fleet.serve(0.02)
-    assert known.known()[SERVE, 1] == 0.02
-    for number in range(1, 4):
-        fleet.ask(f"/r{number}")
-        fleet.step(0.001)
-    fleet.replicas[0].finish()
-    fleet.step(0.5)
-    assert known.known()[SERVE, 1] == 0.02
+    (one,) = (one for one in fleet.replicas if one.jobs)
+    fleet.now_s += took_s
+    one.finish()
+    fleet.step()
+    return one.name
+
+
+def test_an_engine_that_became_slower_is_left_alone_and_tried_again_after_a_while() -> None:
+    fleet = engines(0.01, 0.01)
+    assert [answered_after(fleet, 0.03) for _ in range(FEWEST)] == ["gpu0"] * FEWEST  # 0.01 were measured
+    assert [answered_after(fleet, 0.01) for _ in range(8)] == ["gpu1"] * 8
+    fleet.step(KEPT_S)
+    assert answered_after(fleet, 0.01) == "gpu0"
+
+
+def test_what_a_request_took_beside_others_is_no_sign_of_a_slow_engine() -> None:
+    fleet = engines(0.01, 5.0)
+    for turn in range(8):
+        for number in range(8):
+            fleet.ask(f"/r{number}", turn)
+        fleet.step()
+        for number in range(8):
+            fleet.serve(0.08 if not number else 0.0)
+    assert fleet.scheduler._dispatcher._slowness.factor("gpu0", fleet.now_s) == 1.0
+
+
+def test_a_stall_among_many_answers_changes_little() -> None:
+    slowness = Slowness()
+    for number in range(100):
+        slowness.took("gpu0", 1.0 if number == 50 else 0.05, 0.05, 0.02 * number)
+    assert slowness.factor("gpu0", 2.0) == 1.0
+    for _ in range(4):
+        slowness.took("gpu0", 1.0, 0.05, 2.0)
+    assert 1.25 < slowness.factor("gpu0", 2.0) < 2.0
+    for _ in range(400):
+        slowness.took("gpu0", 1.0, 0.05, 2.0)
+    assert slowness.factor("gpu0", 2.0) == LARGEST and slowness.factor("gpu1", 2.0) == 1.0
+    assert slowness.factor("gpu0", 12.1) == 1.0
 
 
 def hedged(takes_s: float = 0.1) -> Fleet:

@@ -78,7 +78,7 @@ def test_recorded_tasks_as_they_were_recorded(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("rounds.jsonl", "give --profile FILE"), ("none", "is no file and none of libero_pi05")],
+    [("rounds.jsonl", "give --profile FILE"), ("none", "is neither a file nor one of libero_pi05")],
 )
 def test_a_trace_without_durations_and_a_workload_that_is_none(name, says, tmp_path, capsys):
     (tmp_path / "rounds.jsonl").write_text('{"task": 1, "kind": "a", "actions": 15, "chunk": 50}\n')

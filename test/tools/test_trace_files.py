@@ -267,7 +267,7 @@ def test_what_is_no_bag_or_empty_is_one_sentence(tmp_path: Path, capsys) -> None
     tape.add(0, "/camera/front/image_raw", b"\x00\x01\x00\x00abc", "sensor_msgs/msg/Image")
     tape.close()
     assert main(["trace", str(tmp_path / "short")]) == 2
-    assert "a message on /camera/front/image_raw is not a sensor_msgs/msg/Image" in capsys.readouterr().err
+    assert "a message on /camera/front/image_raw is no sensor_msgs/msg/Image" in capsys.readouterr().err
 
 
 def test_without_the_package_perfetto_the_table_is_printed_and_the_trace_says_how_to_get_it(

@@ -41,13 +41,15 @@ class ReplicaProfile:
     """What a policy knows of a replica. limit: most requests in a batch. profile: seconds of (SERVE, batch).
     network_s: round trip. busy_s: time until it would start new work, if the dispatcher knows; None means as
     expected of the last batch chosen for it. beside: requests that it would compute together with new work.
-    Raises ValueError if limit or network_s is out of range."""
+    slower: by how much it computes slower now than the profile says. Raises ValueError if limit or
+    network_s is out of range."""
 
     limit: int
     profile: Profile
     network_s: float = 0.0
     busy_s: float | None = None
     beside: int = 0
+    slower: float = 1.0
 
     def __post_init__(self) -> None:
         if self.limit < 1 or not 0 <= self.network_s < math.inf:
@@ -58,14 +60,21 @@ class ReplicaProfile:
 
     def serves_s(self, batch: int) -> float:
         """Return the expected seconds from the dispatch of `batch` requests to their answers. Beside others
-        it is the time of so many together, interpolated between the measured batches."""
+        it is the time of so many together."""
         if not self.beside:
-            return self.network_s + self.profile.expected_s(SERVE, batch, UNKNOWN_S)
+            computes_s = self.profile.expected_s(SERVE, batch, UNKNOWN_S)
+        else:
+            computes_s = self.together_s(self.beside + batch)
+        return self.network_s + self.slower * computes_s
+
+    def together_s(self, count: int) -> float:
+        """Return the seconds that `count` requests take together by the profile, interpolated between the
+        measured batches."""
         known = sorted(
             (size, took_s) for (stage, size), took_s in self.profile.known().items() if stage == SERVE
         )
         sizes, times_s = zip(*known, strict=True) if known else ((1,), (UNKNOWN_S,))
-        return self.network_s + interpolated(self.beside + batch, sizes, times_s)
+        return interpolated(count, sizes, times_s)
 
 
 @dataclass(frozen=True)
@@ -128,14 +137,8 @@ class InOrder:
         return batch
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        """Learn from a batch that was answered took_s after its dispatch."""
-        for lane, (running, _) in self._running.items():
-            if running is batch and lane in self._replicas:
-                replica = self._replicas[lane]
-                spent_s = max(took_s - replica.network_s, 1e-6)
-                replica.profile.note(SERVE, len(batch.requests), spent_s)
-                del self._running[lane]
-                return
+        """A batch was answered took_s after its dispatch. The owner of the profiles learns from that."""
+        self._running = {lane: of for lane, of in self._running.items() if of[0] is not batch}
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """Return when a replica should be idle, or, if one is late, when placement should be considered

@@ -71,7 +71,7 @@ class Completion:
             if one.future.done():
                 one.hedge = rest.hedge = None
                 if (error := error_of(one.future)) is None:
-                    self._dispatcher.ran(rest, now_s)
+                    self._dispatcher.cancelled(rest, now_s)
                     rest.cancel()
                     return one
                 if isinstance(error, ReplicaLost):

@@ -6,10 +6,11 @@ meanwhile. As many robots are called as there is room for, plus one if the oldes
 call_s.
 
 With several replicas, each is asked in order, nearest first. The policy knows each replica's measured times,
-network time, busy time and how many requests it computes already, and leaves a request to another replica
-that would answer it sooner. So a distant replica takes the requests that would wait longer for a near one,
-and equal engines share the requests. Lost replicas are left out. If enabled, a request that takes unusually
-long is started on a second replica as well (fleet.serving.hedging).
+network time and busy time, how many requests it computes already and how much slower than measured it is now
+(fleet.serving.slowness), and leaves a request to another replica that would answer it sooner. So a distant
+replica takes the requests that would wait longer for a near one, equal engines share the requests, and one
+that became slow gets fewer. Lost replicas are left out. If enabled, a request that takes unusually long is
+started on a second replica as well (fleet.serving.hedging).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
 from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.fleet.policies.policy import FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
@@ -29,6 +29,7 @@ from vla_accel_ros.fleet.serving.members import Members
 from vla_accel_ros.fleet.serving.queue import Pair, Place, Queue
 from vla_accel_ros.fleet.serving.records import PendingRequest, Robot, Work
 from vla_accel_ros.fleet.serving.settings import Settings
+from vla_accel_ros.fleet.serving.slowness import Slowness
 from vla_accel_ros.fleet.task import Task
 
 
@@ -49,6 +50,7 @@ class Dispatcher:
         self._stale_s, self._call_s = settings.stale_s, settings.call_s
         self._replicas = replicas = members.replicas
         self._hedging = Hedging() if settings.hedge else None
+        self._slowness = Slowness()
         self._known = {one.name: _known(one) for one in replicas}
         self.policy = make(FleetSetup(self._known))
 
@@ -103,19 +105,24 @@ class Dispatcher:
 
     def answered(self, work: Work, now_s: float) -> None:
         """Record an answer, and tell the policy once a whole micro-batch is answered."""
-        self.ran(work, now_s)
+        self._took(work, now_s)
         others = (pending.work for _, pending in self._queue.working.values())
-        if (
-            work.batch is not None
-            and work.alone
-            and not any(one and one.batch is work.batch for one in others)
-        ):
+        if work.batch is not None and not any(one and one.batch is work.batch for one in others):
             self.policy.ran(work.batch, max(now_s - work.began_s - work.behind_s, 1e-6))
 
-    def ran(self, work: Work, now_s: float) -> None:
-        """Record the time of work that was answered or cancelled now."""
+    def cancelled(self, work: Work, now_s: float) -> None:
+        """Record the time of work that is cancelled now because another replica answered first."""
+        self._took(work, now_s, at_least=True)
+
+    def _took(self, work: Work, now_s: float, at_least: bool = False) -> None:
+        name, took_s = work.replica.name, now_s - work.began_s
         if self._hedging is not None:
-            self._hedging.took(work.replica.name, now_s - work.began_s)
+            self._hedging.took(name, took_s)
+        if (known := self._known.get(name)) is not None:
+            expected_s = known.together_s(work.together)
+            computed_s = took_s - work.behind_s - known.network_s
+            if not at_least or computed_s > expected_s:
+                self._slowness.took(name, computed_s, expected_s, now_s)
 
     def ended(self, task: Task, now_s: float) -> None:
         """Tell the policy that a task is over. Only fleet policies have this hook, not the engine's."""
@@ -175,14 +182,10 @@ class Dispatcher:
             if (known := self._known.get(one.name)) is None:
                 known = self._known[one.name] = _known(one)
             own = works[one.name]
-            known.limit, known.busy_s, known.beside = (
-                seats(one),
-                busy_s(one, own, now_s),
-                beside(one, own, now_s),
-            )
-            if len({id(work.batch) for work in own}) > 1:
-                for work in own:
-                    work.alone = False
+            known.limit, known.busy_s = seats(one), busy_s(one, own, now_s)
+            known.beside, known.slower = beside(one, own, now_s), self._slowness.factor(one.name, now_s)
+            for work in own:
+                work.together = max(work.together, min(len(own), known.limit))
 
     def _is_stale(self, pending: PendingRequest, now_s: float) -> bool:
         """Return whether a robot must observe again. Emergencies are exempt, and no request is called
@@ -210,7 +213,7 @@ def _others(place: Place, passed: set[Request]) -> list[Pair]:
 
 
 def _known(one: Replica) -> ReplicaProfile:
-    return ReplicaProfile(max(1, one.most), Profile(one.profile.known()), one.network_s)
+    return ReplicaProfile(max(1, one.most), one.profile, one.network_s)
 
 
 def works_of(robot: Robot) -> Iterable[Work]:

@@ -28,8 +28,8 @@ NOT_JUDGED = Verdict(False, reason="the scheduler is computing whether this robo
 class Work:
     """A request being computed by a replica. asked: the attempt that is computed. until_s, observed_s: of
     that attempt, see PendingRequest. began_s: dispatch time. batch: the policy's, None if the policy was
-    not asked. behind_s: expected wait behind other requests there. alone: the replica computed only this
-    batch meanwhile, so its duration is that of such a batch. hedge: the same request on a second replica."""
+    not asked. behind_s: expected wait behind other requests there. together: most requests that the replica
+    computed at once meanwhile. hedge: the same request on a second replica."""
 
     replica: Replica
     asked: ChunkRequest
@@ -39,7 +39,7 @@ class Work:
     observed_s: float
     batch: MicroBatch | None = None
     behind_s: float = 0.0
-    alone: bool = True
+    together: int = 1
     hedge: Work | None = None
 
     def cancel(self) -> None:

@@ -83,11 +83,11 @@ class Simulation:
             raise ValueError("there is no replica; give one or more.")
         self._settings = settings or Settings()
         self._replicas = dict(replicas)
-        known = {
+        self._known = {
             name: ReplicaProfile(one.limit, Profile(one.profile.known()), one.network_s)
             for name, one in replicas.items()
         }
-        self.policy = make(FleetSetup(known))
+        self.policy = make(FleetSetup(self._known))
         first = next(iter(self._replicas.values()))
         lead_s = self._settings.lead_s
         self._lead_s = first.serves_s(1) + 2 * self._settings.link_s if lead_s is None else lead_s
@@ -206,6 +206,8 @@ class Simulation:
     def _answered(self, of: tuple[str, MicroBatch, list[Robot], float], now_s: float) -> None:
         lane, batch, robots, began_s = of
         self._idle[lane], self._computed[lane] = True, (began_s, now_s)
+        known = self._known[lane]
+        known.profile.note(SERVE, len(batch.requests), max(now_s - began_s - known.network_s, 1e-6))
         self.policy.ran(batch, now_s - began_s)
         for request, robot in zip(batch.requests, robots, strict=True):
             comes_s = now_s + self._settings.link_s
