@@ -42,10 +42,11 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.chunk_record import ChunkReader, ChunkWriter
 from vla_accel_ros.control.command_stream import CommandStream
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract, process_environment
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract, process_environment
 from vla_accel_ros.sensing.slot import SlotReader, SlotWriter
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph

@@ -30,9 +30,10 @@ from std_msgs.msg import Float64MultiArray
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract, process_environment
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract, process_environment
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
 from vla_accel_ros.types import Chunk

@@ -48,7 +48,7 @@ from full_size.figures import write
 from full_size.gpu import alone, gpu_id
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 

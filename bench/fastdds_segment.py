@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from vla_accel_ros.nodes.environment import fastdds_profile
+from vla_accel_ros.nodes.running.environment import fastdds_profile
 from vla_accel_ros.tools.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "fastdds_segment.json"

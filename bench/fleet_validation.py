@@ -36,7 +36,7 @@ from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings
 from vla_accel_ros.fleet.simulator.traces import Trace
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.fleet_sim import trace as bags
 from vla_accel_ros.tools.provenance import provenance

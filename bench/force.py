@@ -39,9 +39,10 @@ from rclpy.signals import SignalHandlerOptions
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.force.guard import Reaction, Why
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract, process_environment
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract, process_environment
 from vla_accel_ros.nodes.trajectory.node import TrajectoryNode
 from vla_accel_ros.sensing.force_slot import ForceWriter
 from vla_accel_ros.tools.provenance import provenance
@@ -113,7 +114,7 @@ def run_node(out: Path) -> None:
     threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     kept = [{"k": [k]} for k in range(KEPT // 2)]
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
-    sys.setswitchinterval(SWITCH_S)  # as in nodes/process.py, which otherwise runs a node
+    sys.setswitchinterval(SWITCH_S)  # as in nodes/running/process.py, which otherwise runs a node
     node, reacted_ns = TrajectoryNode(), list[int]()
     node.on_configured, node.on_cleaned_up = keep_loaded, gc.unfreeze
     executor = SingleThreadedExecutor()

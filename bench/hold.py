@@ -39,8 +39,9 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_accel_msgs.msg import ActionChunk, Motion
 from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.environment import process_environment
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import process_environment
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
 

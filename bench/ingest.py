@@ -29,7 +29,7 @@ import cv2
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes.environment import demo_contract, process_environment
+from vla_accel_ros.nodes.running.environment import demo_contract, process_environment
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.graph import claim_domain
@@ -132,8 +132,8 @@ def receiver(contract: Contract, ingest: Ingest) -> tuple[Any, Any]:
     from rclpy.executors import SingleThreadedExecutor
 
     from vla_accel_ros.nodes.inference.streams import Streams
-    from vla_accel_ros.nodes.lifecycle import ManagedNode
     from vla_accel_ros.nodes.params.parameter import AUTOSTART
+    from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
     class Receiver(ManagedNode):
         """Subscribes as the inference node does."""

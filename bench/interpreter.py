@@ -8,9 +8,9 @@ interpreter is free meanwhile. The rest of the interval between two ends is host
 and waiting for the interpreter. Measured alone; beside a node with the subscriptions of `inference` in the
 same process (two cameras of 640x480 at 30 Hz as whole images, joints at 500 Hz, real DDS, the sender in its
 own process); and also with a thread that logs and makes garbage, and a full collection each second. The last
-two run with Python's defaults and with the settings of nodes (nodes/process.py: a shorter switch interval,
-loaded objects not collected). Finally beside the same node in another process, where only processors are
-shared.
+two run with Python's defaults and with the settings of nodes (nodes/running/process.py: a shorter switch
+interval, loaded objects not collected). Finally beside the same node in another process, where only
+processors are shared.
 The sleep stands for a GPU, so nothing here says how fast a GPU is. Writes bench/results/interpreter.json.
 """
 
@@ -38,10 +38,10 @@ from vla_accel_ros.engine.kv.pool import KVPool, Prefixes
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.nodes.environment import process_environment
+from vla_accel_ros.nodes.running.environment import process_environment
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.graph import claim_domain
@@ -146,8 +146,9 @@ def send() -> None:
     import rclpy
     from sensor_msgs.msg import JointState
 
-    from vla_accel_ros.nodes import convert, qos
+    from vla_accel_ros.nodes import qos
     from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
+    from vla_accel_ros.nodes.messages import convert
 
     contract = ingest.contract_of("raw")
     image = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)

@@ -27,8 +27,8 @@ from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.tools.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "limits.json"

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from vla_accel_ros.nodes.environment import demo_contract, process_environment
+from vla_accel_ros.nodes.running.environment import demo_contract, process_environment
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sim.kinematics import JOINTS
 from vla_accel_ros.tools.provenance import provenance
@@ -53,8 +53,9 @@ def send(transport: str, seconds: float) -> None:
     import rclpy
     from sensor_msgs.msg import JointState
 
-    from vla_accel_ros.nodes import convert, qos
+    from vla_accel_ros.nodes import qos
     from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
+    from vla_accel_ros.nodes.messages import convert
 
     pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
     rclpy.init()

@@ -24,7 +24,7 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph

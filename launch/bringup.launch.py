@@ -13,7 +13,9 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import LifecycleNode
 from launch_ros.parameter_descriptions import ParameterValue
 
-from vla_accel_ros.nodes.environment import (
+from vla_accel_ros.nodes.params.fleet import ENGINE, FLEET
+from vla_accel_ros.nodes.params.parameter_file import parameter_of
+from vla_accel_ros.nodes.running.environment import (
     LAUNCH_ARGUMENTS,
     additional_environment,
     discovery_environment,
@@ -21,8 +23,6 @@ from vla_accel_ros.nodes.environment import (
     share_path,
     who_may_command,
 )
-from vla_accel_ros.nodes.params.fleet import ENGINE, FLEET
-from vla_accel_ros.nodes.params.parameter_file import parameter_of
 
 RESPAWN_DELAY_S = 2.0
 

@@ -11,7 +11,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
-from vla_accel_ros.nodes.environment import (
+from vla_accel_ros.nodes.running.environment import (
     LAUNCH_ARGUMENTS,
     additional_environment,
     discovery_environment,

@@ -20,7 +20,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from vla_accel_ros.nodes.environment import (
+from vla_accel_ros.nodes.running.environment import (
     LAUNCH_ARGUMENTS,
     additional_environment,
     demo_contract,

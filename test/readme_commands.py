@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vla_accel_ros.nodes.environment import process_environment
+from vla_accel_ros.nodes.running.environment import process_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -16,13 +16,13 @@ from sensor_msgs.msg import CompressedImage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.ports import Text
 from vla_accel_ros.engine.session import Session, session_of
+from vla_accel_ros.engine.streaming.ports import Text
 from vla_accel_ros.models.checkpoints.checksum import checksum
-from vla_accel_ros.nodes import convert
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.interfaces import definition, type_name
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.image import image_message

@@ -140,7 +140,7 @@ def test_the_installed_package_runs_from_the_workspace(workspace: Path) -> None:
     """Sourced like a user's: modules and data files come from the workspace."""
     program = (
         "import vla_accel_msgs.msg, vla_accel_ros.nodes.params.tables\n"
-        "from vla_accel_ros.nodes.environment import demo_contract\n"
+        "from vla_accel_ros.nodes.running.environment import demo_contract\n"
         "from vla_accel_ros.contract.contract import Contract\n"
         "Contract.load(demo_contract())\n"
         "print(vla_accel_ros.__file__, demo_contract(), sep='\\n')"

@@ -19,7 +19,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import MicroBatch
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.models.config import GemmaConfig
 
 _DONE = 1e-9

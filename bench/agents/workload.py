@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.queue import QueueFull
 from vla_accel_ros.engine.request import ASK, OBSERVE, Request
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.queue import QueueFull
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.types import Observation
 
 TOKENS = (30, 80)

@@ -14,7 +14,7 @@ import yaml
 from load import pi_shapes, write_tokenizer, write_weights
 
 from vla_accel_ros.models.config import PI05, GemmaConfig, VisionConfig
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 MIDDLE = (0.0, 0.0, 1.3, 1.0, 0.0)
 REACH_RAD = 0.025

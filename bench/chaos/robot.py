@@ -27,8 +27,9 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.chunk_record import ChunkReader
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.chunk_topic import slot_name
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sensing.slot import SlotReader
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 

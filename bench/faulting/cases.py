@@ -21,9 +21,10 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from faulting.relay import ROBOT
 from faulting.robot import NODES, Robot
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import LAUNCHER
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import LAUNCHER
 
 Step = Callable[[Robot], None]
 
@@ -252,7 +253,7 @@ def held_and_killed(robot: Robot) -> None:
 # What a launch file does: its nodes are told who started them.
 LAUNCH = """
 import json, os, subprocess, sys
-from vla_accel_ros.nodes.environment import additional_environment
+from vla_accel_ros.nodes.running.environment import additional_environment
 environment = {**os.environ, **additional_environment()}
 started = [subprocess.Popen(command, env=environment) for command in json.loads(sys.argv[1])]
 [process.wait() for process in started]

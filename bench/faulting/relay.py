@@ -29,7 +29,8 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
 
 ROBOT, MODEL = "robot/", "model/"
 

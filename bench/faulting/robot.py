@@ -18,7 +18,7 @@ from faulting.relay import Relay
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract, share_path
+from vla_accel_ros.nodes.running.environment import demo_contract, share_path
 from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from vla_accel_ros.fleet.simulator import traces
 from vla_accel_ros.fleet.simulator.traces import Trace
 from vla_accel_ros.nodes.fleet.engines import Engines, Making
 from vla_accel_ros.nodes.fleet.node import FleetSchedulerNode
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.types import Chunk
 
 

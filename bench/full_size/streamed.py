@@ -13,9 +13,9 @@ import numpy as np
 
 from grids.measure import synchronize
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, DECODE, OBSERVE, WHOLE, MicroBatch, Request
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 
 ANSWER_TOKENS = 16
@@ -24,8 +24,8 @@ DEADLINES_S = {"action": 0.1}
 
 
 class Camera:
-    """Frames in host memory, `rate_hz` a second, of which the newest can be taken; an engine.loop.Awaited.
-    stamp_ns: when the frame was there, on time.monotonic_ns."""
+    """Frames in host memory, `rate_hz` a second, of which the newest can be taken; an
+    engine.streaming.loop.Awaited. stamp_ns: when the frame was there, on time.monotonic_ns."""
 
     lead_s = 0.0
 

@@ -23,7 +23,7 @@ from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
@@ -76,7 +76,7 @@ class _Words:
 
 
 class Language:
-    """An engine.scheduler.Runner. prompts [1, T, W]: frame n has prompt n modulo their number.
+    """An engine.scheduling.scheduler.Runner. prompts [1, T, W]: frame n has prompt n modulo their number.
 
     forward: None = plain torch. drafts: of the prompts, for token_mode speculative.
     """
@@ -107,7 +107,7 @@ class Language:
         self._rides = policy.overlaps(mode)
 
     def embeddings(self, slot: int, n_tokens: int) -> Tensor:
-        """As engine.frames.EncodeOnly's."""
+        """As engine.runner.frames.EncodeOnly's."""
         return self._kept[slot, None, :n_tokens]
 
     def frame(self, number: int, finish: Callable[[Finished, float], None]) -> None:

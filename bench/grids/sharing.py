@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from grids.measure import Window, median_ms
-from vla_accel_ros.engine.answers import Answer, Answers, Said
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.runner.answers import Answer, Answers, Said
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.sampling import sample

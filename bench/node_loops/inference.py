@@ -1,7 +1,7 @@
 """The model's process: what nodes/inference does, with a pipe and slots in place of topics.
 
 One thread takes handles and joints into the Ingest, like the node's executor; vision, actions and text stream
-through one engine (engine/streaming.py), and every chunk is written into the slot as by the node.
+through one engine (engine/streaming/streaming.py), and every chunk is written into the slot as by the node.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.chunk_record import ChunkWriter
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.ports import Pace, Ports
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.sensing.force_slot import ForceReader

@@ -26,8 +26,9 @@ from std_msgs.msg import Float64MultiArray
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
+from vla_accel_ros.nodes.messages import convert
 
 PICTURES = 4
 LOOK_S = 0.1

@@ -35,7 +35,7 @@ from agents.workload import Agents, Arrival, Served, at_once, figures, mg1_s, po
 from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.policies.agents import PAUSED, SCREENS_FIRST, SHARED, Beside, Share, Table
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 
 PROMPT, CHUNK, TOKENS = 64, 16, (2, 6)
 DURATIONS = Durations(

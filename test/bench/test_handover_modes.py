@@ -13,7 +13,7 @@ from handovers.modes import Cell, Plan, summary
 from handovers.paired import bootstrap
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.tools.demo_policy.rollout import Episode
 

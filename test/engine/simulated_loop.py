@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vla_accel_ros.engine.loop import Loop
+from vla_accel_ros.engine.streaming.loop import Loop
 
 
 class Clock:

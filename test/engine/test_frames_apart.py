@@ -11,9 +11,9 @@ from current_streams import computing_in
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.frames import Frames
 from vla_accel_ros.engine.lanes.lane import Launched
 from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.runner.frames import Frames
 
 
 class Computed:

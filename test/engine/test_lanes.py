@@ -22,7 +22,7 @@ from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 
 
 class Overlapping(System):

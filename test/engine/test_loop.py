@@ -7,7 +7,7 @@ import threading
 import pytest
 from simulated_loop import Clock, drive, make_loop
 
-from vla_accel_ros.engine.loop import WINDOW_S, Loop
+from vla_accel_ros.engine.streaming.loop import WINDOW_S, Loop
 
 
 def test_it_runs_on_a_grid_of_periods() -> None:

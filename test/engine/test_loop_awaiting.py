@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from simulated_loop import Clock, drive, make_loop
 
-from vla_accel_ros.engine.loop import PART, Loop
+from vla_accel_ros.engine.streaming.loop import PART, Loop
 
 ASKING_S = 5e-6
 """What it takes to ask whether there is something to wait for."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from builders import make_observation, make_policy
 
-from vla_accel_ros.engine.frames import Preprocess
+from vla_accel_ros.engine.runner.frames import Preprocess
 from vla_accel_ros.engine.stages.memory.host_memory import Registration, has_cuda, mapped_pointer
 from vla_accel_ros.types import Torn
 

@@ -28,7 +28,6 @@ from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.readiness import SENSE_AGAIN_S
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
@@ -42,7 +41,8 @@ from vla_accel_ros.engine.request import (
     MicroBatch,
     Request,
 )
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.readiness import SENSE_AGAIN_S
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.types import Observation
 
 WAIT_S = 20.0

@@ -12,7 +12,7 @@ from builders import make_embodiment, make_observation, make_policy
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import session_of, statistics_checksum
 from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 
 def make_session(**settings):

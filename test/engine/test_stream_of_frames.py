@@ -13,9 +13,9 @@ from builders import make_observation, make_policy
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
-from vla_accel_ros.engine.ports import MOST_UNDELIVERED, Pace, Ports, Text
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
-from vla_accel_ros.engine.streaming import MOST_WAITING, Streaming
+from vla_accel_ros.engine.streaming.ports import MOST_UNDELIVERED, Pace, Ports, Text
+from vla_accel_ros.engine.streaming.streaming import MOST_WAITING, Streaming
 from vla_accel_ros.types import Chunk, Observation, Torn
 
 

@@ -12,9 +12,9 @@ from builders import make_embodiment, make_observation, make_policy
 
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.ports import Pace, Ports, Text
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 
 DEVICES = [("cpu", 40), pytest.param("cuda", 200, marks=pytest.mark.gpu)]

@@ -20,10 +20,10 @@ from frame_stream import held_slots
 from test_stream_with_threads import Running
 from test_text_groups import LAYERS, WORDS, alone, asking, make_engine, policy_of
 
-from vla_accel_ros.engine.answers import TextDecoder
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import GROUPS_AHEAD
 from vla_accel_ros.engine.request import ASK, Request
+from vla_accel_ros.engine.runner.answers import TextDecoder
 from vla_accel_ros.models.text.decoding import Sampling, decode
 
 GROUPS = 3

@@ -13,9 +13,9 @@ import pytest
 from builders import make_config, make_observation, make_policy
 from frame_stream import held_slots
 
-from vla_accel_ros.engine.answers import layers_of_groups
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ASK, Request
+from vla_accel_ros.engine.runner.answers import layers_of_groups
 from vla_accel_ros.models.config import PI05
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.policy import Policy

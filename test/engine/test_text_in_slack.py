@@ -19,11 +19,11 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.policies.text import AGAIN_S, MARGIN_S, PATIENCE_S, SHARE, TOKEN_S, TextInSlack
-from vla_accel_ros.engine.ports import Pace, Ports, Text
 from vla_accel_ros.engine.profile import FORGET, Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
-from vla_accel_ros.engine.scheduler import Scheduler
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 
 POLICY = make_policy("pi05")

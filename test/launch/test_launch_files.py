@@ -10,8 +10,8 @@ import pytest
 import stand_in
 import yaml
 
-from vla_accel_ros.nodes.environment import this_process
 from vla_accel_ros.nodes.params.tables import NODES
+from vla_accel_ros.nodes.running.environment import this_process
 from vla_accel_ros.sim.tasks import Task
 
 ROOT = Path(__file__).resolve().parents[2]

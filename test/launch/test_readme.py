@@ -15,7 +15,7 @@ import pytest
 import stand_in
 from readme_commands import NOT_RUN, ROOT, commands, inline, run, starting_with
 
-from vla_accel_ros.nodes.environment import demo_model, share_path
+from vla_accel_ros.nodes.running.environment import demo_model, share_path
 from vla_accel_ros.tools.cli import main
 
 

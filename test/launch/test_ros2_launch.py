@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from readme_commands import starting_with
 
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 
 pytestmark = pytest.mark.launch
 # The camera of README.md's third one is a device.

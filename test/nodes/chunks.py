@@ -10,8 +10,9 @@ from rclpy.publisher import Publisher
 from sensor_msgs.msg import JointState
 
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000

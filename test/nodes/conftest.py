@@ -15,7 +15,7 @@ from stand_ins import Arm
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 STARTED = pytest.StashKey[list[NodeProcess]]()
 OPERATOR = pytest.StashKey[Operator]()

@@ -12,7 +12,7 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.nodes.inference.node import InferenceNode
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.trajectory.node import TrajectoryNode
 from vla_accel_ros.types import Observation
 

@@ -14,7 +14,7 @@ from typing import Any
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.trajectory.node import TrajectoryNode
 
 HELD_UP_S = 0.35

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fork_server import Forked, ForkServer
 
-from vla_accel_ros.nodes.environment import process_environment
+from vla_accel_ros.nodes.running.environment import process_environment
 
 LOST = "Fast DDS has lost this process's shared memory"
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ class NodeProcess:
 
     def start(self) -> None:
         """Start it, again after it ended. One that was killed is started again as launch files do it, also
-        when it finds that the middleware cannot reach it (nodes/shutdown.py).
+        when it finds that the middleware cannot reach it (nodes/running/shutdown.py).
         """
         arguments = ["--ros-args"]
         if self.namespace:

@@ -9,7 +9,7 @@ import numpy as np
 from vla_accel_msgs.msg import Observed
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.convert import stamp_ns
+from vla_accel_ros.nodes.messages.convert import stamp_ns
 from vla_accel_ros.types import Chunk
 
 

@@ -9,7 +9,7 @@ import pytest
 from running import ROOT
 
 from vla_accel_ros.control.following.watchdog import ClockWatch
-from vla_accel_ros.nodes.environment import process_environment
+from vla_accel_ros.nodes.running.environment import process_environment
 
 S = 1_000_000_000
 MS = S // 1000
@@ -20,7 +20,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from std_msgs.msg import String
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params.tables import NODES
 
 class Told(ManagedNode):

@@ -6,8 +6,8 @@ import pytest
 from control_msgs.msg import JointTrajectoryControllerState
 from trajectory_msgs.msg import JointTrajectoryPoint
 
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.controllers.state import Reports
+from vla_accel_ros.nodes.messages import convert
 
 MS = 1_000_000
 BEGAN = 1000 * 1_000_000_000

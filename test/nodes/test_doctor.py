@@ -17,7 +17,7 @@ from sensor_msgs.msg import CompressedImage
 from stack import Stack, set_going, wait_for_motion, wait_for_rest
 from std_srvs.srv import Trigger
 
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.tools.cli import main
 
 S = 1_000_000_000

@@ -20,7 +20,7 @@ from rclpy.timer import Timer
 from std_msgs.msg import Int32
 from std_srvs.srv import Trigger
 
-from vla_accel_ros.nodes.executor import EVENTS_S, DirectExecutor
+from vla_accel_ros.nodes.running.executor import EVENTS_S, DirectExecutor
 
 LIMIT_S = 60.0
 

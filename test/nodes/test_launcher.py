@@ -31,7 +31,7 @@ from stack import (
 )
 
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import is_running, this_process
+from vla_accel_ros.nodes.running.environment import is_running, this_process
 
 S = 1_000_000_000
 LAUNCHER = ROOT / "test" / "launch" / "launcher.py"

@@ -18,9 +18,9 @@ from std_msgs.msg import String
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.params.tables import NODES
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
 DEACTIVATE, CLEANUP = Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP

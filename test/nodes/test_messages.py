@@ -12,8 +12,8 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.tools.replay.moments import agreement_from_message, step_states_from_message
 from vla_accel_ros.types import Agreement, Chunk

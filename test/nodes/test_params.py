@@ -11,10 +11,10 @@ from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import DescribeParameters
 from running import ROOT
 
-from vla_accel_ros.nodes.environment import additional_environment
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.params.parameter_file import parameter_of
 from vla_accel_ros.nodes.params.tables import NODES
+from vla_accel_ros.nodes.running.environment import additional_environment
 
 TYPES = {
     bool: ParameterType.PARAMETER_BOOL,
@@ -27,7 +27,7 @@ TYPES = {
 def test_tables_and_environment_are_readable_without_ros():
     code = (
         "import sys; sys.modules['rclpy'] = None\n"
-        "import vla_accel_ros.nodes.params.tables, vla_accel_ros.nodes.environment"
+        "import vla_accel_ros.nodes.params.tables, vla_accel_ros.nodes.running.environment"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

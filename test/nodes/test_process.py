@@ -17,9 +17,9 @@ from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 
 PROGRAM = """
 import gc, json, sys
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params.parameter import AUTOSTART
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.process import run
 
 said = {"frozen": [gc.get_freeze_count()]}
 
@@ -61,7 +61,7 @@ def test_what_a_node_has_loaded_is_collected_no_more_until_it_is_cleaned_up(tmp_
 ENDS = """
 import builtins, os, signal
 from rclpy.node import Node
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.process import run
 
 class Ends(Node):
     def __init__(self):
@@ -86,8 +86,8 @@ def test_a_ctrl_c_that_comes_in_the_end_of_the_interpreter_changes_no_status(tmp
 ENDS_SLOWLY = """
 import os, signal, sys, threading
 from rclpy.node import Node
-from vla_accel_ros.nodes import shutdown
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running import shutdown
+from vla_accel_ros.nodes.running.process import run
 
 shutdown.PATIENCE_S, shutdown.LONGEST_S = 0.1, float(sys.argv[1])
 broken_off, shutdown._say = threading.Event(), lambda sentence: (print(sentence), broken_off.set())

@@ -16,7 +16,7 @@ from stack import Stack, wait_for_recorder
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.policy import LIFECYCLE_NODES, policy, rights
 

@@ -11,9 +11,10 @@ from sensor_msgs.msg import Image
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import choose_task
 

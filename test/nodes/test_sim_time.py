@@ -19,9 +19,9 @@ from rosgraph_msgs.msg import Clock
 from stack import Stack, set_going, speed
 
 from vla_accel_msgs.msg import Motion
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 S = 1_000_000_000
 # Of the speed that the contract allows; an arm that is sent elsewhere at once has many times that.

@@ -10,7 +10,7 @@ import pytest
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
-from vla_accel_ros.nodes.convert import set_stamp
+from vla_accel_ros.nodes.messages.convert import set_stamp
 from vla_accel_ros.sensing.arrivals import PROFILED_HINT
 from vla_accel_ros.sensing.ingest import Ingest
 

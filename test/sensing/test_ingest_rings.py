@@ -12,9 +12,9 @@ from rings import is_whole, known_image, left_over, unique
 from streams import S, make_contract
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.sensing.cameras.frames import Frame
 from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter, ring_name
 from vla_accel_ros.sensing.ingest import Ingest

@@ -16,9 +16,9 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from vla_accel_msgs.msg import Observed
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
-from vla_accel_ros.nodes.convert import session_to_message, set_stamp
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.interfaces import definition, type_name
+from vla_accel_ros.nodes.messages.convert import session_to_message, set_stamp
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.image import image_message

@@ -12,8 +12,8 @@ from openvla_builders import make_norm_stats, make_openvla_folder
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes.environment import demo_model
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.nodes.running.environment import demo_model
 from vla_accel_ros.tools.cli import main
 
 MAKERS = {

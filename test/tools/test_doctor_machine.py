@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding, error, ok, warning
-from vla_accel_ros.nodes.environment import MALLOC, fastdds_profile
+from vla_accel_ros.nodes.running.environment import MALLOC, fastdds_profile
 from vla_accel_ros.tools.doctor import gpu, report
 from vla_accel_ros.tools.doctor.machine import Memory, Process, judge, processes, shared_memory
 

@@ -15,8 +15,8 @@ from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings, Simulation
 from vla_accel_ros.fleet.simulator.workloads import WORKLOADS, Script, draw
-from vla_accel_ros.nodes.convert import set_stamp
 from vla_accel_ros.nodes.interfaces import definition, type_name
+from vla_accel_ros.nodes.messages.convert import set_stamp
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.tools import cli

@@ -16,8 +16,8 @@ from recorded_run import Run
 
 from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.replay.again import Otherwise, company, replay

@@ -17,10 +17,10 @@ from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.noise import fresh as noise_of_request
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.sim import layout
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks

@@ -16,8 +16,8 @@ from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, Inputs, Observed
-from vla_accel_ros.nodes.convert import set_stamp
 from vla_accel_ros.nodes.interfaces import definition, type_name
+from vla_accel_ros.nodes.messages.convert import set_stamp
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.image import image_message

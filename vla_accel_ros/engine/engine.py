@@ -22,8 +22,8 @@ from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, Request
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.runner import ModelRunner
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.runner.runner import ModelRunner
+from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.engine.stages.stages import Progress
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import AnyPolicy
@@ -131,8 +131,8 @@ class Engine:
     ) -> Answer:
         """Let the language head continue a prefix; returns an iterator of text, computed when read.
 
-        question: another prompt for the same frame, whose images are not encoded again (engine.frames says
-            what else is reused); None: the prefix's own prompt.
+        question: another prompt for the same frame, whose images are not encoded again (engine.runner.frames
+            says what else is reused); None: the prefix's own prompt.
         temperature, top_k, top_p: see models.text.decoding.Sampling; 0 is greedy. seed: of the draws, instead
             of the request's own.
 

@@ -14,7 +14,8 @@ from rclpy.node import Node
 from sensor_msgs.msg import CameraInfo
 
 from vla_accel_msgs.msg import GroundTruth
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sensing.force_slot import ForceWriter
 from vla_accel_ros.sim.tasks import Truth
 

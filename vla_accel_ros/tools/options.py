@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 
 Run = Callable[[argparse.Namespace], int]
 

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import SERVO
-from vla_accel_ros.nodes.environment import enclave
+from vla_accel_ros.nodes.running.environment import enclave
 from vla_accel_ros.tools.options import chosen_contract, contract_option, subcommand
 
 _PARAMETERS = (

@@ -11,7 +11,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Why
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sim.kinematics import JOINTS, Pose, inverse
 from vla_accel_ros.sim.robot import STEP_S, SimRobot
 from vla_accel_ros.sim.tasks import tasks

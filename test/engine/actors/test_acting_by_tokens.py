@@ -18,9 +18,9 @@ from openvla_builders import (
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
-from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy

@@ -15,9 +15,9 @@ from vla_accel_ros.engine.config import ALL_APART, FRESH_FIRST, LANES, STREAM, E
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.lanes import FIRST_APART, lanes_of
-from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, OBSERVE, WHOLE, Request
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 
 STEPS = 4

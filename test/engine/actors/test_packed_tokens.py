@@ -23,11 +23,11 @@ from vla_accel_ros.engine.actors import tokens as token_actor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.frames import EncodeOnly
 from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
 from vla_accel_ros.engine.policies.chunks import see
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.runner.frames import EncodeOnly
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Segment

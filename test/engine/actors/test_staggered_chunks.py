@@ -22,9 +22,9 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.policies.chunks import see
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
-from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from vla_accel_ros.engine.config import PREFERENCES, TOKEN_MODES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.ports import Pace, Ports
 from vla_accel_ros.engine.request import ACT, ASK, REWORD, Request
-from vla_accel_ros.engine.runner import PackedTokenActor
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.runner.runner import PackedTokenActor
+from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy

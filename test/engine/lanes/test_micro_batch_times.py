@@ -16,8 +16,8 @@ from simulated_loop import Clock, drive, make_loop
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.times import MOST_READ, GpuTimes
-from vla_accel_ros.engine.loop import LoopRecord
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.streaming.loop import LoopRecord
 from vla_accel_ros.timeline import TIMELINE, Event, flow
 
 STAMP_NS = 1_000_000_000_000

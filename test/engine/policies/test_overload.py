@@ -25,8 +25,8 @@ from vla_accel_ros.engine.policies.overload import (
 )
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import PATIENCE_S, SHARE
-from vla_accel_ros.engine.queue import MOST_QUEUED, QueueFull
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.scheduling.queue import MOST_QUEUED, QueueFull
 
 EASY = {OBSERVE: 0.006, ACT: 0.004, WHOLE: 0.004, ASK: 0.002}
 TALKATIVE = {**EASY, OBSERVE: 0.014, ASK: 0.03}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla, make_openvla_config, make_openvla_folder
 from torch import Tensor
 
-from vla_accel_ros.engine.answers import Answers
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.runner.answers import Answers
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import Words
 from vla_accel_ros.engine.stages.prefill.layered import sizes as sizes_of

@@ -17,9 +17,9 @@ from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters import joint_trajectory
 from vla_accel_ros.nodes.controllers.state import ReportedState, Reports
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.types import Chunk
 
 MS = S // 1000

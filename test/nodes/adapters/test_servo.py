@@ -18,8 +18,9 @@ from stand_ins import ALL, ARM, Arm, Parameters, write_contract
 from std_srvs.srv import SetBool, Trigger
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
 
 S = 1_000_000_000
 RATE_HZ = 50.0

@@ -11,9 +11,10 @@ from running import until
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from vla_accel_msgs.msg import FrameHandle
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.camera.output import Due
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sensing.cameras.frames import Lease
 from vla_accel_ros.sensing.cameras.ring import ring_name
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader

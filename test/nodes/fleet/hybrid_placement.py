@@ -25,10 +25,10 @@ from scheduler_robot import AskingRobot
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.admission.forecast import Forecast, at_once
 from vla_accel_ros.fleet.replicas.replica import Replica
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.engines import Engines, Making
 from vla_accel_ros.nodes.fleet.node import FleetSchedulerNode
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 EDGE_S, CLOUD_S, NETWORK_S = 0.1, 0.04, 0.13
 ROBOTS = 8

@@ -25,7 +25,8 @@ from vla_accel_ros.fleet.protocol import (
     RobotDescription,
     Round,
 )
-from vla_accel_ros.nodes import fleet_convert, qos
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import fleet_convert
 
 AGAIN_S = 2.0
 

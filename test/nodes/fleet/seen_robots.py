@@ -19,7 +19,7 @@ from vla_accel_msgs.msg import FleetAdmission
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission.forecast import at_once
 from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 HZ, WITHIN_S, ROUNDS = 3.0, 0.09, 6
 TAKES_S = 0.04

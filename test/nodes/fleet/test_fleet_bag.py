@@ -15,8 +15,9 @@ from running import NodeProcess
 from sensor_msgs.msg import Image
 
 from vla_accel_msgs.msg import LanguageOutput
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.replay.again import replay
 from vla_accel_ros.tools.replay.moments import Moments

@@ -17,7 +17,7 @@ from rclpy.node import Node
 from running import ROOT, NodeProcess, node_environment, until
 from scheduler_robot import AskingRobot, spin_until
 
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 pytest.importorskip("ray")
 ACTOR = "ray::Server"

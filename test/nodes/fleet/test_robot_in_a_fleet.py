@@ -16,9 +16,10 @@ from sensor_msgs.msg import Image
 from stack import commanded_acceleration
 
 from vla_accel_msgs.msg import Motion
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.policy import rights
 
 PROGRAM = Path(__file__).with_name("fake_scheduler.py")

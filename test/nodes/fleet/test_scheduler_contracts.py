@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vla_accel_ros.fleet.protocol import RobotDescription
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.fleet.contracts import MOST_LETTERS, contract_of
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 GOOD = Path(demo_contract()).read_text()
 ENTITIES = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><robot name="&x;"/>'

@@ -18,7 +18,7 @@ from running import ROOT, NodeProcess, node_environment
 from scheduler_robot import AskingRobot, spin_until
 
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 PROGRAM = Path(__file__).with_name("scheduler_robot.py")
 

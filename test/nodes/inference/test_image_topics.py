@@ -14,8 +14,8 @@ from single_frames import SingleFrames
 
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.convert import set_stamp
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.nodes.messages.convert import set_stamp
 from vla_accel_ros.types import Chunk, Observation
 
 HEIGHT, WIDTH = 30, 42

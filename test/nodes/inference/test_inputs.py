@@ -14,9 +14,10 @@ from lifecycle_msgs.srv import GetState
 from slow_model import SLOW_STEPS, make_slow_model
 
 from vla_accel_msgs.msg import Inputs as InputsMessage
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sensing.arrivals import Inputs
 
 S = 1_000_000_000

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from smolvla_recording import make_smolvla_folder
 
-from vla_accel_ros.engine.ports import Pace, Ports
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.nodes.inference.loading import Load
 

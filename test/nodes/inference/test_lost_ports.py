@@ -10,7 +10,7 @@ from running import LOST
 from stack import CALM_SENSORS
 from test_instruction import acts, say
 
-from vla_accel_ros.nodes.environment import lost_ports
+from vla_accel_ros.nodes.running.environment import lost_ports
 
 SHARED = Path("/dev/shm")
 

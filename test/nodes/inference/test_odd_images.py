@@ -11,7 +11,7 @@ from sensor_msgs.msg import Image, JointState
 from vla_accel_msgs.msg import Observed
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.convert import set_stamp, stamp_ns
+from vla_accel_ros.nodes.messages.convert import set_stamp, stamp_ns
 
 MS = 1_000_000
 

@@ -18,8 +18,8 @@ from vla_accel_ros.contract.contract import TWIST, Contract
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 STEP_DT_S = 0.2
 SERVO = {"topic": "servo_node/delta_twist_cmds", "kind": "servo_twist", "rate_hz": 50.0, "frame": "base_link"}

@@ -6,8 +6,8 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.planned import NOTHING, Planned
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.planning.sizes import MODELS
 
 H200 = "NVIDIA H200"

@@ -7,9 +7,9 @@ import torch
 
 from vla_accel_ros.engine.config import ALL_APART, EngineConfig, Split
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
-from vla_accel_ros.engine.loop import LoopStats
 from vla_accel_ros.engine.policies.overload import LEVELS, Degradation
 from vla_accel_ros.engine.policies.partition import Measured
+from vla_accel_ros.engine.streaming.loop import LoopStats
 from vla_accel_ros.nodes.diagnostics import OK, WARN
 from vla_accel_ros.nodes.inference.reports import of_loops, of_overload, of_partition
 

@@ -23,9 +23,9 @@ from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.convert import handle_to_message, set_stamp
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.nodes.messages.convert import handle_to_message, set_stamp
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sensing.cameras.ring import RingWriter, ring_name
 from vla_accel_ros.sensing.segment import segment_path
 from vla_accel_ros.types import Chunk, Observation

@@ -22,7 +22,7 @@ from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.recorder import player
 from vla_accel_ros.nodes.recorder.player import CLOCK_NS, Player
 from vla_accel_ros.recording.reader import Bag

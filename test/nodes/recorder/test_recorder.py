@@ -17,7 +17,7 @@ from stack import Stack, set_going, wait_for_recorder
 
 from vla_accel_msgs.msg import LanguageOutput
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.replay.again import replay
 from vla_accel_ros.tools.replay.moments import Moments

@@ -23,7 +23,7 @@ from std_srvs.srv import Trigger
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sensing.segment import segment_path
 
 RATE_HZ, CHUNKS_HZ = 100.0, 480

@@ -14,7 +14,7 @@ import pytest
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.chunking.chunk_record import ChunkWriter
-from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.trajectory import chunk_source
 from vla_accel_ros.nodes.trajectory.chunk_source import SILENT_S, ChunkSource
 from vla_accel_ros.sensing.slot import SlotWriter

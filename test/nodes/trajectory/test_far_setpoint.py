@@ -9,7 +9,8 @@ from control_msgs.msg import JointTrajectoryControllerState
 
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
 
 HERE, FAR = np.zeros(JOINTS), np.full(JOINTS, -1.2)
 

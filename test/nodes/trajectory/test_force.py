@@ -21,8 +21,9 @@ from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sensing.force_slot import ForceWriter
 from vla_accel_ros.sim.kinematics import Pose, inverse
 

@@ -15,7 +15,8 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.trajectory.force_sources import Sample, TopicSource, wrench_of
 
 STAMP_NS = 1_795_000_000_123_456_789

@@ -20,8 +20,8 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
 
 PROGRAM = Path(__file__).parents[1] / "held_up.py"

@@ -14,7 +14,7 @@ from chunks import Policy, S
 from sensor_msgs.msg import JointState
 
 from vla_accel_msgs.msg import Motion
-from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.messages import convert
 
 HERE = np.zeros(JOINTS)
 ELBOW = 2

@@ -16,7 +16,8 @@ from control_msgs.msg import JointTrajectoryControllerState
 from stack import CALM_SENSORS
 
 from vla_accel_msgs.msg import Motion
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
 
 ARM = "arm_controller/joint_trajectory"
 HARDEST = 30.0

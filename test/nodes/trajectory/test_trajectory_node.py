@@ -8,8 +8,8 @@ from chunks import Policy
 from rosgraph_msgs.msg import Clock
 from stack import CALM_SENSORS
 
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
 
 S = 1_000_000_000
 

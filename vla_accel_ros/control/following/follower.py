@@ -26,7 +26,7 @@ from vla_accel_ros.control.following.joining import Joining
 from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch, astray
 from vla_accel_ros.control.following.watchdog import CHUNK, JOINT_STATES, Change, Motion, Safety
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.engine.loop import LoopStats
+from vla_accel_ros.engine.streaming.loop import LoopStats
 from vla_accel_ros.types import Chunk
 
 _RESTART_NS = 200_000_000

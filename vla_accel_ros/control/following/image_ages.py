@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from vla_accel_ros.engine.loop import LoopStats
+from vla_accel_ros.engine.streaming.loop import LoopStats
 
 _AGES = 512
 

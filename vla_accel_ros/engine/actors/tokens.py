@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.frames import EncodeOnly
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.policies.tokens import draft_lengths, most_riders
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import DECODE, PREFILL, MicroBatch, Request, failing_alone
+from vla_accel_ros.engine.runner.frames import EncodeOnly
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Progress
 from vla_accel_ros.models.layers import packed

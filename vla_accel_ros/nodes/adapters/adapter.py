@@ -19,7 +19,7 @@ from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 # Methods that most controllers do not need do nothing, on purpose.
 # ruff: noqa: B027

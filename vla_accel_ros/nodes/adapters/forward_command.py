@@ -18,7 +18,7 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name, steady_ns
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 
 class ForwardCommandAdapter(Adapter):

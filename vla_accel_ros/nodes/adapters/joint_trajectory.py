@@ -23,11 +23,12 @@ from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.on_arrival import ahead, approach_s
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name
 from vla_accel_ros.nodes.controllers.state import ControllerState, ReportedState
 from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 # A message should never take longer.
 KEEP_S = 1.0

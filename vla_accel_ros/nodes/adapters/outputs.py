@@ -27,10 +27,10 @@ from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name
 from vla_accel_ros.nodes.adapters.locked import LockedAdapter
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.timeline import Flows
 
-# After LONGEST_S (nodes/shutdown.py) a process that was asked to end is killed.
+# After LONGEST_S (nodes/running/shutdown.py) a process that was asked to end is killed.
 _LONGEST_STOP_S = 1.2
 
 

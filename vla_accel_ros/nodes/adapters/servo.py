@@ -25,11 +25,12 @@ from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.command_stream import JogStream
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name, steady_ns
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.interfaces import interface
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.service_calls import ServiceCalls
 
 # Number of zero commands before the pause, so that a lost one does not matter.

@@ -19,7 +19,7 @@ from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
 from vla_accel_ros.nodes.params.cameras import CAMERA
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.sensing.cameras.calibration import Calibration
 from vla_accel_ros.sensing.cameras.capture import Capture, Settings, open_source
 from vla_accel_ros.sensing.cameras.compressed import write_bgr

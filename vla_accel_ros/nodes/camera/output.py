@@ -20,7 +20,8 @@ from rclpy.node import Node
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from vla_accel_msgs.msg import FrameHandle
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sensing.cameras.ring import RingWriter, ring_name
 
 _INFO_HZ = 1.0

@@ -29,10 +29,10 @@ from vla_accel_ros.contract.contract import Camera, Contract
 from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.findings import Finding
 from vla_accel_ros.contract.graph_check import Wanted
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import of_robot
 from vla_accel_ros.nodes.graph import look, name_of
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
 from vla_accel_ros.nodes.service_calls import ask_again, is_there, spinning
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched

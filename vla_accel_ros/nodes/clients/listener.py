@@ -25,8 +25,9 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopStats, Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import of_robot
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.types import Chunk
 
 T = TypeVar("T")

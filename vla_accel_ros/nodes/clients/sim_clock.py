@@ -12,8 +12,8 @@ import time
 from rclpy.qos import QoSProfile
 from rosgraph_msgs.msg import Clock
 
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.clients.client_node import ClientNode
+from vla_accel_ros.nodes.messages import convert
 
 STEP_NS = 10_000_000
 LISTENERS = QoSProfile(depth=10)

@@ -14,9 +14,10 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import Controller
 from vla_accel_ros.control.trajectory import MotionState
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.interfaces import interface
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 # States that are closer in time are not compared.
 _APART_NS = 5_000_000

@@ -39,10 +39,8 @@ from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.device import device_fault
-from vla_accel_ros.nodes import convert, fleet_convert
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import contract_of
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
@@ -51,9 +49,11 @@ from vla_accel_ros.nodes.fleet.sessions import Sessions
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
 from vla_accel_ros.nodes.inference.loading import choices
 from vla_accel_ros.nodes.inference.setup import chosen
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert, fleet_convert
 from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.process import run
 
 STEP_HZ = 50.0
 LOOK_HZ = 2.0

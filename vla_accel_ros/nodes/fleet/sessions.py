@@ -19,7 +19,7 @@ from pathlib import Path
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.engine.session import REPLICA, Session
 from vla_accel_ros.models.checkpoints.checksum import checksum
-from vla_accel_ros.nodes import convert
+from vla_accel_ros.nodes.messages import convert
 
 Tell = Callable[[str, SessionMessage], None]
 

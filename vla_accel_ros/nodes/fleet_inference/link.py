@@ -31,10 +31,10 @@ from vla_accel_ros.fleet.protocol import (
     TextAnswer,
 )
 from vla_accel_ros.fleet.robot.client import Ask, FleetClient
-from vla_accel_ros.nodes import fleet_convert as convert
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.convert import session_from_message
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import fleet_convert as convert
+from vla_accel_ros.nodes.messages.convert import session_from_message
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.types import Chunk
 
 ROBOT, REQUEST, ANSWER, CALL, ADMISSION, QUESTION, TEXT, SESSION = (

@@ -33,10 +33,9 @@ from vla_accel_ros.fleet.robot.client import ClientSettings, FleetClient
 from vla_accel_ros.fleet.robot.observing import EncodedIngest
 from vla_accel_ros.fleet.robot.provenance import Provenance
 from vla_accel_ros.fleet.robot.questions import Questions
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
-from vla_accel_ros.nodes.environment import demo_contract, lacks_profile
 from vla_accel_ros.nodes.fleet_inference.link import FleetLink
 from vla_accel_ros.nodes.fleet_inference.reports import of_fleet
 from vla_accel_ros.nodes.graph import GraphCheck
@@ -44,10 +43,12 @@ from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.streams import Streams
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.fleet import LOCAL
 from vla_accel_ros.nodes.params.inference import INFERENCE
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.types import Chunk
 

@@ -18,10 +18,11 @@ from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.chunk_record import ChunkWriter
 from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.chunk_topic import TOPIC, slot_name
 from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.slot import SlotWriter
 from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Chunk

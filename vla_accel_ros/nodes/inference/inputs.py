@@ -13,9 +13,10 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.pace import ChunkPace
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.ingest import Ingest
 

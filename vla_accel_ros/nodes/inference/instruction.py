@@ -12,7 +12,7 @@ from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
 
 from vla_accel_ros.control.state_file import LARGEST, StateFile
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.ingest import NO_INSTRUCTION
 
 _WRITTEN_S = 1.0

@@ -2,11 +2,11 @@
 answers out.
 
 Images arrive by the transport that the contract gives each camera (nodes/inference/streams.py). Vision,
-actions and text stream through one engine at their own rates (engine/streaming.py); this node opens topics,
-passes inputs on, and reports. It publishes `session` and `observed`, from which every chunk can be computed
-again; LoopStats once a second for vision, action and language; `inputs`, the state of every stream and the
-pace of chunks (inputs.py). /diagnostics has the rate, age and drops of every stream, times and misses of
-vision, action and language, what is given up under overload, and what chunks wait for. Configure loads the
+actions and text stream through one engine at their own rates (engine/streaming/streaming.py); this node opens
+topics, passes inputs on, and reports. It publishes `session` and `observed`, from which every chunk can be
+computed again; LoopStats once a second for vision, action and language; `inputs`, the state of every stream
+and the pace of chunks (inputs.py). /diagnostics has the rate, age and drops of every stream, times and misses
+of vision, action and language, what is given up under overload, and what chunks wait for. Configure loads the
 model, compares it with the contract and warms up. A changed instruction takes effect with the next frame.
 Each chunk is guided to continue the previous one while the trajectory node reports, on `motion`, that it runs
 in mode `rtc`. A `question` is answered beside acting, several at once, in the time that is left;
@@ -28,15 +28,14 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import chunks, inputs, words
 from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.ports import Ports, Text
-from vla_accel_ros.engine.streaming import Streaming
+from vla_accel_ros.engine.streaming.ports import Ports, Text
+from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.fleet.horizon import Horizons
 from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.models.policies import FLOW
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
-from vla_accel_ros.nodes.environment import demo_contract, lacks_profile
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
@@ -52,10 +51,12 @@ from vla_accel_ros.nodes.inference.reports import (
 )
 from vla_accel_ros.nodes.inference.setup import chosen, guiding, load_engine, paces, session
 from vla_accel_ros.nodes.inference.streams import Streams
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.inference import INFERENCE
-from vla_accel_ros.nodes.process import run
-from vla_accel_ros.nodes.shutdown import fatal
+from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.process import run
+from vla_accel_ros.nodes.running.shutdown import fatal
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.types import Chunk, Observation

@@ -18,13 +18,14 @@ from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.engine.config import NO_PARTITION
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
-from vla_accel_ros.engine.loop import LoopStats
 from vla_accel_ros.engine.policies.overload import ACTIONS, LANGUAGE, NONE, VISION, Degradation
 from vla_accel_ros.engine.session import Session
+from vla_accel_ros.engine.streaming.loop import LoopStats
 from vla_accel_ros.models.checkpoints.checksum import checksum
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.types import Chunk
 
 GUIDED = ("guided", "trained")

@@ -13,13 +13,13 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.ports import Pace
 from vla_accel_ros.engine.session import Session, session_of
+from vla_accel_ros.engine.streaming.ports import Pace
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
 from vla_accel_ros.nodes.inference.loading import Load, choices
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 _RENAMED = {"answers": "language_answers", "answer_tokens": "language_max_tokens", "camera_hz": "vision_hz"}
 """Fields of Load whose parameters have other names."""

@@ -21,16 +21,16 @@ from rclpy.subscription import Subscription
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.interfaces import definition, digest
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.recorder import RECORDER
-from vla_accel_ros.nodes.process import run
 from vla_accel_ros.nodes.recorder.rosbag2_writer import open_bag
 from vla_accel_ros.nodes.recorder.topics import Recorded, recorded
+from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.recording.background_writer import Recording
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.frames import NotReady
@@ -38,7 +38,7 @@ from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 
 _LOOK_S = 0.1
-# After LONGEST_S (nodes/shutdown.py) a process that was asked to end is killed.
+# After LONGEST_S (nodes/running/shutdown.py) a process that was asked to end is killed.
 _PATIENCE_S = 0.7
 
 

@@ -26,9 +26,9 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 from rosgraph_msgs.msg import Clock
 
 from vla_accel_ros.contract import bounded_yaml
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.graph import name_of
 from vla_accel_ros.nodes.interfaces import interface
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.roles import Role, role
 

@@ -19,12 +19,12 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.chunk_topic import TOPIC, slot_name
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.chunk_slot import ChunkSlot, Take
 
 TRAJECTORIES_HZ = 60.0

@@ -4,8 +4,8 @@ It polls for samples at twice their rate, 1000 to 2000 times a second. The guard
 and this thread sends its reactions. It also makes the ticks of controllers that are commanded at a fixed
 rate: a tick waits for the sample that is about to come, so that its command is as fresh as possible.
 Everything shared with the node is behind the lock of the adapters, which each side holds for microseconds.
-The node takes over a reaction afterwards (control/force/taking_over.py). nodes/process.py makes sure that
-this thread soon gets the GIL.
+The node takes over a reaction afterwards (control/force/taking_over.py). nodes/running/process.py makes sure
+that this thread soon gets the GIL.
 """
 
 from __future__ import annotations

@@ -21,10 +21,11 @@ from std_msgs.msg import Float64MultiArray
 
 from vla_accel_ros.contract.graph_check import FORCE_TYPES
 from vla_accel_ros.control.force.sensor import ForceSensor
-from vla_accel_ros.nodes import convert, qos
-from vla_accel_ros.nodes.executor import DirectExecutor
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.interfaces import interface
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.executor import DirectExecutor
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.force_slot import ForceReader
 
 _KEPT = 64

@@ -23,7 +23,7 @@ from vla_accel_ros.control.following.watchdog import OPERATOR, Motion
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.outputs import Outputs
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.trajectory.reports import MotionTopic
 from vla_accel_ros.sensing.joints import JointHistory
 

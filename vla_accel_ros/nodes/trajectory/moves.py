@@ -18,8 +18,8 @@ from rclpy.task import Future
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.interfaces import interface
+from vla_accel_ros.nodes.messages import convert
 
 # The meaning of each error_code of the action, and the mend.
 ERRORS = {

@@ -36,16 +36,17 @@ from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import Change, Motion, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.state_file import StateFile
-from vla_accel_ros.nodes import convert, qos
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.adapters.outputs import Outputs
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
-from vla_accel_ros.nodes.environment import demo_contract
 from vla_accel_ros.nodes.graph import GraphCheck
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
-from vla_accel_ros.nodes.process import run
+from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.trajectory.chunk_source import ChunkSource
 from vla_accel_ros.nodes.trajectory.force import ForceLoop
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold

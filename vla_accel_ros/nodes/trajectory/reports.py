@@ -18,9 +18,9 @@ from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import Motion
-from vla_accel_ros.nodes import convert
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
+from vla_accel_ros.nodes.messages import convert
 
 # Reported in steps, rounded up: an exact figure would change all the time.
 _LEAD_STEP_S = 0.01

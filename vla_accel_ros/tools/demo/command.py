@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from vla_accel_ros.control.chunking.buffer import MODES
-from vla_accel_ros.nodes.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.demo.plan import DEMO_S, Options
 from vla_accel_ros.tools.options import subcommand
 

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
-from vla_accel_ros.nodes.convert import stamp_ns
+from vla_accel_ros.nodes.messages.convert import stamp_ns
 from vla_accel_ros.tools.demo.play import Board
 
 if TYPE_CHECKING:

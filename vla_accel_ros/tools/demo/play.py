@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes.convert import stamp_ns
+from vla_accel_ros.nodes.messages.convert import stamp_ns
 from vla_accel_ros.sim.tasks import FOLLOW, Task
 from vla_accel_ros.tools.demo import measure
 from vla_accel_ros.tools.demo.plan import Plan

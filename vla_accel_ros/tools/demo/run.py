@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes.environment import demo_model
+from vla_accel_ros.nodes.running.environment import demo_model
 from vla_accel_ros.tools.demo import picture, summary
 from vla_accel_ros.tools.demo.film import Film
 from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView

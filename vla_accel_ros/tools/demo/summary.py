@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from vla_accel_ros.nodes.convert import stamp_ns
+from vla_accel_ros.nodes.messages.convert import stamp_ns
 from vla_accel_ros.sim.tasks import FAMILIES
 from vla_accel_ros.tools.demo import measure
 from vla_accel_ros.tools.demo.play import Played

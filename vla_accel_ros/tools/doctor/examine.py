@@ -23,7 +23,7 @@ from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.contract.graph_check import inputs, outputs
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.clients.inspector import Inspector
-from vla_accel_ros.nodes.environment import demo_contract, demo_model, lacks_profile
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model, lacks_profile
 from vla_accel_ros.tools.doctor import gpu, machine, streams
 from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
-from vla_accel_ros.nodes.environment import MALLOC, PROFILES, lost_ports
 from vla_accel_ros.nodes.params.tables import NODES
+from vla_accel_ros.nodes.running.environment import MALLOC, PROFILES, lost_ports
 
 STOCK_SEGMENT = 1 << 20
 _DEFAULTS = {"ROS_DOMAIN_ID": "0", "RMW_IMPLEMENTATION": ""}

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises ValueError for a --param without ":=", FileNotFoundError for a missing file.
     """
-    from vla_accel_ros.nodes.environment import process_environment
+    from vla_accel_ros.nodes.running.environment import process_environment
     from vla_accel_ros.tools.running.ending import ended_by_signals
 
     command = [sys.executable, "-m", "vla_accel_ros.nodes.fleet", *node_arguments(arguments)]
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def node_arguments(arguments: argparse.Namespace) -> list[str]:
     """Return the node's command-line arguments. Raises ValueError and FileNotFoundError as run does."""
-    from vla_accel_ros.nodes.environment import share_path
+    from vla_accel_ros.nodes.running.environment import share_path
 
     file = arguments.params or share_path("config/fleet.yaml")
     chosen = {

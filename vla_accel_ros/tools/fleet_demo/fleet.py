@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from vla_accel_ros.nodes.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses, arguments
 
 RESPAWN_S = 2.0

@@ -22,7 +22,7 @@ from rich.live import Live
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.fleet_watcher import FleetWatcher
 from vla_accel_ros.nodes.clients.sim_clock import SimClock
-from vla_accel_ros.nodes.environment import demo_model
+from vla_accel_ros.nodes.running.environment import demo_model
 from vla_accel_ros.tools.fleet import table
 from vla_accel_ros.tools.fleet.board import Board
 from vla_accel_ros.tools.fleet.top import LINES_EVERY_S

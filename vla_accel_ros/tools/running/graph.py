@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import IO
 
-from vla_accel_ros.nodes.environment import additional_environment, discovery_environment
+from vla_accel_ros.nodes.running.environment import additional_environment, discovery_environment
 from vla_accel_ros.private_files import open_private, private_folder
 
 # Domains up to 101 keep their ports below Linux' ephemeral range; 0 is the default one.

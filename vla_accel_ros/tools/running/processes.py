@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vla_accel_ros.nodes.environment import share_path
+from vla_accel_ros.nodes.running.environment import share_path
 
 END_S = 5.0
 LOG_LINES = 12

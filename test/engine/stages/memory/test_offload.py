@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from vla_accel_ros.engine.config import EngineConfig, offload_share
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.frames import EncodeOnly
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.runner.frames import EncodeOnly
 from vla_accel_ros.engine.stages.memory import offload
 from vla_accel_ros.engine.stages.memory.offload import LayerRing, slots_for, spread
 from vla_accel_ros.engine.stages.stages import Stages

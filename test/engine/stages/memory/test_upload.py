@@ -14,8 +14,8 @@ from builders import CAMERAS, make_config, make_model, make_observation, make_po
 from openvla_builders import CAMERA, make_openvla_folder, make_openvla_observation
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.frames import EncodeOnly
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix
+from vla_accel_ros.engine.runner.frames import EncodeOnly
 from vla_accel_ros.engine.stages.memory.host_memory import Registration
 from vla_accel_ros.engine.stages.memory.upload import ImageUpload
 from vla_accel_ros.engine.stages.stages import Stages

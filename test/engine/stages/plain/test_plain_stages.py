@@ -16,10 +16,10 @@ from smolvla_recording import make_smolvla_folder
 from torch import Tensor
 
 from vla_accel_ros.engine.actors.guidance import guidance_to
-from vla_accel_ros.engine.captured_prefill import CapturedPlainPrefill
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.frames import PlainPrefill
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.runner.captured_prefill import CapturedPlainPrefill
+from vla_accel_ros.engine.runner.frames import PlainPrefill
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.plain.prefix import Resize
 from vla_accel_ros.engine.stages.plain.stages import SIZES, CapturedPlainSeats, PlainStages

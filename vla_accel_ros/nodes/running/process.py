@@ -1,10 +1,10 @@
 """The life of a node's process: start, spin, and a clean end.
 
 rclpy's own signal handlers shut the context down first, after which nothing can be published; a robot must be
-told to stop before that. So the event that ends the process (nodes/shutdown.py) only ends the spinning. The
-node then goes through its shutdown transition with publishers that still work, and the context ends last. The
-executor (nodes/executor.py) is single-threaded: rclpy's multi-threaded one loses a quarter of 30 Hz images,
-and the events executor of the Python wheels never returns.
+told to stop before that. So the event that ends the process (nodes/running/shutdown.py) only ends the
+spinning. The node then goes through its shutdown transition with publishers that still work, and the context
+ends last. The executor (nodes/running/executor.py) is single-threaded: rclpy's multi-threaded one loses a
+quarter of 30 Hz images, and the events executor of the Python wheels never returns.
 
 Other threads wait for a GPU, a sensor or a camera; vla_accel_ros/interpreter.py says what they need from
 Python.
@@ -22,9 +22,9 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
-from vla_accel_ros.nodes import shutdown as ending
-from vla_accel_ros.nodes.executor import DirectExecutor
-from vla_accel_ros.nodes.lifecycle import ManagedNode
+from vla_accel_ros.nodes.running import shutdown as ending
+from vla_accel_ros.nodes.running.executor import DirectExecutor
+from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 
 def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int:

@@ -3,8 +3,8 @@
 This module decides nothing: every frame, chunk and question is a request, which a lane of the scheduler runs.
 Vision submits the newest observation at its rate. One action request always waits for something new to act
 on: a frame, newer joints for a model with a state token, or newly committed points when chunks are guided
-(engine.readiness). Questions wait for room. When nobody asks, the model continues its own prompt at its rate.
-A separate thread delivers the results (engine.ports).
+(engine.scheduling.readiness). Questions wait for room. When nobody asks, the model continues its own prompt
+at its rate. A separate thread delivers the results (engine.streaming.ports).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Stream
-from vla_accel_ros.engine.loop import Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.policies.overload import Degradation
-from vla_accel_ros.engine.ports import Chunking, Pace, Ports, Results, Text
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.streaming.loop import Loop, LoopRecord, LoopStats
+from vla_accel_ros.engine.streaming.ports import Chunking, Pace, Ports, Results, Text
 from vla_accel_ros.types import Chunk, Torn
 
 MOST_WAITING = 16

@@ -12,8 +12,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.frames import Extent, PlainPrefill, Prefill, worded_policy
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix
+from vla_accel_ros.engine.runner.frames import Extent, PlainPrefill, Prefill, worded_policy
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.prefill.groups import Frame
 from vla_accel_ros.engine.stages.stages import Stages

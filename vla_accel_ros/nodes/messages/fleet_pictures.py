@@ -10,7 +10,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from vla_accel_msgs.msg import FleetRequest
 from vla_accel_ros.contract.parts import Camera
-from vla_accel_ros.nodes.convert import stamp_ns
+from vla_accel_ros.nodes.messages.convert import stamp_ns
 from vla_accel_ros.sensing.cameras.compressed import check_picture
 from vla_accel_ros.sensing.cameras.image import CompressedView, ImageView, check, write_rgb
 

@@ -27,9 +27,9 @@ from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.queue import Queue, tell
-from vla_accel_ros.engine.readiness import Readiness
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
+from vla_accel_ros.engine.scheduling.queue import Queue, tell
+from vla_accel_ros.engine.scheduling.readiness import Readiness
 
 FAILED_AGAIN_S = 0.1
 """Pause of a lane's thread after a step that failed."""

@@ -33,8 +33,8 @@ from vla_accel_ros.fleet.protocol import (
     Round,
     TextAnswer,
 )
-from vla_accel_ros.nodes.convert import chunk_from_message, chunk_to_message, set_stamp, stamp_ns
-from vla_accel_ros.nodes.fleet_pictures import picture_from_message, picture_to_message, pictures
+from vla_accel_ros.nodes.messages.convert import chunk_from_message, chunk_to_message, set_stamp, stamp_ns
+from vla_accel_ros.nodes.messages.fleet_pictures import picture_from_message, picture_to_message, pictures
 
 MOST_LETTERS = 256
 """Limit for the names of processes, robots and replicas."""

@@ -22,15 +22,15 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Execution
 from vla_accel_ros.control.chunking.plausibility import Received, checked
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.engine import loop
 from vla_accel_ros.engine.session import Session
+from vla_accel_ros.engine.streaming import loop
 from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:
     from vla_accel_ros.engine.kv.pool import Prefix
-    from vla_accel_ros.engine.ports import Text
+    from vla_accel_ros.engine.streaming.ports import Text
     from vla_accel_ros.fleet.protocol import TextAnswer
     from vla_accel_ros.fleet.robot.provenance import Seen
 

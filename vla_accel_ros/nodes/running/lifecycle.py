@@ -28,7 +28,7 @@ from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.params.parameter import Parameter
-from vla_accel_ros.nodes.shutdown import fatal
+from vla_accel_ros.nodes.running.shutdown import fatal
 from vla_accel_ros.nodes.timeline import NodeTimeline
 from vla_accel_ros.timeline import TIMELINE
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 
 from rclpy.task import Future
 
-from vla_accel_ros.nodes.environment import LAUNCHER, is_running, lost_ports
+from vla_accel_ros.nodes.running.environment import LAUNCHER, is_running, lost_ports
 
 PATIENCE_S = 1.8
 LONGEST_S = 4.5

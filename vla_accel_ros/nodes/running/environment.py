@@ -53,7 +53,7 @@ def share_path(relative: str) -> Path:
 
     Raises FileNotFoundError that names all places tried.
     """
-    source = Path(__file__).resolve().parents[2] / relative
+    source = Path(__file__).resolve().parents[3] / relative
     if source.exists():
         return source
     tried = [str(source)]
@@ -79,7 +79,7 @@ def demo_contract() -> Path:
 
 def demo_model() -> Path:
     """The checkpoint folder of the bundled demo policy. Raises FileNotFoundError if it is absent."""
-    folder = Path(__file__).resolve().parents[1] / "sim" / "policy"
+    folder = Path(__file__).resolve().parents[2] / "sim" / "policy"
     if not (folder / "model.safetensors").exists():
         raise FileNotFoundError(
             f"the bundled demo policy is not at {folder}: train it with `vla train-demo` or set the "

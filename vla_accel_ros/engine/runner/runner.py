@@ -17,8 +17,6 @@ import torch
 
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
-from vla_accel_ros.engine.answers import TextDecoder
-from vla_accel_ros.engine.captured_prefill import CapturedPlainPrefill, CapturedPrefill
 from vla_accel_ros.engine.config import (
     ACTIONS_APART,
     ALL_APART,
@@ -28,7 +26,6 @@ from vla_accel_ros.engine.config import (
     offload_share,
 )
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.frames import ENCODED_ONLY, EncodeOnly, Frames, PlainPrefill, Prefill
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
@@ -52,6 +49,9 @@ from vla_accel_ros.engine.request import (
     failing_alone,
 )
 from vla_accel_ros.engine.robots import Embodiment, Robots
+from vla_accel_ros.engine.runner.answers import TextDecoder
+from vla_accel_ros.engine.runner.captured_prefill import CapturedPlainPrefill, CapturedPrefill
+from vla_accel_ros.engine.runner.frames import ENCODED_ONLY, EncodeOnly, Frames, PlainPrefill, Prefill
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.dropping import drop, few_bits_in_prefix
 from vla_accel_ros.engine.stages.int8 import Int8
@@ -69,7 +69,7 @@ from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, Wor
 
 
 class ModelRunner:
-    """Everything of one engine that computes; see engine.scheduler.Runner.
+    """Everything of one engine that computes; see engine.scheduling.scheduler.Runner.
 
     robots: the robots it serves; more may be added at any time. Attribute offload: what streaming weights
     costs and saves, once the stages are prepared; None without it. Raises ValueError for options that the

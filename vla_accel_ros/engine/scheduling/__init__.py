@@ -1,0 +1,2 @@
+"""Which requests run, and when. scheduler: schedule, run, postprocess. queue: the requests that wait, and
+cancellation. readiness: which of them may run."""
