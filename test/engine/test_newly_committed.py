@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream
-from test_scheduler import System
+from scheduled import System
 
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
 from vla_accel_ros.engine.engine import Engine

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream, held_slots
-from test_lanes import Overlapping
+from overlapping import Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, LANES
 from vla_accel_ros.engine.engine import Engine

@@ -232,3 +232,7 @@ class Fleet:
     def report(self, robot: str) -> Any:
         (one,) = [one for one in self.scheduler.reports(self.now_s) if one.robot == robot]
         return one
+
+
+def robots_of(rounds: list[Round]) -> list[str]:
+    return [one.robot for one in rounds]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream
-from test_lanes import Overlapping
+from overlapping import Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, FRESH_FIRST, LANES, STREAM, EngineConfig
 from vla_accel_ros.engine.engine import Engine

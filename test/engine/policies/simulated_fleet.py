@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 from builders import JOINTS, make_config
-from test_scheduler import System
+from scheduled import System
 
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.policies.policy import Policy

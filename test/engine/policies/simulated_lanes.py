@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 from builders import JOINTS
-from test_lanes import Overlapping
+from overlapping import Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, ONE
 from vla_accel_ros.engine.policies.lanes import FIRST_APART, LANES, in_lanes

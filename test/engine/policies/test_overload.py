@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping
 
 import pytest
+from scheduled import System
 from simulated_lanes import CHUNK_S, FRAME_S, Streams
-from test_scheduler import System
 
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks

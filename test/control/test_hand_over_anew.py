@@ -1,0 +1,309 @@
+"""Clocks that were set, controllers that were activated anew, and ways home: what is sent is joined to what
+the controller executes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from handing_over import LEAD, LEAD_S, MS, START, Arm, play, with_hold
+from motion import JOINTS, LIMITS, S, make_chunk, make_ramp
+from rosless import HOMING, Parameters, Robot, TrajectoryLogic
+
+from vla_accel_ros.control.limits.joint_limits import brake
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.sim.executed import TrajectoryController, judge_path
+
+
+def test_after_the_clock_was_set_it_stops_on_what_it_executes_and_once():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    was_ns = arm.now + 300 * MS
+    arm.buffer.update(make_ramp(-0.4, 30, stamp_ns=was_ns), was_ns)
+    arm.hand_over.dropped()
+    now_ns = was_ns + 100 * S
+    believed = arm.buffer.stop(now_ns, was_ns + 100 * MS)
+    stop = arm.hand_over.stop(believed, was_ns + 100 * MS, now_ns, LEAD_S)
+    assert stop is not None
+    assert (np.abs(stop.positions - 0.4 * 0.4) < 0.05).all()
+    assert (np.abs(stop.positions - believed.positions) > 0.02).any()
+    assert arm.hand_over.stop(believed, was_ns, now_ns, LEAD_S) is None
+
+
+def test_when_a_stop_after_the_clock_was_set_ends_is_known_also_where_it_is_not_the_one_that_was_given():
+    """One that stays somewhere takes as long as it would, should what was said not be true."""
+    arm = Arm()
+    assert arm.hand_over.stopping is None
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 500 * MS
+    there = np.array([-0.9, -1.5, -0.45])
+    arm.hand_over.told(there, arm.now)
+    given = arm.buffer.stop(arm.now, arm.now)
+    arm.accept(arm.hand_over.stop(given, arm.now, arm.now, LEAD_S))
+    stopping = arm.hand_over.stopping
+    assert stopping is not None and stopping.end_ns > given.end_ns + 500 * MS
+    arm.now = given.end_ns
+    assert (np.abs(arm.position - there) > 0.05).any()
+    arm.now = stopping.end_ns
+    np.testing.assert_array_equal(arm.position, stopping.positions[-1])
+    assert arm.hand_over.stop(None, arm.now, arm.now, LEAD_S) is None  # it was told, and rests there
+    arm.send(arm.buffer.go_to(START, np.abs(there), arm.now), 0, 0)
+    assert arm.hand_over.stopping is None
+
+
+@pytest.mark.parametrize("said", ["where it is", "too late", "10^9 rad", "nothing"])
+def test_after_the_clock_was_set_a_controller_that_was_activated_anew_stays_where_it_is(said):
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.9, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 50 * MS
+    arm.activate(START)  # it holds, and has lost what it was sent
+    arm.now += 450 * MS
+    told = {"10^9 rad": np.full(3, 1e9), "nothing": np.full(3, np.nan)}.get(said, START)
+    arm.hand_over.told(told, arm.now - (490 if said == "too late" else 20) * MS)
+    stop = arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S)
+    arm.accept(stop)
+    arm.now += S
+    if said == "where it is":
+        np.testing.assert_array_equal(arm.position, START)
+        assert arm.broken() == []
+    else:
+        assert (np.abs(arm.position) > 0.3).any()
+        assert {broken.what for broken in arm.broken()} >= {"velocity"}
+
+
+def test_what_a_controller_says_of_itself_is_reached_within_limits_where_it_is_not_true():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 500 * MS
+    arm.hand_over.told(np.array([-0.9, -1.5, -0.45]), arm.now)
+    arm.accept(arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S))
+    arm.now += 3 * S
+    assert arm.broken() == []
+
+
+def test_of_a_controller_that_others_drove_nothing_is_believed():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.hand_over.forget()
+    stop = arm.buffer.stop(arm.now + S)
+    assert arm.hand_over.next(stop, arm.now + S, arm.now + 2 * S, LEAD_S)[0] is stop
+
+
+def test_a_controller_that_was_activated_anew_and_says_so_goes_on_from_there():
+    """It has dropped what it was sent. A step is what remains where it has said nothing yet."""
+    for said, steps in (True, False), (False, True):
+        arm = Arm()
+        chunk = make_ramp(0.4, 30, stamp_ns=arm.now)
+        arm.send(arm.buffer.update(chunk, arm.now), 0, 0)
+        arm.now += 500 * MS
+        arm.activate(START)
+        arm.now += 20 * MS
+        told_ns, arm.now = arm.now, arm.now + 5 * MS
+        for number in range(1, 20):
+            if said and number == 1:
+                arm.hand_over.rests(START, told_ns, LEAD_S)
+            here, _ = arm.buffer.reference(arm.now)
+            more = make_ramp(0.1, 20, start=here, stamp_ns=arm.now, request_id=number)
+            arm.send(arm.buffer.update(more, arm.now), 0, LEAD)
+            arm.now += 70 * MS
+        assert bool(arm.broken()) == steps
+        assert np.abs(arm.position - arm.buffer.reference(arm.now)[0]).max() < 1e-6
+        assert (arm.position > 0.2).all()
+
+
+def test_a_stop_leaves_a_controller_that_was_activated_anew_where_it_is():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 500 * MS
+    arm.activate(START)
+    arm.now += 50 * MS
+    arm.hand_over.rests(START, arm.now - 5 * MS, LEAD_S)
+    arm.send(arm.buffer.stop(arm.now), 0, LEAD)
+    arm.now += 2 * S
+    assert arm.broken() == []
+    np.testing.assert_array_equal(arm.position, START)
+    np.testing.assert_array_equal(arm.hand_over.commanded(arm.now), START)
+
+
+def test_while_the_last_trajectory_may_be_on_its_way_to_a_controller_that_holds_only_a_stop_is_sent():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 500 * MS
+    sent_ns = arm.now
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now, request_id=1), arm.now), 0, 0)
+    for later, said_ns in (10 * MS, sent_ns + 5 * MS), (LEAD + 2 * MS, sent_ns + LEAD - MS):
+        now_ns = sent_ns + later
+        stop = brake(JOINTS, MotionState(now_ns + 2 * LEAD, START, np.full(3, 0.4)), LIMITS)
+        arm.hand_over.rests(START, said_ns, LEAD_S)
+        further = make_ramp(0.4, 30, stamp_ns=now_ns, request_id=2)
+        decided = arm.buffer.update(further, now_ns)
+        assert decided is not None and arm.hand_over.next(decided, now_ns, now_ns, LEAD_S)[0] is None
+        assert arm.hand_over.next(stop, now_ns, now_ns, LEAD_S)[0] is not None
+    now_ns = sent_ns + 300 * MS  # it says nothing more: then it has what it was sent, or nothing moves it
+    arm.hand_over.rests(START, sent_ns + LEAD - MS, LEAD_S)
+    decided = arm.buffer.update(make_ramp(0.4, 30, stamp_ns=now_ns, request_id=3), now_ns)
+    assert decided is not None
+    assert arm.hand_over.next(decided, now_ns, now_ns, LEAD_S)[0] is not None
+
+
+@pytest.mark.parametrize("said", ["as it was sent", "nan", "nothing"])
+def test_what_a_controller_says_that_tells_nothing_new_changes_nothing(said):
+    arm = Arm()
+    arm.send(arm.buffer.go_to(np.full(3, 0.2), np.full(3, 0.2), arm.now), 0, 0)
+    arm.now += 2 * S
+    told = {"as it was sent": arm.position, "nan": np.full(3, np.nan)}.get(said)
+    arm.hand_over.rests(told, arm.now, LEAD_S)
+    decided = arm.buffer.update(make_ramp(0.2, 30, start=arm.position, stamp_ns=arm.now), arm.now)
+    assert decided is not None
+    assert arm.hand_over.next(decided, arm.now, arm.now, LEAD_S)[0] is decided
+
+
+@pytest.mark.parametrize("held_up", [0.0, 0.7])
+def test_where_the_controller_is_commanded_to_be_is_known_however_late_that_was_sent(held_up):
+    arm, found = Arm(), []
+
+    def compare(*_: object) -> None:
+        times = range(arm.now - 500 * MS, arm.now + 1, 10 * MS)
+        known = np.array([arm.hand_over.commanded(t_ns) for t_ns in times])
+        decided = np.array([arm.buffer.reference(t_ns)[0] for t_ns in times])
+        found.append([np.abs(arm.state(t_ns).position - k).max() for t_ns, k in zip(times, known)])
+        away.append(np.abs(known[-1] - decided[-1]).max())
+
+    away: list[float] = []
+    play(arm, 0, held_up, travels=1, then=compare)
+    assert np.max(found) < 1e-9
+    assert (np.max(away) > 0.05) == bool(held_up)
+
+
+@pytest.mark.parametrize("off_s", [None, 3.0])
+@pytest.mark.parametrize("held_up_s", [0.0, 0.35])
+def test_joints_are_compared_with_what_is_executed_and_not_with_what_was_decided(held_up_s, off_s):
+    """Every message is held up; a drive that goes off is found all the same."""
+    now, where, number, held = [S], START, 0, None
+    controller = TrajectoryController(JOINTS, START, True)
+    controller.starts[0] = now[0]
+
+    def held_up() -> None:
+        now[0] += round(held_up_s * S)
+
+    def send(path: Trajectory, on_arrival: bool) -> None:
+        here = controller.state(now[0])
+        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+
+    robot = Robot("joint_trajectory", JOINTS, LIMITS, START, 0.02, chunk_age_s=1.2, joints_age_s=0.6)
+    given = lambda: now[0], lambda: now[0], send
+    logic = TrajectoryLogic(robot, Parameters("block"), *given, held_up=held_up)
+    while now[0] < 12 * S and held is None:
+        now[0] += 10 * MS
+        if off_s is None or now[0] < off_s * S:
+            where = controller.state(now[0]).position
+        logic.joints(where, now[0])
+        logic.watch()
+        number += 1
+        if number % 30 == 0:
+            t = now[0] / S + np.arange(1, 31)[:, None] * 0.05
+            logic.chunk(make_chunk(np.tile(0.4 * np.sin(2.5 * t), 3), now[0], 0.05, request_id=number))
+        held = next((reason for reason in logic.holds if "does not follow" in reason), None)
+    assert np.ptp(controller.path(now[0])[1], axis=0).min() > 0.5
+    assert (held is None) == (off_s is None)
+
+
+def test_a_way_home_of_a_controller_that_others_activated_elsewhere_gets_there():
+    """What it was sent before is not where it is, until the way begins."""
+    home, now = np.array([0.8, -0.5, 0.0]), [S]
+    controller = TrajectoryController(JOINTS, START, True)
+    controller.starts[0] = now[0]
+
+    def send(path: Trajectory, on_arrival: bool) -> None:
+        here = controller.state(now[0])
+        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+
+    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
+    given = lambda: now[0], lambda: now[0], send
+    logic = TrajectoryLogic(robot, Parameters(), *given, reference=lambda: controller.state(now[0]).position)
+    for tick in range(1200):
+        now[0] += 10 * MS
+        if 300 < tick <= 400:
+            controller.hold(np.array([-0.005, -0.01, 0.0]) * (tick - 300), now[0])
+        logic.joints(controller.state(now[0]).position, now[0])
+        logic.watch()
+        if tick == 100:
+            t = np.arange(1, 31)[:, None] * 0.05
+            logic.chunk(make_chunk(np.tile(0.1 * t, 3), now[0], 0.05))
+        elif tick == 300:
+            logic.hold()
+        elif tick == 500:
+            logic.resume()
+            logic.home()
+    assert HOMING not in logic.holds
+    assert controller.state(now[0]).position == pytest.approx(home)
+
+
+def test_of_a_way_home_that_begins_later_than_it_was_decided_a_controller_has_no_more_than_the_age_either():
+    """Home already, others activated it far from there: the hand-over has it approached for longer."""
+    home, now, beyond, starts_s = np.array([0.8, -0.5, 0.0]), [S], list[int](), list[float]()
+    controller = TrajectoryController(JOINTS, START, True)
+    controller.starts[0] = now[0]
+    longest_ns = round((LIMITS.velocity / LIMITS.acceleration).max() * S)
+
+    def send(path: Trajectory, on_arrival: bool) -> None:
+        here = controller.state(now[0])
+        if HOMING in logic.holds:
+            most_ns = max(now[0] + logic.most_ns, path.start_ns + logic.most_ns // 2)
+            beyond.append(path.end_ns - most_ns - longest_ns)
+            starts_s.append((path.start_ns - now[0]) / S)
+        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+
+    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02, chunk_age_s=2.0)
+    given = lambda: now[0], lambda: now[0], send
+    logic = TrajectoryLogic(robot, Parameters(), *given, reference=lambda: controller.state(now[0]).position)
+    for tick in range(1400):
+        now[0] += 10 * MS
+        if 700 < tick <= 800:
+            controller.hold(home + np.array([-0.01, 0.01, 0.0]) * (tick - 700), now[0])
+        logic.joints(controller.state(now[0]).position, now[0])
+        logic.watch()
+        if tick in (250, 850):
+            logic.home()
+        if tick == 700:
+            assert controller.state(now[0]).position == pytest.approx(home)
+    assert max(starts_s) > 1.0  # as it was decided, half of that
+    assert max(beyond) <= 0
+    assert controller.state(now[0]).position == pytest.approx(home)
+
+
+@pytest.mark.parametrize("held_up_s", [0.0, 0.35, 0.8])
+def test_a_way_home_of_which_the_first_part_is_held_up_gets_there(held_up_s):
+    """It is renewed by when it is executed, not by when it was to be."""
+    home, now, late = np.array([0.8, -0.5, 0.0]), [S], [held_up_s]
+    controller = TrajectoryController(JOINTS, START, True)
+    controller.starts[0] = now[0]
+
+    def held_up() -> None:
+        if HOMING in logic.holds and late:
+            now[0] += round(late.pop() * S)
+
+    def send(path: Trajectory, on_arrival: bool) -> None:
+        here = controller.state(now[0])
+        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+
+    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
+    logic = TrajectoryLogic(robot, Parameters(), lambda: now[0], lambda: now[0], send, held_up=held_up)
+    asked = False
+    for _ in range(1000):
+        now[0] += 10 * MS
+        logic.joints(controller.state(now[0]).position, now[0])
+        logic.watch()
+        if not asked and now[0] > 4 * S:
+            asked = True
+            logic.home()
+    assert not late and HOMING not in logic.holds
+    assert controller.state(now[0]).position == pytest.approx(home)
+    assert not judge_path(*controller.path(now[0]), LIMITS, [], [])
+
+
+def test_a_controller_that_says_that_it_rests_where_no_joint_can_be_is_not_led_from_there():
+    arm = Arm()
+    play(arm, 1, 0.0)
+    before = arm.hand_over.commanded(arm.now)
+    arm.hand_over.rests(np.array([1e9, 0.0, 0.0]), arm.now, LEAD_S)
+    np.testing.assert_array_equal(arm.hand_over.commanded(arm.now), before)

@@ -1,0 +1,225 @@
+"""Lanes with threads, and the threads that wait for requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from scheduled import WAIT_S, System, broken_off, in_thread, joined
+
+from vla_accel_ros.engine.lanes.lane import Lane
+from vla_accel_ros.engine.policies.chunks import WholeChunks
+from vla_accel_ros.engine.request import (
+    ACT,
+    MicroBatch,
+    Request,
+)
+
+
+class Waits:
+    """Counts how long a scheduler means to wait, and waits for ever: a lost wake-up never ends."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.condition = scheduler._queue._changed
+        self.count, self._wait = 0, self.condition.wait
+        self.condition.wait = self.wait
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.count += 1
+        return self._wait(None)
+
+
+class Looks(WholeChunks):
+    """Calls `found_nothing` whenever it was asked and nothing may run, before anybody waits."""
+
+    def __init__(self) -> None:
+        self.found_nothing: Callable[[], object] = lambda: None
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+        self.found_nothing()
+        return super().wake_s(ready, now_s)
+
+
+def test_a_policy_that_raises_reaches_who_steps_and_does_not_end_the_lanes_thread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(WholeChunks):
+        fails = 2
+
+        def next(
+            self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = 0.0
+        ) -> MicroBatch | None:
+            if ready and self.fails:
+                self.fails -= 1
+                raise RuntimeError("this policy is broken")
+            return super().next(lane, ready, now_s)
+
+    system = System(Broken())
+    frame = system.frame()
+    with pytest.raises(RuntimeError, match="this policy is broken"):
+        system.scheduler.wait(frame)
+    system.scheduler.start()
+    other = system.frame("other")
+    with system.scheduler.wait(frame).result, system.scheduler.wait(other).result:
+        assert "this policy is broken" in caplog.text
+    system.scheduler.stop()
+
+
+def test_lanes_have_threads_from_start_to_stop_and_again(system: System) -> None:
+    lane = system.scheduler.lanes[0]
+    for _ in range(3):
+        assert not lane.running
+        system.scheduler.start()
+        with pytest.raises(RuntimeError, match="lane 'main' runs already"):
+            system.scheduler.start()
+        with system.scheduler.wait(system.frame()).result:
+            waiting = system.acting()
+        system.scheduler.wait(waiting)
+        left = system.acting()
+        system.scheduler.stop()
+        assert left.cancelled and not system.scheduler.requests
+    system.scheduler.stop()
+    with system.scheduler.wait(system.frame()).result:  # whoever waits steps it again
+        assert system.runner.slots_held == 1
+
+
+def test_stop_ends_a_thread_that_waits_and_whoever_waits_for_a_request(system: System) -> None:
+    system.scheduler.start()
+    act = system.acting()
+    threads = [in_thread(lambda: broken_off(system, act)) for _ in range(2)]
+    system.scheduler.stop()
+    joined(*threads)
+
+
+def test_a_lane_that_is_stopped_by_what_it_runs_begins_anew() -> None:
+    lane, threads = Lane(), []
+    ended = threading.Semaphore(0)
+
+    def turn(given_up: Callable[[], bool]) -> None:
+        threads.append(threading.current_thread())
+        lane.stop(lambda: None)
+        ended.release()
+
+    for _ in range(2):
+        lane.start(turn)
+        assert ended.acquire(timeout=WAIT_S)
+    joined(*threads)
+    assert len(set(threads)) == len(threads) == 2
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_what_comes_after_a_look_and_before_the_wait_is_looked_at(threaded: bool) -> None:
+    policy = Looks()
+    system = System(policy)
+    Waits(system.scheduler)
+    seen = threading.Event()
+
+    def late() -> None:
+        policy.found_nothing = lambda: None
+
+        def done(request: Any) -> None:
+            request.result.release()
+            seen.set()
+
+        system.frame(on_progress=done)
+
+    policy.found_nothing = late
+    if threaded:
+        system.scheduler.start()
+        assert seen.wait(WAIT_S), "nobody looked"
+        system.scheduler.stop()
+    else:
+        joined(in_thread(lambda: system.scheduler.wait(system.acting())))
+        assert seen.is_set()
+
+
+def test_who_finds_the_lane_taken_by_one_that_has_looked_before_is_not_left_waiting() -> None:
+    """Nobody waits beside it, who would look again."""
+    policy = Looks()
+    system = System(policy)
+    waits = Waits(system.scheduler)
+    looked, idles = threading.Event(), threading.Event()
+
+    def wait(timeout: float | None = None) -> bool:
+        idles.set()
+        return waits.wait(timeout)
+
+    waits.condition.wait = wait
+
+    def holds_the_lane() -> None:
+        policy.found_nothing = lambda: None
+        looked.set()
+        assert idles.wait(WAIT_S)
+
+    policy.found_nothing = holds_the_lane
+    steps = in_thread(system.scheduler.step)
+    assert looked.wait(WAIT_S)
+    waiting = in_thread(lambda: system.scheduler.wait(system.frame()).result.release())
+    joined(steps, waiting)
+
+
+def test_many_threads_wait_at_once_and_no_wake_up_is_lost() -> None:
+    """Each waits for requests of its own, in no order, while nobody may wait for time to pass."""
+    system, frames, threads = System(), 200, 4
+    waits = Waits(system.scheduler)
+    barrier = threading.Barrier(threads)
+    together: list[int] = []
+    system.runner.during = lambda batch: together.append(system.runner.at_once)
+
+    def work(robot: str) -> None:
+        barrier.wait()
+        for _ in range(frames):
+            with system.scheduler.wait(system.frame(robot)).result as prefix:
+                system.scheduler.wait(system.submit(ACT, prefix=prefix))
+
+    joined(*(in_thread(partial(work, str(i))) for i in range(threads)))
+    assert len(together) == 2 * frames * threads and set(together) == {1}
+    assert system.runner.slots_held == threads and not system.scheduler.requests
+    assert waits.count < 20 * frames * threads  # nobody asks again and again
+
+
+def test_requests_that_nobody_waits_for_wake_the_lanes_thread() -> None:
+    system, done = System(), threading.Semaphore(0)
+
+    def seen(request: Any) -> None:
+        request.result.release()
+        done.release()
+
+    Waits(system.scheduler)
+    system.scheduler.start()
+    for _ in range(200):
+        system.frame(on_progress=seen)
+        assert done.acquire(timeout=WAIT_S)
+    system.scheduler.stop()
+    assert system.runner.slots_held == 1
+
+
+def test_two_who_wait_for_what_cannot_run_do_not_keep_each_other_awake(system: System) -> None:
+    """And both return when it can."""
+    looked = threading.Semaphore(0)
+    waits = Waits(system.scheduler)
+
+    def wait(timeout: float | None = None) -> bool:
+        looked.release()
+        return waits.wait(timeout)
+
+    waits.condition.wait = wait
+    acts = [system.acting(robot) for robot in "ab"]
+    threads = [in_thread(partial(system.scheduler.wait, act)) for act in acts]
+    for _ in acts:
+        assert looked.acquire(timeout=WAIT_S)
+    before = waits.count
+    system.scheduler.wake()
+    for _ in acts:
+        assert looked.acquire(timeout=WAIT_S)
+    assert waits.count - before <= 2 * len(acts)
+    for robot in "ab":
+        system.frame(robot)
+    joined(*threads)
+    assert all(act.result for act in acts)
+
+
+# Any order of events.
