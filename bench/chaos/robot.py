@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -45,8 +46,8 @@ delays."""
 
 
 class Robot:
-    """A robot by its number. offset_s: how far its clock is ahead of this process's. Times are steady
-    nanoseconds.
+    """A robot by its number. offset_s: how far its clock is ahead of this process's. pictures: what its
+    cameras send in turn, uint8 [H, W, 3]; None sends small noise. Times are steady nanoseconds.
 
     Attributes: `chunks`, (time heard, stamp), as messages; `followed`, the same in the slot of shared memory,
     which a trajectory node on the same machine follows: it gets chunks before they are heard, and may have
@@ -55,7 +56,14 @@ class Robot:
     refused a command.
     """
 
-    def __init__(self, node: Node, number: int, contract: Contract, offset_s: float) -> None:
+    def __init__(
+        self,
+        node: Node,
+        number: int,
+        contract: Contract,
+        offset_s: float,
+        pictures: Sequence[np.ndarray] | None = None,
+    ) -> None:
         self.node, self.number, self.contract, self.offset_s = node, number, contract, offset_s
         self.name, self.mark = node.get_namespace(), mark_of(number)
         self._wall_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(1000))
@@ -90,7 +98,8 @@ class Robot:
         self._asked: Any = None
         self._asked_s = 0.0
         rng = np.random.default_rng(number)
-        self._pixels = [array("B", rng.bytes(SIDE * SIDE * 3)) for _ in range(8)]
+        pictures = pictures or [rng.integers(256, size=(SIDE, SIDE, 3), dtype=np.uint8) for _ in range(8)]
+        self._size, self._pixels = pictures[0].shape, [array("B", one.tobytes()) for one in pictures]
         node.create_timer(1 / JOINTS_HZ, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
     def instruct(self, words: str) -> None:
@@ -202,7 +211,8 @@ class Robot:
         self._look_into_slot(now_ns)
         if self._ticks % (JOINTS_HZ // CAMERA_HZ) == 0:
             pixels = self._pixels[self._ticks % len(self._pixels)]
-            image = Image(height=SIDE, width=SIDE, encoding="rgb8", step=3 * SIDE, data=pixels)
+            height, width, _ = self._size
+            image = Image(height=height, width=width, encoding="rgb8", step=3 * width, data=pixels)
             convert.set_stamp(image.header.stamp, now_ns + self._ahead_ns)
             for camera in self._cameras:
                 camera.publish(image)
