@@ -10,7 +10,7 @@ from pathlib import Path
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.signals import SignalHandlerOptions
 
 from chaos.model import statistics_of, write_contract, write_model
@@ -19,6 +19,7 @@ from chaos.processes import Process
 from chaos.robot import Robot
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.running.executor import DirectExecutor
 
 LOOK_S = 2.0
 PERSON_S = 0.5
@@ -76,7 +77,7 @@ class Fleet:
         own = {"model": str(model), "statistics": statistics_of(0), "denoise_steps": 2, "gone_s": 6.0}
         process(self.scheduler, "fleet", "", 0.0, staggered=2, torch_threads=1, **own)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
-        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor = DirectExecutor(context=self._context)
         for one in (self.node, *(robot.node for robot in self.robots.values())):
             self._executor.add_node(one)
         self._thread = threading.Thread(target=self._spin, daemon=True)

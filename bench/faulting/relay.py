@@ -18,7 +18,7 @@ import numpy as np
 import rclpy
 from rclpy.clock import Clock as RosClock
 from rclpy.clock import ClockType
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
 from rclpy.publisher import Publisher
 from rclpy.signals import SignalHandlerOptions
@@ -31,6 +31,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.executor import DirectExecutor
 
 ROBOT, MODEL = "robot/", "model/"
 
@@ -64,7 +65,7 @@ class Relay:
             self._clock = self.node.create_publisher(Clock, "/clock", 10)
             self.node.create_timer(0.01, self._tick, clock=RosClock(clock_type=ClockType.STEADY_TIME))
             self.node.set_parameters([Parameter("use_sim_time", value=True)])
-        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor = DirectExecutor(context=self._context)
         self._executor.add_node(self.node)
         self._thread = threading.Thread(target=self._spin, daemon=True)
 

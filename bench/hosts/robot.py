@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import rclpy
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 
 from chaos.fleet import INSTRUCTION, OFFSETS_S
 from chaos.model import statistics_of
@@ -30,6 +30,7 @@ from chaos.robot import Robot
 from vla_accel_msgs.msg import FleetAnswer, FleetRequest, Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.running.executor import DirectExecutor
 
 START_S, STEP_S = 120.0, 0.01
 HEIGHT, WIDTH = 480, 640
@@ -110,7 +111,7 @@ def main() -> int:
             ("trajectory", {**common, "lead_s": 0.1}),
         )
     ]
-    executor = SingleThreadedExecutor()
+    executor = DirectExecutor()
     executor.add_node(node)
 
     def spin() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import rclpy
 from rclpy.clock import Clock, ClockType
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
@@ -22,6 +22,7 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.executor import DirectExecutor
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Drivers:
     ) -> None:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, signal_handler_options=SignalHandlerOptions.NO)
-        self._executor = SingleThreadedExecutor(context=self.context)
+        self._executor = DirectExecutor(context=self.context)
         node = self._add("driver")
         for camera in contract.cameras:
             fault = (cameras or {}).get(camera.name, Fault())

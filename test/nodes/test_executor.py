@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import rclpy
@@ -229,6 +230,51 @@ def test_a_future_that_another_thread_sets_ends_the_spinning(graph: Graph) -> No
     graph.executor.spin_until_future_complete(future)
     thread.join()
     assert future.result()
+
+
+def spinning(executor: DirectExecutor, errors: list[Exception]) -> None:
+    try:
+        executor.spin()
+    except Exception as error:
+        errors.append(error)
+
+
+@pytest.mark.parametrize("end", ["shutdown", "remove_node"])
+def test_another_thread_may_end_it_in_the_middle_of_anything(ros_domain: int, end: str) -> None:
+    for _ in range(20):
+        graph, heard, errors = Graph(), threading.Event(), list[Exception]()
+        publisher = graph.other.create_publisher(Int32, "numbers", 10)
+        graph.node.create_subscription(Int32, "numbers", lambda message, heard=heard: heard.set(), 10)
+        graph.other.create_timer(0.0005, partial(publisher.publish, Int32()))
+        spins = threading.Thread(target=spinning, args=(graph.executor, errors))
+        spins.start()
+        assert heard.wait(LIMIT_S)
+        if end == "remove_node":
+            graph.executor.remove_node(graph.node)
+            graph.node.destroy_node()
+            heard.clear()
+        graph.executor.shutdown()
+        spins.join(LIMIT_S)
+        assert not spins.is_alive() and not errors and not (end == "remove_node" and heard.is_set())
+        graph.close()
+
+
+def test_who_ends_it_waits_for_a_callback_but_no_longer_than_wanted(graph: Graph) -> None:
+    begun, goes_on, errors = threading.Event(), threading.Event(), list[Exception]()
+
+    def waits() -> None:
+        begun.set()
+        assert goes_on.wait(LIMIT_S)
+
+    graph.node.create_timer(0.001, waits)
+    spins = threading.Thread(target=spinning, args=(graph.executor, errors))
+    spins.start()
+    assert begun.wait(LIMIT_S)
+    assert not graph.executor.shutdown(timeout_sec=0.0)
+    goes_on.set()
+    assert graph.executor.shutdown()
+    spins.join(LIMIT_S)
+    assert not spins.is_alive() and not errors
 
 
 def test_a_callback_may_spin(graph: Graph) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import rclpy
 from rcl_interfaces.srv import SetParameters
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
@@ -25,6 +25,7 @@ from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.listener import Listener
+from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.nodes.service_calls import answer, introduce, is_there
 
 ANSWER_S = 30.0
@@ -58,7 +59,7 @@ class Operator(Listener):
         self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
         self._question = node.create_publisher(String, "question", qos.REPORT)
         self._clients: dict[str, Any] = {}
-        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor = DirectExecutor(context=self._context)
         self._executor.add_node(node)
         self._thread = threading.Thread(target=self._spin, name="operator", daemon=True)
         self._thread.start()

@@ -11,6 +11,7 @@ as that of an incompatible QoS, get theirs every EVENTS_S.
 from __future__ import annotations
 
 import inspect
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,7 +40,8 @@ _NEEDED = ("_tasks", "_guard", "_sigint_gc", "_is_shutdown")
 
 class DirectExecutor(SingleThreadedExecutor):
     """Executes the callbacks of its nodes in the thread that spins: timers, then subscriptions, then the
-    rest. A timer's callback gets no TimerInfo."""
+    rest. A timer's callback gets no TimerInfo. Any thread may remove a node or shut the executor down: that
+    waits for the end of a turn."""
 
     def __init__(self, *, context: Context | None = None) -> None:
         self._changed = True  # entities are to be gathered; rclpy's __init__ may wake
@@ -47,6 +49,7 @@ class DirectExecutor(SingleThreadedExecutor):
         self._waited: _Waited | None = None
         self._others_s = 0.0  # when rclpy's executor gets its next turn, monotonic
         self._calling = False
+        self._turn, self._claims = threading.RLock(), 0  # claims: threads that wait for the end of a turn
         self._direct = all(hasattr(self, name) for name in _NEEDED)
 
     def spin_until_future_complete(self, future: Future, timeout_sec: float | None = None) -> None:
@@ -60,6 +63,13 @@ class DirectExecutor(SingleThreadedExecutor):
     def spin_once(self, timeout_sec: float | None = None) -> None:
         """Wait at most timeout_sec (None or negative: EVENTS_S), then execute once all that is ready. Raises
         what a callback raises."""
+        if self._claims:
+            time.sleep(TASK_S)
+        with self._turn:
+            if not self._is_shutdown:
+                self._spin_once(timeout_sec)
+
+    def _spin_once(self, timeout_sec: float | None) -> None:
         if self._calling or not self._direct:  # a callback that spins: its callback group must wait
             super().spin_once(timeout_sec)
             return
@@ -90,12 +100,31 @@ class DirectExecutor(SingleThreadedExecutor):
         return super().add_node(node)
 
     def remove_node(self, node: Node) -> None:
-        self._release()
-        super().remove_node(node)
+        self._end_turn(None)
+        try:
+            self._release()
+            super().remove_node(node)
+        finally:
+            self._turn.release()
 
     def shutdown(self, timeout_sec: float | None = None) -> bool:
-        self._release()
-        return super().shutdown(timeout_sec)
+        if not self._end_turn(timeout_sec):
+            return False
+        try:
+            self._release()
+            return super().shutdown(timeout_sec)
+        finally:
+            self._turn.release()
+
+    def _end_turn(self, timeout_sec: float | None) -> bool:
+        """Wait until no other thread is in a turn, and keep it so until `_turn` is released; False after
+        timeout_sec."""
+        self._claims += 1
+        try:
+            self.wake()
+            return self._turn.acquire(timeout=-1 if timeout_sec is None or timeout_sec < 0 else timeout_sec)
+        finally:
+            self._claims -= 1
 
     def _suspended(self) -> bool:
         """Whether a coroutine, or a function given to create_task, has not ended."""
