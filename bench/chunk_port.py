@@ -63,7 +63,7 @@ KINDS, PARTS = ("smooth", "noisy", "wild"), ("write", "read", "update", "stream"
 
 
 def make_chunk(kind: str, rng: np.random.Generator, request: int, stamp_ns: int, joints: int) -> Chunk:
-    """A chunk of a stream, by its number."""
+    """Return the chunk of this number of a stream."""
     limits = make_limits(joints)
     shape = "wild" if kind == "wild" else "typical"
     actions = make_actions(shape, rng, stamp_ns, HORIZON, STEP_S, limits)
@@ -73,7 +73,7 @@ def make_chunk(kind: str, rng: np.random.Generator, request: int, stamp_ns: int,
 
 
 def parts(kind: str, joints: int, chunks: int) -> dict[str, Any]:
-    """One row of the first table."""
+    """Measure one row of the first table."""
     rng, watch = np.random.default_rng(0), Stopwatch()
     names = tuple(f"joint_{i}" for i in range(joints))
     limits = make_limits(joints)
@@ -108,7 +108,7 @@ def parts(kind: str, joints: int, chunks: int) -> dict[str, Any]:
 
 
 def write_contract(folder: Path, joints: int) -> Path:
-    """The simulated arm's contract with so many joints, all of one controller."""
+    """Write the simulated arm's contract with this many joints, all of one controller."""
     fields = yaml.safe_load(Path(demo_contract()).read_text())
     one = {"lower": -3.14, "upper": 3.14, "velocity": 1.57, "acceleration": 5.0, "action": "absolute"}
     fields["joints"] = [{"name": f"joint_{i}", **one, "following_error": "off"} for i in range(joints)]
@@ -134,7 +134,7 @@ def write_chunks(name: str, joints: int) -> None:
 
 
 def whole(joints: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """One row of the second table."""
+    """Measure one row of the second table."""
     path = write_contract(folder, joints)
     command = [sys.executable, "-m", "vla_accel_ros.nodes.trajectory", "--ros-args"]
     for name, value in {"autostart": "true", "lead_s": LEAD_S, "contract": f"'{path}'"}.items():
@@ -204,7 +204,7 @@ def number(slot: SlotReader) -> int:
 
 
 def page(document: dict[str, Any]) -> str:
-    """The tables of docs/high_rate.md."""
+    """Return the tables of docs/high_rate.md."""
     lines = [
         "| 50 actions, 480 chunks a second | write | read | update | to the stream | sum | sum p99 [ms] |",
         "|" + "---|" * 7,

@@ -292,7 +292,7 @@ HEAD = (
 
 
 def line(case: dict[str, Any]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     load = "all" if case["load"] is None else f"{case['load']:.2f}"
     head = f"{case['policy']:20}{load:>6}{case['lost']:5d}/{case['requests']:<4d}"
     if "max_s" not in case:

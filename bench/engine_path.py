@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 def cases(
     config: PiConfig | SmolVLAConfig, arguments: argparse.Namespace, device: torch.device, dtype: torch.dtype
 ) -> Iterator[dict[str, Any]]:
-    """One case for each number of views, with one engine."""
+    """Measure one case for each number of views, with one engine."""
     policy = random_policy(config, device, dtype)
     engine = Engine(policy, fast=True, steps=STEPS)
     made = prepared(engine, arguments.views, arguments.prompt)
@@ -130,7 +130,7 @@ def prepared(engine: Engine, views: Sequence[int], prompt: int) -> float:
 
 
 def plain(engine: Engine, observations: Sequence[Observation], runs: int) -> dict[str, float]:
-    """Frames of an engine without stages."""
+    """Measure frames of an engine without stages."""
     device, taken = engine.policy.device, list[float]()
     for number in range(WARM_UP + runs):
         synchronize(device)
@@ -187,7 +187,7 @@ def measure(
 
 
 def memory(frame: Callable[[], object], device: torch.device) -> dict[str, float | None]:
-    """Memory of a frame: bytes of device memory (None on a CPU), and what Python page-locks."""
+    """Return the memory allocated for a frame: device bytes (None on a CPU), and page-locked tensors."""
 
     def frames() -> None:
         for _ in range(COUNTED):
@@ -262,7 +262,8 @@ HEAD = (
 
 
 def line(case: dict[str, Any]) -> str:
-    """A line of the table: medians and p99 in milliseconds, bytes and page-locked tensors of a frame."""
+    """Return a line of the table: medians and p99 in milliseconds, bytes and page-locked tensors of a
+    frame."""
     both = [case[name] for name in ("engine", "stages")]
     times = "".join(f"{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{row['p99_over_p50']:9.3f}" for row in both)
     parts = "".join(f"{case[name]['p50_ms']:9.3f}" for name in ("observe", "act", "upload"))

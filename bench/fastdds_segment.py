@@ -71,7 +71,7 @@ def receive() -> None:
 
 
 def arrived(segment_mb: int | None, width: int, height: int, seconds: float) -> float:
-    """Part of the images that arrives, 0 to 1."""
+    """Return the share of the images that arrives, 0 to 1."""
     names = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     with tempfile.TemporaryDirectory() as folder:

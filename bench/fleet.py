@@ -242,7 +242,7 @@ def _compiled(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def throughput(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """A case for each setting."""
+    """Measure a case for each setting."""
 
     def measured(setting: str) -> dict[str, Any]:
         given = bench.arguments
@@ -259,7 +259,7 @@ def throughput(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def other_ways(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """For comparison: one request at a time, lock-step, eager."""
+    """Measure other ways to serve, for comparison: one request at a time, lock-step, eager."""
     policy, robots, views, seconds = (
         bench.policy,
         bench.robots,
@@ -284,7 +284,7 @@ def other_ways(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """One case for each setting and seed, each on its own replica."""
+    """Measure a case for each setting and seed, each on its own replica."""
     given = bench.arguments
 
     def measured(setting: str, seed: int) -> dict[str, Any]:
@@ -303,7 +303,7 @@ def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """One case for each setting: the number expected, and the number found."""
+    """Measure a case for each setting: the expected and the found number of robots."""
 
     def told(window: dict[str, Any]) -> None:
         print(line("fleet", window), flush=True)
@@ -317,7 +317,7 @@ def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
 
 
 def two_replicas(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """Two processes with an engine each, as one case."""
+    """Measure two processes with an engine each, as one case."""
     given = bench.arguments
     several = not given.small and torch.cuda.device_count() >= 2
     gpus = [str(gpu_id(torch.device("cuda", index))) for index in range(2)] if several else ["", ""]
@@ -351,7 +351,7 @@ HEADS = {
 
 
 def line(part: str, case: dict[str, Any]) -> str:
-    """A line of a part's table."""
+    """Return a line of a part's table."""
     name = f"{case['setting'].replace('scheduling=', ''):{WIDTH}}"
     if "failed" in case:
         return f"{name}failed: {case['failed']}"

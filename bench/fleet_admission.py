@@ -102,7 +102,7 @@ def simulated(case: Case, seeds: int, seen: int) -> dict[str, Any]:
         return play([replica], robots, hz, case.jitter, warm_s, until_s, seed, case.policy)
 
     def most(*given: int) -> int:
-        """The largest number that is served well with half of these seeds."""
+        """Return the largest number of robots that is served well with half of these seeds."""
 
         def fits(robots: int) -> bool:
             well = [run(robots, seed).fits(within_s, forecast.STALL) for seed in given]
@@ -138,7 +138,7 @@ def simulated(case: Case, seeds: int, seen: int) -> dict[str, Any]:
 
 
 def against_measured() -> dict[str, Any]:
-    """The windows of the H200, and the forecast's model of the same robots."""
+    """Compare the windows of the H200 with the forecast's model of the same robots."""
     document = json.loads((RESULTS / "fleet.json").read_text())
     (found,) = document["admission"]
     hz, within_s, seconds = document["hz"], document["within_s"], document["seconds"]

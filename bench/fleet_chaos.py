@@ -82,7 +82,7 @@ def measure(
 
 
 def faults(found: dict[str, Any]) -> list[str]:
-    """Violated conditions, one sentence each."""
+    """Return the violated conditions, one sentence each."""
     judged = found["robots_judged"].values()
     said = [one for robot in judged for what in ("broken", "wrong", "rejected") for one in robot[what]]
     for kind, row in found["by_kind"].items():

@@ -37,7 +37,7 @@ Stage = Callable[[], object]
 
 
 def room(prompt: int, answer: int, chunk: int) -> int:
-    """Tokens of a slot: prompt and answer, a partial last chunk, and a place that nobody reads."""
+    """Tokens that a slot must hold: prompt, answer, padding of the last chunk, and one unused position."""
     most = max(prompt + answer, -(-prompt // chunk) * chunk) + 1
     return -(-most // _ROUND) * _ROUND
 
@@ -76,17 +76,17 @@ class Captured:
 
     @property
     def modes(self) -> tuple[int, ...]:
-        """SHARED, SCREENS_FIRST where there is that, and the splits."""
+        """Modes that can be measured here: SHARED, SCREENS_FIRST if priorities work, and the splits."""
         return tuple(self._front)
 
     @property
     def splits(self) -> tuple[int, ...]:
-        """Multiprocessors that decoding may have of a GPU that is divided."""
+        """Numbers of multiprocessors that decoding may get if the GPU is partitioned."""
         return tuple(sorted(split for split in self._decode if split))
 
     @property
     def answering(self) -> int:
-        """Slots with an unfinished answer."""
+        """Indices of slots with an unfinished answer."""
         return int(self._active.sum())
 
     def encode(self, slot: int, split: Split | None) -> None:
@@ -131,12 +131,13 @@ class Captured:
             self._active[slot].fill_(False)
 
     def runs(self, mode: int, batch: int) -> tuple[Stage, Stage, Stage, Stage]:
-        """Encode, prefill, a decode step and a chunk with a decode step, launched and not waited for."""
+        """Launch functions of encode, prefill, a decode step, and a chunk with a decode step. They do not
+        wait."""
         return (*self._front[mode], self._decoding(mode)[batch], self._mixed[batch])
 
     @property
     def chunk_alone(self) -> Stage:
-        """A chunk with no answer beside it."""
+        """Launch a prefill chunk without a decode step."""
         return self._mixed[0]
 
     def _mode(self, split: Split | None) -> int:
@@ -189,7 +190,8 @@ class Captured:
         self._first.index_copy_(0, self._slot, self.model.next_token(hidden[-1:]))
 
     def _step(self, chunk: bool, batch: int) -> None:
-        """A chunk of the prompt in `_slot`, if wanted, and a token of the first `batch` slots."""
+        """Compute a chunk of the prompt in `_slot` if wanted, and a token for each of the first `batch`
+        slots."""
         head = self.chunk if chunk else 0
         active = self._active[:batch]
         nowhere = len(self._places) - 1
@@ -258,7 +260,7 @@ class Captured:
 
 
 def _captured(run: Callable[[], None], stream: torch.cuda.Stream, pool: Any) -> Stage:
-    """A graph of it, after one run that makes what is made once; replayed once, which uploads it."""
+    """Capture it as a CUDA graph after a warm-up run, and replay it once, which uploads the graph."""
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     with torch.cuda.stream(stream):
         run()

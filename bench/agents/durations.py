@@ -28,7 +28,7 @@ class Durations:
     sms: int = 132
 
     def takes_s(self, batch: MicroBatch, other: MicroBatch | None) -> float:
-        """Seconds of a micro-batch beside another one, or alone."""
+        """Return the seconds that a micro-batch takes beside another one, or alone."""
         rows = len(batch.requests)
         if batch.stage == PREFILL and batch.steps:
             return _at(self.chunk_s, rows - 1)
@@ -45,14 +45,14 @@ class Durations:
         return self.prefill_s if both is None else both.prefill_s
 
     def _both(self, batch: MicroBatch, other: MicroBatch | None) -> Beside | None:
-        """The known times beside others. A split holds whether or not something runs beside."""
+        """Measured times beside other work. In a split, a time also applies if nothing runs beside it."""
         mode = self.mode(batch.split)
         if mode in self.splits:
             return self.beside[mode]
         return None if other is None else self.beside[mode if mode in self.beside else SHARED]
 
     def mode(self, split: Split | None) -> int:
-        """The key of `beside` for a micro-batch."""
+        """Return the key of `beside` for a micro-batch."""
         return mode_of(split, self.splits)
 
     @property
@@ -61,22 +61,23 @@ class Durations:
         return tuple(sorted(split for split in self.beside if split > 0))
 
     def front_s(self) -> float:
-        """Encode and prefill alone: the highest request rate is one divided by this."""
+        """Seconds of encode and prefill alone; the highest possible request rate is its inverse."""
         return self.encode_s + self.prefill_s
 
     def whole_s(self, tokens: float) -> float:
-        """A request alone; prefill gives its first token."""
+        """Seconds of a whole request alone; prefill produces its first token."""
         return self.front_s() + (tokens - 1) * self.decode_s[min(self.decode_s)]
 
     def best(self, tokens: float) -> dict[str, int]:
-        """The splits of Nova's equation 3, by the stage beside decoding; none if the GPU is not divided."""
+        """Best split by Nova's equation 3 for each stage beside decoding; empty if the GPU is not
+        partitioned."""
         if not self.splits:
             return {}
         measured = {split: self.beside[split] for split in self.splits}
         return dict(zip((ENCODE, PREFILL), best_splits(measured, tokens), strict=True))
 
     def document(self) -> dict[str, Any]:
-        """As JSON, in ms."""
+        """Return the durations as JSON, in ms."""
         return {
             "sms": self.sms,
             "encode_ms": _ms(self.encode_s),
@@ -91,7 +92,7 @@ class Durations:
 
 
 def read(document: Mapping[str, Any]) -> Durations:
-    """Reads what `document` wrote. Raises ValueError, in one sentence, for anything else."""
+    """Read what `document` wrote. Raises ValueError with one sentence for anything else."""
     try:
         beside = {
             int(row["split"]): Beside(
@@ -110,21 +111,22 @@ def read(document: Mapping[str, Any]) -> Durations:
 
 
 def mode_of(split: Split | None, splits: tuple[int, ...]) -> int:
-    """SHARED, SCREENS_FIRST, or the nearest of `splits`."""
+    """Return SHARED, SCREENS_FIRST, or the nearest of `splits`."""
     if split is None:
         return SHARED
     return nearest(split.actions, splits) if split.actions else SCREENS_FIRST
 
 
 def nearest(split: int, there: tuple[int, ...]) -> int:
-    """The largest that is not more, or else the smallest. Raises ValueError if there are none."""
+    """Return the largest value that is not larger, else the smallest one. Raises ValueError if there are
+    none."""
     if not there:
         raise ValueError(f"a split of {split} multiprocessors was asked for, but the GPU is not divided.")
     return max((one for one in there if one <= split), default=there[0])
 
 
 def _at(known: Mapping[int, float], batch: int) -> float:
-    """Of the smallest captured batch that has room for so many, or else of the largest."""
+    """Return the time of the smallest captured batch that holds this many, else of the largest batch."""
     return known[min((size for size in known if size >= batch), default=max(known))]
 
 

@@ -57,7 +57,7 @@ def _warm(run: Stage) -> None:
 
 
 def _alone_s(run: Stage, count: int, device: torch.device) -> float:
-    """Of one of `count` runs, after one more."""
+    """Return the mean seconds of a run, over `count` runs after a warm-up."""
     if device.type != "cuda":
         with torch.inference_mode():
             run()
@@ -82,7 +82,7 @@ def _beside_s(
     decode_s: float,
     streams: Sequence[torch.cuda.Stream],
 ) -> tuple[float, float]:
-    """Of a run of `front` while decode steps follow each other, and of a step meanwhile."""
+    """Return the seconds of a run of `front` beside continuous decode steps, and of a step meanwhile."""
     more = _MORE
     while True:
         steps = 2 + round(more * count * front_s / decode_s)

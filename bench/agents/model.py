@@ -36,7 +36,7 @@ class VisionConfig:
 
     @property
     def side(self) -> int:
-        """Patches on a side."""
+        """Number of patches on a side."""
         return self.image // self.patch
 
 
@@ -55,7 +55,7 @@ class AgentConfig:
 
     @property
     def screen(self) -> int:
-        """Tokens of a screen."""
+        """Number of tokens of a screen image."""
         return (self.vision.side // 2) ** 2
 
     @property
@@ -130,7 +130,7 @@ class AgentModel:
         self.frequencies = 10000.0 ** (-half / language.head_dim)
 
     def to(self, device: torch.device) -> AgentModel:
-        """The same numbers on another device."""
+        """Return a copy on another device."""
         other = AgentModel(self.config, device, self.dtype)
         for mine, its in zip(self._tensors(), other._tensors(), strict=True):
             for one, copy in zip(mine, its, strict=True):
@@ -144,7 +144,7 @@ class AgentModel:
         return sum(map(torch.numel, encoder)), sum(map(torch.numel, language))
 
     def _tensors(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Of the encoder with its adapter, and of the language model."""
+        """Return the tensors of the encoder with its adapter, and those of the language model."""
         encoder = [self.patches, self.merge, self.project, *self.adapter]
         encoder += [tensor for layer in self.vision for tensor in vars(layer).values()]
         language = [self.embedding, self.head]
@@ -199,7 +199,7 @@ class AgentModel:
         return _scaled(hidden)
 
     def next_token(self, hidden: Tensor) -> Tensor:
-        """[n, width] -> int64 [n], the likeliest."""
+        """Return the most likely token: [n, width] -> int64 [n]."""
         return F.linear(hidden, self.head).argmax(-1)
 
 

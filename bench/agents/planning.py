@@ -73,7 +73,8 @@ class Chain:
         return self._solve(self._all(rule))[0] / self._rate_hz
 
     def best(self) -> tuple[float, dict[str, Table]]:
-        """The least mean latency over the measured modes, and a table for each stage."""
+        """Return the smallest mean latency over the measured modes, and the table of choices for each
+        stage."""
         chosen = self._all(lambda *_: max(mode for mode in self.modes if mode <= 0))
         mean = math.inf
         for _ in range(_ROUNDS):
@@ -119,7 +120,7 @@ class Chain:
         return _Action(takes_s, cost.ravel(), np.kron(came, left))
 
     def _all(self, rule: Rule) -> NDArray[np.int64]:
-        """The rule's mode in each state."""
+        """Return the rule's mode in every state."""
         chosen = np.full(self._shape, ALONE, dtype=np.int64)
         for at, stage in enumerate(STAGES):
             for screens in range(1, SCREENS + 1):
@@ -132,7 +133,7 @@ class Chain:
         return chosen
 
     def _solve(self, chosen: NDArray[np.int64]) -> tuple[float, Floats]:
-        """Mean number of requests, and relative values [2, states], of fixed choices."""
+        """Return the mean number of requests and the relative values [2, states] of fixed choices."""
         count = chosen[0].size
         matrix, cost, takes = np.zeros((2, count, 2, count)), np.zeros((2, count)), np.zeros((2, count))
         for at in (0, 1):
@@ -169,10 +170,10 @@ class Chain:
 
 
 def of_shares(shares: Mapping[str, Share | Table]) -> Rule:
-    """What SideBySide chooses."""
+    """Return the choice of SideBySide."""
     return lambda stage, screens, answers: shares[stage].sms(screens, answers)
 
 
 def prefill_first(limit: int) -> Rule:
-    """Of one lane: answers wait until more than `limit` are open."""
+    """Return the rule of one lane in which answers wait until more than `limit` are open."""
     return lambda stage, screens, answers: ALONE if answers > limit else PAUSED

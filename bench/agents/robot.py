@@ -36,7 +36,7 @@ class Acted:
     dropped: int = 0
 
     def figures(self) -> dict[str, Any]:
-        """Median and p99, and how many; no times where nothing was acted on."""
+        """Return the median, the p99 and the number of frames; no times if no frame was acted on."""
         times = summary(np.array(self.latency_ms)) if self.latency_ms else {}
         return {"frames": len(self.latency_ms), "dropped": self.dropped, **times}
 
@@ -54,7 +54,7 @@ class Robot:
 
     @contextmanager
     def acting(self) -> Iterator[Acted]:
-        """A frame every 1 / HZ seconds while the block runs. What failed in it is raised at its end."""
+        """Submit a frame every 1 / HZ seconds while the block runs; errors are raised at its end."""
         acted, stopping, failed = Acted(), threading.Event(), list[BaseException]()
 
         def loop() -> None:

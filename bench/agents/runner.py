@@ -25,7 +25,7 @@ class Computing(Protocol):
     divided."""
 
     def encode(self, slot: int, split: Split | None) -> None:
-        """The screen of a slot."""
+        """Encode the screen of a slot."""
         ...
 
     def prefill(
@@ -36,15 +36,15 @@ class Computing(Protocol):
         ...
 
     def decode(self, slots: Sequence[int], split: Split | None) -> list[int]:
-        """The next token of each slot."""
+        """Compute the next token of each slot."""
         ...
 
     def open(self, slot: int, ready: torch.cuda.Event | None) -> int:
-        """Its prompt is computed after `ready`; returns the first token of its answer."""
+        """Prefill its prompt after the event `ready`; returns the first token of its answer."""
         ...
 
     def close(self, slot: int) -> None:
-        """The answer is finished or cancelled."""
+        """Free the slot of an answer that is finished or cancelled."""
         ...
 
 
@@ -122,7 +122,7 @@ class AgentRunner:
         return made
 
     def _publish(self, slot: int, request: Request) -> Prefix:
-        """The screen's prefix, which is not published as newest: screens are no stream."""
+        """Make the screen's prefix. It is not published as the newest one, because screens are no stream."""
         state = np.zeros(0, np.float32)
         seen = request.observation or Observation({}, state, "", stamp_ns=0, robot=request.robot)
         nobody: Any = None

@@ -27,7 +27,7 @@ _DONE = 1e-9
 
 
 class Nothing:
-    """Computes nothing."""
+    """A runner that computes nothing."""
 
     def encode(self, slot: int, split: Split | None) -> None:
         pass
@@ -49,14 +49,14 @@ class Nothing:
 
 @dataclass
 class _Running:
-    """left: of the micro-batch, 1 at its begin, 0 of one whose requests were finished as they began."""
+    """left: remaining share of the micro-batch; 1 at its start, 0 if its requests were already finished."""
 
     batch: MicroBatch
     left: float
 
 
 class Simulation:
-    """Lanes that take durations. order: each micro-batch that began, as (time, lane, batch)."""
+    """Lanes that take given durations. order: (time, lane, batch) of every micro-batch that started."""
 
     def __init__(
         self, policy: Policy, lanes: Sequence[str], durations: Durations, prompt: int, slots: int = 16
@@ -72,7 +72,7 @@ class Simulation:
         self._running: dict[str, _Running] = {}
 
     def run(self, arrivals: Sequence[Arrival]) -> list[Served]:
-        """Run all arrivals to the end. Raises RuntimeError if the policy never runs some."""
+        """Run all arrivals to the end. Raises RuntimeError if the policy never runs some of them."""
         agents, coming = Agents(self.scheduler), list(reversed(arrivals))
         while coming or agents.left:
             while coming and coming[-1].at_s <= self.now_s:
@@ -97,7 +97,7 @@ class Simulation:
                 self.order.append((self.now_s, lane.name, batch))
 
     def _advance(self, next_s: float) -> None:
-        """To the next arrival, or to the end of what ends first."""
+        """Advance to the next arrival or to the first micro-batch that ends."""
         takes_s = {lane: self._takes_s(lane) for lane in self._running}
         ends_s = [self.now_s + one.left * takes_s[lane] for lane, one in self._running.items()]
         then_s = min([next_s, *ends_s])

@@ -36,7 +36,7 @@ class Settings:
     expected_s: Mapping[str, float]
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the tables as JSON."""
         shares = {
             name: {stage: vars(share) for stage, share in each.items()} for name, each in self.shares.items()
         }

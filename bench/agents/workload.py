@@ -29,7 +29,7 @@ TOKENS = (30, 80)
 
 @dataclass(frozen=True)
 class Arrival:
-    """at_s: from the begin of a run. tokens: of its answer."""
+    """at_s: time since the start of the run. tokens: length of its answer."""
 
     at_s: float
     tokens: int
@@ -59,7 +59,8 @@ class Served:
 def poisson(
     rate_hz: float, count: int, seed: int = 0, tokens: tuple[int, int] = TOKENS
 ) -> tuple[Arrival, ...]:
-    """So many arrivals, whose answers are uniformly long. Raises ValueError for a rate that cannot be."""
+    """Return `count` Poisson arrivals with uniformly distributed answer lengths. Raises ValueError for an
+    invalid rate."""
     if not 0 < rate_hz < math.inf:
         raise ValueError(f"the rate of arrivals is {rate_hz}; give requests a second, more than 0.")
     rng = np.random.default_rng(seed)
@@ -69,13 +70,13 @@ def poisson(
 
 
 def at_once(count: int, seed: int = 0, tokens: tuple[int, int] = TOKENS) -> tuple[Arrival, ...]:
-    """So many requests that come together."""
+    """Return this many requests that all arrive at once."""
     lengths = np.random.default_rng(seed).integers(tokens[0], tokens[1] + 1, count)
     return tuple(Arrival(0.0, int(length)) for length in lengths)
 
 
 def within(arrivals: Sequence[Arrival], seconds: float) -> tuple[Arrival, ...]:
-    """Those that come in the first seconds, and at least the first."""
+    """Return the arrivals of the first seconds, and at least the first arrival."""
     return tuple(one for one in arrivals if one.at_s < seconds) or tuple(arrivals[:1])
 
 
@@ -93,7 +94,7 @@ class Agents:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, arrival: Arrival, came_s: float) -> Served:
-        """A request that came then."""
+        """Submit a request with this arrival."""
         served = Served(came_s, arrival.tokens)
         with self._lock:
             self.left += 1
@@ -150,7 +151,8 @@ def _why(request: Request) -> str:
 
 
 def mg1_s(rate_hz: float, services_s: Sequence[float]) -> float:
-    """Mean delay in an M/G/1 queue (Pollaczek-Khinchine); infinite from a utilisation of 1 on."""
+    """Return the mean delay in an M/G/1 queue (Pollaczek-Khinchine); infinite if the utilisation is 1 or
+    more."""
     services = np.asarray(services_s)
     utilisation = rate_hz * float(services.mean())
     if utilisation >= 1:
@@ -159,7 +161,7 @@ def mg1_s(rate_hz: float, services_s: Sequence[float]) -> float:
 
 
 def same_s(came_s: Sequence[float], services_s: Sequence[float]) -> float:
-    """Mean delay at one server, first in, first out, of requests that come and take so (Lindley)."""
+    """Return the mean delay at one first-in, first-out server for these arrivals and durations (Lindley)."""
     free_s, waited_s = -math.inf, 0.0
     for came, service in zip(came_s, services_s, strict=True):
         begin_s = max(free_s, came)

@@ -104,7 +104,7 @@ class Fleet:
         return {name: process.end() for name, process in self.processes.items()}
 
     def instruct(self, words: str) -> None:
-        """Tell all robots."""
+        """Give all robots this instruction."""
         for robot in self.robots.values():
             robot.instruct(words)
 
@@ -123,7 +123,7 @@ class Fleet:
                 process.look()
 
     def until(self, condition: Callable[[], object], timeout_s: float) -> bool:
-        """Tick until the condition holds; False when it did not in time."""
+        """Tick until the condition holds; returns False after the timeout."""
         until_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > until_s:
@@ -133,7 +133,7 @@ class Fleet:
         return True
 
     def moving(self, names: Mapping[str, int]) -> bool:
-        """Whether each of these robots moves by a chunk made after its time (steady ns)."""
+        """Return whether each of these robots moves by a chunk computed after the given time (steady ns)."""
         return all(self.robots[name].goes_on_ns(since_ns) is not None for name, since_ns in names.items())
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:

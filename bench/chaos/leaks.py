@@ -63,7 +63,7 @@ def lives(fleet: Fleet, settled_s: float = SETTLED_S, long_s: float = LONG_S) ->
 
 
 def faults(left: dict[str, Any], lives: Sequence[dict[str, Any]], kills: int) -> list[str]:
-    """What leaked, one sentence each. left: of `rest`; lives: of `lives`."""
+    """Return what leaked, one sentence each. left: result of `rest`; lives: result of `lives`."""
     said = []
     if not left["idle"]:
         seats = f"room {left['room']} of {left['most']}, slots in use {left['slots_in_use']}"
@@ -103,7 +103,7 @@ def rest(fleet: Fleet, patience_s: float = LEASE_S) -> dict[str, Any]:
 
 
 def _shared_memory(fleet: Fleet) -> dict[str, Any]:
-    """Of processes that were killed."""
+    """Return the shared memory that killed processes left."""
     files = abandoned(set().union(*(process.left for process in fleet.processes.values())))
     return {
         "files": len(files),
@@ -124,7 +124,7 @@ def _slots(fleet: Fleet) -> str | None:
 
 
 def _strangers(fleet: Fleet) -> list[str]:
-    """Nodes and ends of the fleet's topics that nobody living has."""
+    """Return nodes, publishers and subscriptions of the fleet in the graph that no living process has."""
     names = Counter(
         f"{namespace.rstrip('/')}/{name}" for name, namespace in fleet.node.get_node_names_and_namespaces()
     )

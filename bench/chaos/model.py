@@ -26,12 +26,12 @@ CAMERA_HZ, JOINTS_HZ, SIDE = 15, 50, 28
 
 
 def mark_of(number: int) -> float:
-    """Where the gripper of the robot of this number always is."""
+    """Return the constant gripper position of the robot with this number."""
     return MARKS_APART * (number + 1)
 
 
 def statistics_of(number: int) -> str:
-    """Name of its statistics in the checkpoint."""
+    """Return the name of its normalisation statistics in the checkpoint."""
     return f"robot{number}"
 
 
@@ -71,7 +71,7 @@ def write_model(folder: Path, robots: int) -> Path:
 
 
 def write_contract(path: Path) -> Path:
-    """The simulated arm's, with absolute actions and slower sensors."""
+    """Write the simulated arm's contract, with absolute actions and slower sensors."""
     fields = yaml.safe_load(demo_contract().read_text())
     for joint in fields["joints"]:
         joint["action"] = "absolute"

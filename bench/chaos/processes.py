@@ -73,13 +73,13 @@ class Process(NodeProcess):
         self._killed = False
 
     def start(self) -> None:
-        """Start it, again after it ended."""
+        """Start it; also after it has ended."""
         super().start()
         self.starts_ns.append(time.monotonic_ns())
         self._killed, self._died_s = False, 0.0
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill it with SIGKILL."""
         self._killed = True
         self.killed_ns.append(time.monotonic_ns())
         self.left |= {file.name for file in mapped(self.pid)}
@@ -125,7 +125,7 @@ class Process(NodeProcess):
 
 
 def abandoned(names: set[str]) -> dict[str, int]:
-    """Bytes of files in /dev/shm that killed processes had and that nobody uses any longer."""
+    """Return the size of files in /dev/shm that killed processes left and no process uses, in bytes."""
     used = {path.name for entry in Path("/proc").glob("[0-9]*") for path in mapped(int(entry.name))}
     found = {}
     for name in names - used:

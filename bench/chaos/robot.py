@@ -143,12 +143,12 @@ class Robot:
         return float(self._moving_ns[last - 1] - since_ns) * 1e-9 if last > first else 0.0
 
     def _ran(self, at_ns: int) -> bool:
-        """Whether it runs by what is sent then: that is told just after."""
+        """Return whether it executes what is sent at this time; `motion` reports that just after."""
         told_ns = at_ns + round(TOLD_S * S)
         return next((state for at, state, _ in reversed(self.told) if at <= told_ns), 0) == Motion.RUNNING
 
     def chunks_after(self, since_ns: int) -> list[tuple[int, int]]:
-        """Those heard since then."""
+        """Return the chunks heard since the given time."""
         first = len(self.chunks)
         while first and self.chunks[first - 1][0] >= since_ns:
             first -= 1
@@ -185,7 +185,7 @@ class Robot:
         }
 
     def _moves_too_long(self, moving_ns: np.ndarray) -> list[str]:
-        """Motion without a chunk of a recent enough observation."""
+        """Return one sentence for each motion without a recent enough chunk."""
         stamps = np.array(sorted(stamp for _, stamp in (*self.chunks, *self.followed)))
         if not len(stamps) or not len(moving_ns):
             return []
@@ -243,14 +243,14 @@ class Robot:
         self.chunks.append((now_ns, stamp_ns))
 
     def _look_into_slot(self, now_ns: int) -> None:
-        """Chunks that the trajectory node is given without a message."""
+        """Read the chunks that the trajectory node gets through shared memory."""
         for entry in self._slot.since(self._read):
             self._read, stamp_ns = entry.number, entry.stamp_ns - self._ahead_ns
             self._look_at(self._reader.chunk(entry.data).actions[:, MARK], now_ns, stamp_ns)
             self.followed.append((now_ns, stamp_ns))
 
     def _look_at(self, mark: np.ndarray, now_ns: int, stamp_ns: int) -> None:
-        """Whether a chunk is this robot's, and young. mark: where its gripper goes."""
+        """Check that a chunk is for this robot and recent. mark: its gripper positions."""
         if abs(mark - self.mark).max() > MARK_TOLERANCE:
             self.wrong.append(f"a chunk has its gripper at {mark[0]:.3f}, not {self.mark:.3f}")
         age_s = (now_ns - stamp_ns) * 1e-9

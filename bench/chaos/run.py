@@ -126,7 +126,7 @@ def _kill(fleet: Fleet, kind: str, robot: str, share: float, began_s: float) -> 
 
 
 def look_back(fleet: Fleet, kills: list[Kill]) -> None:
-    """How long robots moved on after each kill; call it after they were judged."""
+    """Record how long robots kept moving after each kill; call it after `judge`."""
     for kill in kills:
         kill.moves_after_s = max(fleet.robots[name].moves_after_s(kill.killed_ns) for name in kill.resumed_s)
 
@@ -168,7 +168,7 @@ def _whole_ns(fleet: Fleet, robot: str, since_ns: int) -> int:
 
 
 def ready_ns(fleet: Fleet, victim: str, since_ns: int) -> int | None:
-    """When what was started again said something first: to its robots, the scheduler, or of motion."""
+    """Return when the restarted process first published to its robots, to the scheduler, or on `motion`."""
     robot, _, kind = victim.rpartition("/")
     if kind == TRAJECTORY:
         heard = [at for at, *_ in fleet.robots[robot].told]
@@ -180,7 +180,7 @@ def ready_ns(fleet: Fleet, victim: str, since_ns: int) -> int | None:
 
 
 def report(kills: list[Kill]) -> dict[str, Any]:
-    """By kind: number, number in mid-request, and quantiles of the times."""
+    """Return, for each kind of kill, its number, the number during a request, and quantiles of the times."""
     found: dict[str, Any] = {}
     for kind in KINDS:
         ours = [kill for kill in kills if kill.kind == kind]

@@ -23,7 +23,7 @@ HEAD = (
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """How it went, and the table by what was killed."""
+    """Return the summary and the table by what was killed."""
     return [
         *wrap(_run(found), WIDTH),
         "",
@@ -33,7 +33,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def write(page: Path, found: dict[str, Any]) -> None:
-    """Put them in the place of those that are there."""
+    """Replace the page's tables."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text("\n".join((f"{before}{BEGIN}", *lines(found), f"{END}{after}")))

@@ -22,13 +22,13 @@ APART = 2_000_000
 
 
 def calibrate(model: Path, path: Path, count: int) -> None:
-    """Write the file of a policy on so many observations of demonstrations."""
+    """Calibrate a policy on this many observations of demonstrations, and write the file."""
     torch.set_num_threads(1)
     seen.calibrate(load_policy(model), list(frames(count, APART))).write(path)
 
 
 def measure(model: Path, calibration: Path, count: int) -> dict[str, Any]:
-    """On so many frames. moved: how far the actions are from the joints."""
+    """Measure the errors on this many frames, also relative to how far the actions are from the joints."""
     torch.set_num_threads(1)
     policy, observations = load_policy(model), list(frames(count))
     states = np.stack([observation.state for observation in observations])
@@ -72,7 +72,7 @@ def _products(made: Calibration, kind: str) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     about = f"{found['frames']} frames, moved {found['moved_rms_mrad']} mrad"
     yield f"| {about} | rms mrad | max mrad | over moved |"
     yield "|---|---|---|---|"

@@ -25,7 +25,7 @@ RATES = (31.0, 36.0, 41.5, 52.0, 60.0, 70.0, 85.0)
 
 
 def measure() -> dict[str, Any]:
-    """Rows of options, and of rates."""
+    """Predict the rows of options and of rates."""
     device = load(DEVICE)
     rows = []
     for views in (2, 1):
@@ -79,7 +79,7 @@ def _rates(device: Device, tops: float) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The tables in Markdown."""
+    """Return the tables in Markdown."""
     columns = (*STAGES, "whole", "at least, at most", "arithmetic", "memory", "start")
     yield f"| pi0.5 on Orin AGX | {' | '.join(columns)} |"
     yield "|---" * (1 + len(columns)) + "|"

@@ -25,7 +25,7 @@ DTYPES = ("bfloat16", "float32")
 
 
 def record(path: Path, count: int) -> None:
-    """Write so many observations of demonstrations in the simulation."""
+    """Record this many observations of demonstrations in the simulation, and write them."""
     seen = list(frames(count))
     images = {f"image {name}": np.stack([one.images[name] for one in seen]) for name in seen[0].images}
     np.savez_compressed(
@@ -37,7 +37,7 @@ def record(path: Path, count: int) -> None:
 
 
 def recorded(path: Path, most: int) -> list[Observation]:
-    """At most so many of such a file."""
+    """Read at most this many observations of such a file."""
     with np.load(path) as file:
         found = {name: file[name] for name in file.files}
     images = {name.removeprefix("image "): found[name] for name in found if name.startswith("image ")}
@@ -48,7 +48,7 @@ def recorded(path: Path, most: int) -> list[Observation]:
 
 
 def ways(calibration: Path) -> dict[str, dict[str, Any]]:
-    """Options of an engine, by what a row is called."""
+    """Return the engine options of each row, by its name."""
     made: dict[str, dict[str, Any]] = {"exact": {"precision": "exact"}, "fp8": {"precision": "fp8"}}
     for precision in ("w8a8", "w8a8-fp8"):
         own = {"precision": precision}
@@ -127,7 +127,7 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The table in Markdown; rms and greatest error in mrad."""
+    """Return the table in Markdown; rms and largest error in mrad."""
     about = f"{found['computed by']}, {found['frames']} frames, moved {found['moved_rms_mrad']} mrad"
     yield f"| {about} | rms, max to exact | over moved | cosine, worst | rms, max to float32 |"
     yield "|---|---|---|---|---|"

@@ -51,7 +51,7 @@ def measure(draws: int, full: bool, small: bool, kinds: Sequence[str] = ("pi0", 
 
 
 def sized(config: PiConfig, full: bool, small: bool) -> PiConfig:
-    """What a machine can do of it."""
+    """Return the sizes that this machine can compute."""
     if full:
         return config
     parts: dict[str, Any] = {name: getattr(config, name) for name in ("vision", "prefix", "expert")}
@@ -99,7 +99,7 @@ def _drawn(config: PiConfig, device: torch.device, seed: int) -> list[dict[str, 
 
 
 def _parts(ours: Ours) -> dict[str, Tensor]:
-    """What the stages made: float64, flat."""
+    """Return the outputs of the stages, float64, flat."""
     kv = ours.stages.pool.view(1, ours.lengths[0])
     made = {"tokens": ours.stages.encode(VIEWS).tokens, "keys": kv.k, "values": kv.v, "actions": ours.actions}
     return {name: values.detach().double().flatten().clone() for name, values in made.items()}
@@ -111,7 +111,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 
 @torch.no_grad()
 def add_outliers(model: Pi, seed: int) -> None:
-    """Into every input of a product but fc2's."""
+    """Add outlier channels to every input of a matrix product except fc2's."""
     rng = np.random.default_rng(seed)
     tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
     own = _factors(tower.post_layernorm.weight, rng)
@@ -152,7 +152,7 @@ def add_outliers(model: Pi, seed: int) -> None:
 
 
 def _factors(like: Tensor, rng: np.random.Generator) -> Tensor:
-    """Of as many columns as a tensor [K] has."""
+    """Draw the factors of the columns of a tensor [K]."""
     made, count = np.ones(len(like)), max(1, round(SHARE * len(like)))
     chosen = rng.choice(len(like), count, replace=False)
     made[chosen] = np.exp(rng.uniform(np.log(LEAST), np.log(MOST), count))
@@ -165,7 +165,7 @@ def _divide(factors: Tensor, read: tuple[Any, ...]) -> None:
 
 
 def _scale_norm(norm: Any, factors: Tensor) -> None:
-    """Of 1 + weight; of a modulated one scale and shift, which are rows of its dense layer."""
+    """Scale a norm by its 1 + weight, or a modulated norm by the scale and shift rows of its dense layer."""
     if not norm.modulated:
         norm.weight.copy_((1.0 + norm.weight) * factors - 1.0)
         return
@@ -176,7 +176,7 @@ def _scale_norm(norm: Any, factors: Tensor) -> None:
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The worst of the draws, in Markdown."""
+    """Return the worst of the draws as a Markdown table."""
     parts = ("tokens", "keys", "values", "actions")
     yield "| cosine, relative error: worst draw | " + " | ".join(parts) + " |"
     yield "|" + "---|" * (1 + len(parts))

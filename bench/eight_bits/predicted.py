@@ -15,7 +15,8 @@ STAGES = ("encode", "prefill", "denoise")
 
 
 def measure() -> dict[str, Any]:
-    """Milliseconds of the stages and of all of them, launches alone. low, high: see docs/plan.md."""
+    """Predict the milliseconds of each stage and of all stages, from launches alone. low, high: see
+    docs/plan.md."""
     rows = []
     for name in DEVICES:
         for kind in KINDS:
@@ -42,7 +43,7 @@ def _times(plan: Plan) -> dict[str, float]:
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     yield "| predicted, 2 views | encode | prefill | denoise | whole | at least, at most |"
     yield "|---|---|---|---|---|---|"
     for row in found["rows"]:

@@ -54,7 +54,7 @@ STACKS: dict[str, dict] = {
 
 
 def spoil(**what: object) -> Step:
-    """Set attributes of the relay."""
+    """Make a fault that sets attributes of the relay."""
 
     def begin(robot: Robot) -> None:
         for name, value in what.items():
@@ -64,7 +64,7 @@ def spoil(**what: object) -> Step:
 
 
 def slowed(share: float) -> tuple[Step, Step]:
-    """Inference gets this share of its time."""
+    """Give inference only this share of its processor time."""
     over = threading.Event()
 
     def slow(robot: Robot) -> None:
@@ -85,17 +85,17 @@ def slowed(share: float) -> tuple[Step, Step]:
 
 
 def well(robot: Robot) -> None:
-    """The relay passes everything on as it is."""
+    """Make the relay pass everything on unchanged."""
     robot.relay.well()
 
 
 def camera(how: str) -> Step:
-    """Of the wrist."""
+    """Make a fault of the wrist camera."""
     return spoil(cameras={"wrist": how})
 
 
 def glitch(seconds: float) -> Step:
-    """One joint is reported 0.4 rad away for so long."""
+    """Report one joint 0.4 rad away for this long."""
 
     def begin(robot: Robot) -> None:
         robot.relay.offset = {"elbow_flex": 0.4}
@@ -106,7 +106,7 @@ def glitch(seconds: float) -> Step:
 
 
 def send(number: int, name: str) -> Step:
-    """A signal to a node."""
+    """Send a signal to a node."""
 
     def begin(robot: Robot) -> None:
         robot.processes[name].process.send_signal(number)
@@ -115,7 +115,7 @@ def send(number: int, name: str) -> Step:
 
 
 def started_again(name: str, dead_s: float = 0.0) -> Step:
-    """What respawn does."""
+    """Restart a node as `respawn` of launch files does."""
 
     def end(robot: Robot) -> None:
         robot.processes[name].process.wait(30.0)
@@ -128,7 +128,7 @@ def started_again(name: str, dead_s: float = 0.0) -> Step:
 
 
 def order(name: str) -> Step:
-    """A service of the trajectory node, which may answer late."""
+    """Call a service of the trajectory node, which may answer late."""
 
     def begin(robot: Robot) -> None:
         answer = robot.asked(lambda: robot.operator.call(Trigger, name, Trigger.Request(), 30.0, once=True))
@@ -138,7 +138,7 @@ def order(name: str) -> Step:
 
 
 class Stranger:
-    """Somebody else's node, which publishes something at a rate until it is ended."""
+    """Another node that publishes something at a given rate until it is ended."""
 
     def __init__(self, robot: Robot, kind: type, topic: str, profile: object, make: Callable) -> None:
         self._operator = Operator(robot.contract)
@@ -155,7 +155,7 @@ class Stranger:
 
 
 def second(kind: type, topic: Callable[[Robot], str], profile: object, make: Callable) -> tuple[Step, Step]:
-    """A second publisher comes and goes."""
+    """Make a fault in which a second publisher comes and goes."""
     strangers: list[Stranger] = []
 
     def begin(robot: Robot) -> None:
@@ -168,7 +168,7 @@ def second(kind: type, topic: Callable[[Robot], str], profile: object, make: Cal
 
 
 def other_joints(robot: Robot) -> JointState:
-    """Another robot's joints under our names."""
+    """Publish another robot's joints under this robot's names."""
     message = JointState(name=list(robot.contract.joint_names))
     message.position = [0.5] * len(message.name)
     convert.set_stamp(message.header.stamp, robot.operator.now_ns())
@@ -176,7 +176,7 @@ def other_joints(robot: Robot) -> JointState:
 
 
 def other_command(robot: Robot) -> JointTrajectory:
-    """Somebody moves the arm to where it is, slowly."""
+    """Command the arm from another node, slowly, to where it is."""
     controller = robot.contract.controllers[0]
     message = JointTrajectory(joint_names=list(controller.joints))
     point = JointTrajectoryPoint(
@@ -189,7 +189,7 @@ def other_command(robot: Robot) -> JointTrajectory:
 
 
 def other_chunk(robot: Robot) -> ActionChunk:
-    """Another policy's chunk."""
+    """Publish another policy's chunk."""
     received = robot.operator.chunks[-1].chunk
     message = ActionChunk(joint_names=list(robot.contract.action_names))
     message.horizon, message.action_dim = received.actions.shape
@@ -201,7 +201,7 @@ def other_chunk(robot: Robot) -> ActionChunk:
 
 
 def wild(how: str) -> Step:
-    """Chunks are spoilt on their way."""
+    """Make a fault in which chunks are corrupted on their way."""
 
     def chunk(message: ActionChunk) -> ActionChunk:
         actions = np.array(message.actions, np.float32).reshape(message.horizon, message.action_dim)
@@ -220,7 +220,7 @@ def wild(how: str) -> Step:
 
 
 def jump(seconds: float) -> Step:
-    """/clock is set."""
+    """Set /clock to another time."""
 
     def begin(robot: Robot) -> None:
         robot.relay.jump(round(seconds * 1e9))
@@ -229,7 +229,7 @@ def jump(seconds: float) -> Step:
 
 
 def full_disk(robot: Robot) -> None:
-    """A recorder whose disk has less free than it must keep."""
+    """Run a recorder whose disk has less free space than it must keep."""
     recorder = robot.process(
         "recorder",
         autostart=True,
@@ -244,7 +244,7 @@ def full_disk(robot: Robot) -> None:
 
 
 def held_and_killed(robot: Robot) -> None:
-    """~/hold, and then the process dies."""
+    """Call ~/hold, then kill the process."""
     order("trajectory/hold")(robot)
     time.sleep(1.0)
     send(signal.SIGKILL, "trajectory")(robot)
@@ -261,7 +261,7 @@ started = [subprocess.Popen(command, env=environment) for command in json.loads(
 
 
 def launched(robot: Robot) -> subprocess.Popen:
-    """The two nodes as children of a process like `ros2 launch`, in place of our own."""
+    """Run the two nodes as children of a process like `ros2 launch`, instead of our own."""
     for name in ("inference", "trajectory"):
         node = robot.processes[name].process
         node.send_signal(signal.SIGTERM)
@@ -279,7 +279,7 @@ def launched(robot: Robot) -> subprocess.Popen:
 
 
 def launcher_ends(number: int) -> Step:
-    """The process that started the nodes is ended."""
+    """End the process that started the nodes."""
 
     def begin(robot: Robot) -> None:
         launcher = launched(robot)
@@ -296,7 +296,7 @@ def launcher_ends(number: int) -> Step:
 
 
 def orphans(robot: Robot) -> list[int]:
-    """Node processes of this contract that no one of us started; they are ended."""
+    """End node processes of this contract that this bench did not start; returns them."""
     contract, ours = str(robot.folder), {node.process.pid for node in robot.processes.nodes}
     found = []
     for entry in os.listdir("/proc"):

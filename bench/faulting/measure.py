@@ -41,12 +41,13 @@ class Row:
     note: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """Rounded, for JSON."""
+        """Return the rounded values for JSON."""
         return {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
 
 def measure(robot: Robot, case: Case, seed: int) -> Row:
-    """Make the fault, mend it, and see what becomes of the robot. Raises Stalled when it did not move."""
+    """Make the fault, end it, and measure what the robot does. Raises Stalled if the robot did not move
+    before."""
     robot.set_going(seed)
     robot.poll(robot.under_way, 30.0, "motion at speed")
     row = Row(case.name, case.title)
@@ -99,7 +100,7 @@ def _called(robot: Robot, name: str) -> str:
 
 
 def said(motions: list[Motion]) -> list[str]:
-    """The reasons in the order in which they were told, each once; numbers that only count are left out."""
+    """Return the reasons in the order they were published, each once; running numbers are left out."""
     seen: dict[str, str] = {}
     for motion in motions:
         for reason in motion.reasons:
@@ -108,7 +109,7 @@ def said(motions: list[Motion]) -> list[str]:
 
 
 def peaks(robot: Robot, since_ns: int, until_ns: int) -> tuple[float, float, float]:
-    """Of all controllers, over the limits: (position, velocity, acceleration)."""
+    """Return the peaks of all controllers relative to the limits: (position, velocity, acceleration)."""
     joints = {joint.name: joint for joint in robot.contract.joints}
     worst = np.zeros(3)
     for controller in robot.contract.controllers:

@@ -72,12 +72,12 @@ class Robot:
         self.more: list[NodeProcess] = []
 
     def process(self, name: str, **parameters: object) -> NodeProcess:
-        """A process of a node, not started; more parameters override the others."""
+        """Return the process of a node, not started; further parameters override the usual ones."""
         log = self.folder / f"{name}.log"
         return NodeProcess(name, self.arguments(name, **parameters), self.environment, log)
 
     def arguments(self, name: str, **parameters: object) -> list[str]:
-        """A node's arguments after --ros-args."""
+        """Return a node's arguments after --ros-args."""
         file = "config/sim.yaml" if name == "sim_robot" else "config/params.yaml"
         words = ["--params-file", str(share_path(file))]
         for key, value in {**self.parameters.get(name, {}), **parameters}.items():
@@ -120,7 +120,7 @@ class Robot:
         raise Stalled(f"does not move: {'; '.join(self.reasons())}")
 
     def asked(self, question: Callable[[], T]) -> T | str | None:
-        """The answer of a service, the reason of its refusal, or None."""
+        """Return the answer of a service, the reason of its refusal, or None."""
         try:
             return question()
         except ValueError as refusal:
@@ -129,7 +129,7 @@ class Robot:
             return None
 
     def poll(self, condition: Callable[[], T], timeout_s: float, what: str) -> T:
-        """The first true value of the function. Raises Stalled."""
+        """Wait for a true value of the function and return it. Raises Stalled."""
         until = time.monotonic() + timeout_s
         while True:
             value = condition()
@@ -140,7 +140,7 @@ class Robot:
             time.sleep(0.02)
 
     def moves_within(self, timeout_s: float) -> bool:
-        """Whether the arm moves, from now on."""
+        """Return whether the arm moves within this time."""
         since_ns = self.relay.time_ns()
         try:
             return bool(self.poll(lambda: self.moved_at_ns(since_ns), timeout_s, "motion"))
@@ -148,14 +148,14 @@ class Robot:
             return False
 
     def moved_at_ns(self, since_ns: int) -> int | None:
-        """When the arm first moved after the given time, by its own joints."""
+        """Return when the measured joints first moved after the given time."""
         for t_ns, _, velocity in self.after(since_ns):
             if np.abs(velocity[:5]).max() > MOVING_RAD_S:
                 return t_ns
         return None
 
     def under_way(self) -> bool:
-        """Whether chunks move it fast right now."""
+        """Return whether chunks move it fast at present."""
         motions = self.operator.motions
         now_ns = self.relay.time_ns()
         fast = self.moved_at_ns(now_ns - 50_000_000) is not None
@@ -163,7 +163,7 @@ class Robot:
         return bool(motions and motions[-1].state == Motion.RUNNING and fast and sent)
 
     def rested_at_ns(self, since_ns: int) -> int | None:
-        """When it first came to rest after the given time, for at least REST_NS."""
+        """Return when it first came to rest after the given time, for at least REST_NS."""
         rest_ns: int | None = None
         for t_ns, _, velocity in self.after(since_ns):
             if np.abs(velocity[:5]).max() > REST_RAD_S:
@@ -175,7 +175,7 @@ class Robot:
         return None
 
     def after(self, since_ns: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """The true joint states since then."""
+        """Return the true joint states since the given time."""
         states = self.relay.states
         first = len(states)
         while first and states[first - 1][0] >= since_ns:
@@ -183,7 +183,7 @@ class Robot:
         return states[first:]
 
     def reasons(self) -> list[str]:
-        """What the newest `motion` says."""
+        """Return the reasons of the newest `motion`."""
         motions = self.operator.motions
         return list(motions[-1].reasons) if motions else ["trajectory has told nothing"]
 

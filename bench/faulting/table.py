@@ -25,12 +25,12 @@ HEAD = (
 
 
 def lines(rows: Iterable[Row]) -> list[str]:
-    """The table; peaks are over the contract's limits."""
+    """Return the table; peaks are relative to the contract's limits."""
     return [*HEAD, *map(_line, rows)]
 
 
 def write(page: Path, rows: Iterable[Row]) -> None:
-    """Put the table in the place of the one that is there."""
+    """Replace the page's table."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text("\n".join((f"{before}{BEGIN}", *lines(rows), f"{END}{after}")))
