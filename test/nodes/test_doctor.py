@@ -14,7 +14,7 @@ from drivers import Drivers, Fault
 from lifecycle_msgs.msg import State, Transition
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage
-from stack import Stack, set_going, wait_for_motion, wait_for_rest
+from stack import CALM_SENSORS, Stack, set_going, wait_for_motion, wait_for_rest
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
@@ -92,7 +92,7 @@ def test_a_healthy_robot_is_well(start, operator, doctor, patient):
 
 
 def test_whether_the_robot_could_move_from_its_start_to_a_motion(start, operator, verdict, tmp_path):
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     status, (trajectory, inference) = verdict()
     assert status == 1

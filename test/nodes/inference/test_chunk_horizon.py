@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from builders import make_checkpoint, make_config
 from running import NodeProcess
-from stack import wait_for_recorder
+from stack import CALM_SENSORS, wait_for_recorder
 
 from vla_accel_ros.fleet.horizon import Horizons
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -66,7 +66,7 @@ def test_chunks_are_sent_with_their_horizon_and_replay_to_the_bit(
     start: Start, operator: Operator, tmp_path: Path
 ) -> None:
     """Guided ones, too, which go on from no more of a chunk than is executed."""
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
     model = make_checkpoint(tmp_path / "model", make_config("pi0", horizon=16))
     horizon = "static:13; *blue block=update_ratio:-0.99+least:11+elastic:1"

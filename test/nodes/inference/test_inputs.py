@@ -12,6 +12,7 @@ from drivers import Drivers, Fault
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import GetState
 from slow_model import SLOW_STEPS, make_slow_model
+from stack import CALM_SENSORS
 
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.nodes import qos
@@ -121,7 +122,7 @@ def test_a_robot_that_a_slow_model_stops_is_told_the_pace_of_the_model(start, op
     text = text.replace("max_age_s: 1.2}", "max_age_s: 0.3}").replace("max_age_s: 0.5", "max_age_s: 10.0")
     (tmp_path / "strict.yaml").write_text(text)
     path = str(tmp_path / "strict.yaml")
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     start("trajectory", autostart=True, lead_s=0.1, contract=path)
     # Of the bundled policy that is a quarter of a second or more.
     start("inference", autostart=True, contract=path, denoise_steps=64, language_hz=0.0)

@@ -13,7 +13,7 @@ from builders import make_checkpoint, make_config
 from calling import change
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess, until
-from stack import Stack, set_going, wait_for_recorder
+from stack import CALM_SENSORS, Stack, set_going, wait_for_recorder
 
 from vla_accel_msgs.msg import LanguageOutput
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -126,7 +126,7 @@ def test_questions_asked_while_acting_are_in_the_bag_and_are_answered_again_lett
     start, tmp_path, operator, fast
 ):
     model = make_checkpoint(tmp_path / "model", make_config())
-    start("sim_robot")
+    start("sim_robot", **CALM_SENSORS)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
     start(
         "inference",
@@ -161,7 +161,7 @@ def test_questions_asked_while_acting_are_in_the_bag_and_are_answered_again_lett
 @pytest.fixture
 def robot(start, operator) -> NodeProcess:
     """A robot alone."""
-    return start("sim_robot")
+    return start("sim_robot", **CALM_SENSORS)
 
 
 def test_a_disk_that_is_nearly_full_ends_the_recording_and_nothing_else(start, robot, tmp_path, operator):

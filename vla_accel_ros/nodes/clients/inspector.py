@@ -16,7 +16,6 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.srv import GetState
 from rcl_interfaces.srv import GetParameters
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.parameter import Parameter, parameter_value_to_python
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -34,6 +33,7 @@ from vla_accel_ros.nodes.diagnostics import of_robot
 from vla_accel_ros.nodes.graph import look, name_of
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
+from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.nodes.service_calls import ask_again, is_there, spinning
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
@@ -57,7 +57,7 @@ class Inspector:
         self.node = rclpy.create_node("doctor", namespace=namespace, context=self._context)
         # Its log messages would repeat the findings.
         set_logger_level(self.node.get_logger().name, LoggingSeverity.FATAL)
-        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor = DirectExecutor(context=self._context)
         self._executor.add_node(self.node)
         self._diagnostics: dict[str, DiagnosticStatus] = {}
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, REPORT)
