@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from running import NodeProcess
+from running import NodeProcess, until
 from sensor_msgs.msg import Image
 from trajectory_msgs.msg import JointTrajectory
 
@@ -80,8 +80,12 @@ def test_a_trajectory_that_is_over_or_ends_in_motion_is_rejected(
     times = np.array([operator.now_ns() - round(age_s * 1e9)])
     velocities = np.full((1, 6), end_velocity)
     names = operator.contract.joint_names
-    send(operator, Trajectory(names, times, begin.positions[None] + 0.3, velocities))
-    robot.wait_for_log(reason)
+
+    def logged() -> bool:  # one rejection a second
+        send(operator, Trajectory(names, times, begin.positions[None] + 0.3, velocities))
+        return reason in robot.log
+
+    until(logged, 90.0, f"{reason!r} in the log", lambda: robot.log)
     count = len(operator.joints)
     operator.wait(lambda: len(operator.joints) > count + 30, 90.0, "joint states afterwards")
     np.testing.assert_allclose(operator.measured.positions, begin.positions, atol=0.02)
