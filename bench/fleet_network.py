@@ -52,6 +52,10 @@ LINKS = {
 END_S = 30.0
 
 
+class NoMotion(Exception):
+    """A robot got no chunk in time."""
+
+
 def environment_of(peers: Sequence[str], folder: Path) -> dict[str, str]:
     """The whole environment of a process on a host that knows its peers by address."""
     found = process_environment({"PYTHONPATH": str(Path(__file__).resolve().parents[1])})
@@ -67,7 +71,7 @@ def environment_of(peers: Sequence[str], folder: Path) -> dict[str, str]:
 
 
 def measure(link: str, images: str, robots: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Run one fleet; returns its row. Raises RuntimeError if a robot does not move."""
+    """Run one fleet; returns its row. Raises NoMotion if a robot does not move at all."""
     write_contract(folder / "contract.yaml")
     model = write_model(folder / "model", robots)
     addresses = [f"10.77.{number + 1}.2" for number in range(robots)]
@@ -104,7 +108,7 @@ def measure(link: str, images: str, robots: int, seconds: float, folder: Path) -
         for one in running:
             assert one.stdout is not None
             if one.stdout.readline().strip() != "moving":
-                raise RuntimeError(f"a robot does not move over {link}: {scheduler.last_words()}")
+                raise NoMotion(f"{link}, {images}: a robot does not move; {scheduler.last_words()}")
         began_s, before = time.monotonic(), router.counts.copy()
         time.sleep(seconds)
         ended_s, counts = time.monotonic(), router.counts - before
@@ -133,6 +137,7 @@ def row(
     return {
         "link": link,
         "images": images,
+        "moves": True,
         "rounds": len(rounds),
         "request_kb": round(float(np.median([one["image_bytes"] for one in rounds])) / 1e3, 1),
         "took_ms": {"p50": round(float(p50), 1), "p99": round(float(p99), 1), "max": round(max(took_ms), 1)},
@@ -179,6 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     rows.append(measure(link, images, given.robots, given.seconds, Path(folder)))
                 except PermissionError as error:
                     parser.error(str(error))
+                except NoMotion as error:
+                    rows.append({"link": link, "images": images, "moves": False})
+                    print(error, file=sys.stderr)
             print(rows[-1], flush=True)
     out = given.json or (None if given.small else RESULT)
     if out is not None:

@@ -475,6 +475,23 @@ def replicas_of_ray() -> Iterator[Claim]:
     yield REPLICAS, "An actor makes", figures
 
 
+def robots_on_a_network() -> Iterator[Claim]:
+    found = result("fleet_network")
+    assert not any(
+        row.get(bad)
+        for row in found["rows"]
+        for bad in ("chunks_wrong", "limits_broken", "commands_rejected")
+    )
+    for row in found["rows"]:
+        link = found["links"][row["link"]]
+        about = [1e3 * link["delay_s"], 100 * link["loss"], 1e-6 * link["rate_bit_s"]]
+        moves = row["moves"]
+        figures = [row["took_ms"]["p50"], row["took_ms"]["p99"]] if moves else []
+        figures += [100 * row["asked_again"], 100 * row["stood"]] if moves else []
+        of_link = f"{about[0]:g} ms, {about[1]:g} % lost, {about[2]:g} Mbit/s"
+        yield REPLICAS, f"| `{row['link']}`: {of_link} | {row['images']} |", figures
+
+
 def chunks_together() -> Iterator[Claim]:
     cases = result("chunks_at_once")["cases"]
     for chunks in sorted({case["chunks"] for case in cases}):
@@ -842,6 +859,7 @@ PARTS = (
     robots_on_a_gpu,
     fleet_scheduler,
     replicas_of_ray,
+    robots_on_a_network,
     chunks_together,
     timeline,
     horizons,

@@ -40,7 +40,7 @@ class Host:
         for words in (
             "link set lo up",
             f"addr add {self.address}/24 dev radio",
-            "link set radio up multicast on",
+            "link set radio up multicast on txqueuelen 20000",
             "route add default dev radio",
         ):
             self.run("ip", *words.split()).check_returncode()

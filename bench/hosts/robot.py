@@ -32,7 +32,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 
-START_S, STEP_S = 120.0, 0.01
+START_S, STEP_S = 60.0, 0.01
 HEIGHT, WIDTH = 480, 640
 
 

@@ -10,6 +10,7 @@ import pytest
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer
 from vla_accel_ros.fleet.robot.client import (
     ANNOUNCE_S,
+    LARGE,
     LONGEST_RETRY_S,
     Ask,
     ClientSettings,
@@ -130,6 +131,17 @@ def test_a_request_without_an_answer_is_lost_in_time_and_asked_again_with_a_new_
     assert client.waiting_for(deadline_ns + 2 * S) == ("no answer from the fleet's scheduler", " for 3 s")
     at_once = START + S - MS
     assert client.waiting_for(at_once) == ("no answer from the fleet's scheduler", "")
+
+
+@pytest.mark.parametrize(("size", "told"), [(LARGE - 1, ""), (1_843_200, "; its images have 1.8 MB: over a")])
+def test_a_large_request_without_an_answer_names_what_makes_it_smaller(size, told):
+    client = make_client()
+    ask, stamp_ns = asked(client, START)
+    deadline_ns = START + round(ask.within_s * S) + 1
+    assert client.step(deadline_ns).observe
+    client.ask(stamp_ns + S, deadline_ns, size)
+    _, detail = client.waiting_for(deadline_ns + S)
+    assert detail.startswith(f" for 2 s{told}") and ("fleet_images to jpeg" in detail) == bool(told)
 
 
 def test_an_answer_to_an_earlier_attempt_is_taken_while_it_can_move_the_arm():

@@ -73,6 +73,11 @@ class EncodedObservation:
     instruction: str
     stamp_ns: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of its images."""
+        return sum(len(one) if isinstance(one, bytes) else one.nbytes for one in self.images.values())
+
 
 @dataclass(frozen=True)
 class ChunkRequest:

@@ -29,6 +29,8 @@ ANNOUNCE_S = 1.0
 LONGEST_RETRY_S = 2.0
 LEAST_GAP_S = 0.03
 """Least time between two requests."""
+LARGE = 500_000
+"""Bytes of a request's images that a network which loses packets may never deliver whole."""
 USEFUL = 0.1
 """Share of a chunk's age limit that must be left when it arrives."""
 _MOST_ATTEMPTS = 16
@@ -100,7 +102,7 @@ class FleetClient:
         self._again_ns: int | None = None  # when to ask again, whatever motion is left
         self._asked_ns: int | None = None
         self._first_ns: int | None = None
-        self._attempt = self._in_a_row = 0
+        self._attempt = self._in_a_row = self._size = 0
         self.begin(0)
 
     def begin(self, now_ns: int) -> None:
@@ -178,9 +180,9 @@ class FleetClient:
             self._announced_ns, self._unknown = now_ns, False
         return Step(announce, self._wants(now_ns))
 
-    def ask(self, stamp_ns: int, now_ns: int) -> Ask:
-        """Return the request to send for an observation captured at stamp_ns."""
-        self._attempt += 1
+    def ask(self, stamp_ns: int, now_ns: int, size: int = 0) -> Ask:
+        """Return the request to send for an observation captured at stamp_ns, with images of `size` bytes."""
+        self._attempt, self._size = self._attempt + 1, size
         self.counts["attempts"] += 1
         age_s = (now_ns - stamp_ns) * 1e-9
         useful_s = (1.0 - USEFUL) * self.settings.max_age_s - age_s
@@ -346,7 +348,13 @@ class FleetClient:
 
     def _silence(self, now_ns: int) -> str:
         since_ns = max(self._heard_ns, now_ns if self._first_ns is None else self._first_ns)
-        return _for(now_ns - since_ns)
+        silence = _for(now_ns - since_ns)
+        if not silence or self._size < LARGE:
+            return silence
+        return (
+            f"{silence}; its images have {self._size / 1e6:.1f} MB: over a network that loses packets, set "
+            "fleet_images to jpeg"
+        )
 
 
 def _for(duration_ns: int) -> str:

@@ -173,7 +173,7 @@ class FleetInferenceNode(ManagedNode):
             client.not_observed(self._ingest.waiting_for)
             return None
         now_ns = self.now_ns()
-        ask = client.ask(seen.stamp_ns, now_ns)
+        ask = client.ask(seen.stamp_ns, now_ns, seen.size)
         if ask.attempt == 1:  # the pace is that of rounds
             self._pace.observed(seen.stamp_ns, now_ns)
         self._link.send(ask, seen)

@@ -25,7 +25,8 @@ OF_A_FLEET = (
         "fleet_images",
         "raw",
         "How uncompressed pictures travel: raw, as pixels without loss; jpeg, in about a tenth of the "
-        "bytes. Images that a camera sends compressed are passed on unchanged.",
+        "bytes: needed over a network that loses packets (docs/fleet_replicas.md). Images that a camera "
+        "sends compressed are passed on unchanged.",
         choices=("raw", "jpeg"),
     ),
     Parameter("fleet_jpeg_quality", 92, "Quality of fleet_images: jpeg.", minimum=1, maximum=100),
