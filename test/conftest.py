@@ -8,6 +8,7 @@ once where all tests are to run.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
@@ -65,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
     os.environ["ROS_LOG_DIR"] = logs.name
     os.environ["XDG_STATE_HOME"] = str(Path(logs.name) / "state")
+    os.environ.setdefault(RETRIES, str(Path(logs.name) / "retries"))  # of all workers
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, in its workers, reads the groups
@@ -115,9 +117,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(*SELDOM)
 
 
-AGAIN = 1
-"""How often a test that starts nodes is tried again that failed: its processes share a machine whose
-load is not ours. The closing lines count it and show why it failed the first time; twice is a failure."""
+AGAIN = 2
+"""How often a test that starts nodes is tried again that failed: its processes share a machine whose load is
+not ours. Meanwhile no other test with nodes runs. The closing lines count it and show why it failed."""
+RETRIES = "VLA_ACCEL_TEST_RETRIES"
+"""The variable that names the file whose lock a test with nodes holds: shared, or alone if tried again."""
 
 SELDOM = (20_000, 20, 20)
 """Thresholds of the garbage collector."""
@@ -128,6 +132,7 @@ LASTED_S, OTHERS = defaultdict[str, float](float), "all others"
 _EASY = 10
 _FILE = pytest.StashKey[Path]()
 """Of the newest test."""
+_LOCK = pytest.StashKey[int]()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -141,8 +146,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         gc.collect()
         gc.freeze()
     starts = group(item.path.relative_to(Path(__file__).parent)) in STARTING
-    if "PYTEST_XDIST_WORKER" in os.environ and not starts and os.getpriority(os.PRIO_PROCESS, 0) < _EASY:
+    if starts:
+        item.stash[_LOCK] = os.open(os.environ[RETRIES], os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(item.stash[_LOCK], fcntl.LOCK_EX if is_retry(item) else fcntl.LOCK_SH)
+    elif "PYTEST_XDIST_WORKER" in os.environ and os.getpriority(os.PRIO_PROCESS, 0) < _EASY:
         os.setpriority(os.PRIO_PROCESS, 0, _EASY)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Another test with nodes may be tried again alone when this one's are gone."""
+    yield
+    if (lock := item.stash.get(_LOCK, None)) is not None:
+        os.close(lock)
+
+
+def is_retry(item: pytest.Item) -> bool:
+    """Whether pytest-rerunfailures runs a test again that has failed."""
+    return getattr(item, "execution_count", 1) > 1
 
 
 @pytest.fixture(scope="session")
