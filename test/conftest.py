@@ -158,6 +158,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """Another test with nodes may be tried again alone when this one's are gone."""
     yield
     if (lock := item.stash.get(_LOCK, None)) is not None:
+        del item.stash[_LOCK]
         os.close(lock)
 
 
