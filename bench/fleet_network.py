@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -35,7 +36,7 @@ from hosts.host import Host
 from hosts.router import Link, Router
 
 from chaos.fleet import INSTRUCTION
-from chaos.model import statistics_of, write_contract, write_model
+from chaos.model import MOST_ROBOTS, statistics_of, write_contract, write_model
 from vla_accel_ros.nodes.running.environment import process_environment
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.processes import NodeProcess
@@ -49,7 +50,9 @@ LINKS = {
     "wan": Link(delay_s=0.025, jitter_s=0.001, loss=0.0005, rate_bit_s=5e7),
 }
 """Of each robot, one way; the scheduler's own link is `lan`."""
-END_S = 30.0
+END_S, LEFT_S, LEAST_S, SEED = 30.0, 2.0, 5.0, 0
+"""Time for the robots' programs to end; of a window, in which no round counts that begins then; the shortest
+window."""
 
 
 class NoMotion(Exception):
@@ -80,7 +83,7 @@ def measure(link: str, images: str, robots: int, seconds: float, folder: Path) -
         hosts = [stack.enter_context(Host(address)) for address in addresses]
         devices = {host.address: host.device for host in (server, *hosts)}
         links = {server.address: LINKS["lan"], **dict.fromkeys(addresses, LINKS[link])}
-        router = stack.enter_context(Router(devices, links, seed=0))
+        router = stack.enter_context(Router(devices, links, seed=SEED))
         parameters = {"model": str(model), "contract": str(folder / "contract.yaml"), "autostart": True}
         parameters |= {"statistics": statistics_of(0), "denoise_steps": 2, "torch_threads": 1}
         given = [
@@ -119,9 +122,13 @@ def measure(link: str, images: str, robots: int, seconds: float, folder: Path) -
 def row(
     link: str, images: str, found: Sequence[Any], counts: Any, began_s: float, ended_s: float
 ) -> dict[str, Any]:
-    """The figures of all robots, of rounds that began in the window and had 2 s of it left to end."""
-    rounds = [one for robot in found for one in robot["rounds"] if began_s <= one["asked_s"] < ended_s - 2.0]
+    """The figures of all robots, of rounds that began in the window with LEFT_S of it left. Raises NoMotion
+    if none got a chunk."""
+    until_s = ended_s - LEFT_S
+    rounds = [one for robot in found for one in robot["rounds"] if began_s <= one["asked_s"] < until_s]
     took_ms = [1e3 * (one["answered_s"] - one["asked_s"]) for one in rounds if one["answered_s"] is not None]
+    if not took_ms:
+        raise NoMotion(f"{link}, {images}: no robot got a chunk within the window")
     p50, p99 = np.percentile(took_ms, (50, 99))
     judged = [robot["judged"] for robot in found]
     stood_s = [stood(robot["told"], began_s, ended_s) for robot in found]
@@ -174,6 +181,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     given = parser.parse_args(arguments)
+    if not 1 <= given.robots <= MOST_ROBOTS:
+        parser.error(f"--robots is {given.robots}: give 1 to {MOST_ROBOTS}")
+    if not LEAST_S <= given.seconds < math.inf:
+        parser.error(f"--seconds is {given.seconds}: give {LEAST_S:g} or more")
     if given.small:
         given.links, given.images, given.robots, given.seconds = ["wifi"], ["jpeg"], 1, 6.0
     rows = []
@@ -190,9 +201,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(rows[-1], flush=True)
     out = given.json or (None if given.small else RESULT)
     if out is not None:
-        what = {"robots": given.robots, "seconds": given.seconds, "instruction": INSTRUCTION}
+        what: dict[str, Any] = {"robots": given.robots, "seconds": given.seconds, "instruction": INSTRUCTION}
         links = {name: vars(LINKS[name]) for name in given.links}
-        document = {"rows": rows, "links": links, **what, "cores": os.cpu_count(), **provenance()}
+        document = {
+            "rows": rows,
+            "links": links,
+            **what,
+            "cores": os.cpu_count(),
+            "seeds": [SEED],
+            **provenance(),
+        }
         out.write_text(json.dumps(document, indent=1) + "\n")
     return 0
 

@@ -487,7 +487,8 @@ def robots_on_a_network() -> Iterator[Claim]:
         about = [1e3 * link["delay_s"], 100 * link["loss"], 1e-6 * link["rate_bit_s"]]
         moves = row["moves"]
         figures = [row["took_ms"]["p50"], row["took_ms"]["p99"]] if moves else []
-        figures += [100 * row["asked_again"], 100 * row["stood"]] if moves else []
+        figures += [row["rounds"]] if moves else []
+        figures += [100 * row[one] for one in ("without_chunk", "asked_again", "stood")] if moves else []
         of_link = f"{about[0]:g} ms, {about[1]:g} % lost, {about[2]:g} Mbit/s"
         yield REPLICAS, f"| `{row['link']}`: {of_link} | {row['images']} |", figures
 

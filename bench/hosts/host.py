@@ -27,6 +27,14 @@ class Host:
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "sh", "-c", HOLD], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        try:
+            self._open()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self) -> None:
         assert self._holder.stdout is not None and self._holder.stderr is not None
         if not self._holder.stdout.readline():
             why = self._holder.stderr.read().decode().strip()
@@ -43,8 +51,9 @@ class Host:
             "link set radio up multicast on txqueuelen 20000",
             "route add default dev radio",
         ):
-            self.run("ip", *words.split()).check_returncode()
-        return self
+            done = self.run("ip", *words.split())
+            if done.returncode:
+                raise PermissionError(f"ip {words}: {done.stderr.strip()}; install iproute2 and run as root")
 
     def __exit__(self, *_: object) -> None:
         self._holder.kill()

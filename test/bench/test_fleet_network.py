@@ -89,6 +89,22 @@ def test_a_row_is_of_the_rounds_in_the_window_and_says_why_robots_stood() -> Non
     assert row["packets_lost"] == 0.05 and row["mbit_s"] == 8.0
 
 
+def test_a_window_in_which_no_chunk_came_is_no_row() -> None:
+    with pytest.raises(fleet_network.NoMotion, match="no robot got a chunk"):
+        fleet_network.row("weak", "raw", [robot([asked(12.0, None)], [])], Counter(), 10.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("--robots", "0"), ("--robots", "5"), ("--seconds", "1"), ("--seconds", "nan")]
+)
+def test_what_cannot_be_measured_is_refused(
+    word: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        fleet_network.main([word, value])
+    assert f"{word} is" in capsys.readouterr().err
+
+
 def test_what_stands_at_the_begin_or_the_end_of_a_window_stands_in_it() -> None:
     assert fleet_network.stood([(5.0, False, ())], 10.0, 20.0) == 10.0
     assert fleet_network.stood([(5.0, False, ()), (12.0, True, ()), (19.0, False, ())], 10.0, 20.0) == 3.0

@@ -45,7 +45,7 @@ class Execution:
         self._newest_ns = -1
 
     def begin_task(self, now_ns: int) -> None:
-        """Start counting the standing time of a new task."""
+        """Start counting the stalled time of a new task."""
         self._stalled_ns, self._counted_ns = 0, now_ns
 
     def told(self, state: str, mode: str, lead_s: float, beginning: int, now_ns: int) -> None:
@@ -108,7 +108,7 @@ class Execution:
         return self._stalled_ns * 1e-9
 
     def count(self, now_ns: int, wanted: bool) -> None:
-        """Add the standing time until now_ns. wanted: whether there is a task to do."""
+        """Add the stalled time until now_ns. wanted: whether there is a task to do."""
         before_ns, self._counted_ns = self._counted_ns, max(now_ns, self._counted_ns)
         if wanted and not self._held and not self.released:
             stands_ns = before_ns if self._taken is None else self._taken.stands_ns

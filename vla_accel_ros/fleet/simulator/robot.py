@@ -26,7 +26,7 @@ class Span:
 
 @dataclass(eq=False)
 class Robot:
-    """task: as the scheduler knows it. began_s: time of the first request. stalled_s: standing time between
+    """task: as the scheduler knows it. began_s: time of the first request. stalled_s: stalled time between
     its first and last action. beyond: actions executed beyond the horizon. ages_s: age of each observation
     when its chunk arrived."""
 
