@@ -392,6 +392,10 @@ def fleet_scheduler() -> Iterator[Claim]:
     ):
         figures = [found["expected"], found["expected_beside"], found["most"], 100 * abs(found["error"])]
         yield SCHEDULER, f"| {named}, both |", figures
+    (eleven,) = result("fleet_admission_h100")["admission"]
+    figures = [eleven["expected"], eleven["expected_beside"], eleven["most"]]
+    figures += [100 * abs(eleven[name]) for name in ("error", "error_beside")]
+    yield SCHEDULER, "The forecast for robots not seen is", [*figures, None]
     windows = result("fleet_windows")["settings"]
     for found, named in zip(
         windows, ("`staggered=16,seats_by_load=true`", "`batches` of four frames"), strict=True
@@ -464,14 +468,18 @@ def replicas_of_ray() -> Iterator[Claim]:
         yield REPLICAS, f"| `{case['case']}` |", figures
     yield REPLICAS, "Two replicas through Ray make", [found["speedup"], 1.9, None, None]
     yield REPLICAS, "Two replicas on two H100s make", [found["speedup"]]
-    both = found["cases"][-1]["fleet"]
-    computed = [max(both["by_replica"].values()), both["requests"], 80, 40]
-    yield REPLICAS, "The last row was measured before", computed
+    fleets = {case["case"]: case["fleet"] for case in found["cases"]}
+    shared = fleets["ray, both"]["by_replica"]
+    figures = [40, *shared.values(), fleets["ray, both"]["requests"]]
+    yield REPLICAS, "80 robots on two engines", figures
     hz = {case["case"]: case["saturated"]["chunks_hz"] for case in found["cases"]}
     slower = 100 * (1.0 - (hz["ray, first"] + hz["ray, second"]) / 2 / hz["local"])
+    waits_ms = [fleets[case]["image_to_chunk"]["p50_ms"] for case in ("ray, first", "ray, second", "local")]
+    longer_ms = sum(waits_ms[:2]) / 2 - waits_ms[2]
     megabytes = 1e-6 * 3 * found["views"] * found["size"][0] * found["size"][1]
     network_ms = sum(found["network_ms"]) / 2
-    figures = [slower, None, megabytes, network_ms, hz["ray, both"]]
+    cores = 1e-3 * hz["ray, both"] * found["cases"][-1]["saturated"]["cpu_ms_per_chunk"]
+    figures = [slower, longer_ms, megabytes, network_ms, hz["ray, both"], cores]
     yield REPLICAS, "An actor makes", figures
 
 
