@@ -17,7 +17,7 @@ from frame_stream import FrameStream, held_slots
 from openvla_builders import make_openvla_folder
 from smolvla_recording import make_smolvla_folder
 
-from vla_accel_ros.engine.config import LANES, ONE
+from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Launched
@@ -274,12 +274,15 @@ class Schedule:
 
 @pytest.mark.parametrize(
     ("device", "events", "lanes"),
-    [*(("cpu", 400, lanes) for lanes in LANES), pytest.param("cuda", 1000, ONE, marks=pytest.mark.gpu)],
+    [
+        *(("cpu", 400, lanes) for lanes in LANES),
+        *(pytest.param("cuda", 1000, lanes, marks=pytest.mark.gpu) for lanes in LANES),
+    ],
 )
 @pytest.mark.parametrize(("kind", "count"), [("pi0", LAYERS), ("pi05", 3)])
 def test_random_schedules_tear_no_prefix(device: str, events: int, kind: str, count: int, lanes: str) -> None:
     """What is finished is what an engine without groups makes, to the bit."""
-    engine, alone = (make_engine(kind, n, device, lanes=lanes, slots=40) for n in (count, 1))
+    engine, alone = (make_engine(kind, n, device, lanes=lanes, slots=160) for n in (count, 1))
     schedule = Schedule(engine, seed=1)
     for _ in range(events):
         schedule.event()

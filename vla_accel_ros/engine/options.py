@@ -122,8 +122,6 @@ def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
         raise ValueError(f"{given} frames of a {policy.config.kind} policy are computed whole; use 1.")
     if not config.fast:
         raise ValueError(f"{given} plain torch computes frames whole; set fast to true, or use 1.")
-    if config.lanes != ONE and policy.device.type == "cuda":
-        raise ValueError(f"{given} on a GPU that is tested with lanes '{ONE}' alone; use that, or 1.")
     layers = model.config.vision.depth + model.config.prefix.depth
     if config.prefill_groups > layers:
         raise ValueError(f"{given} the model has {layers} layers; give at most as many.")
