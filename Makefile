@@ -61,7 +61,7 @@ test-launch:  ## the tests marked launch, which run ros2 launch: in a sourced wo
 	python3 -m pytest -m launch $(ARGS)
 
 kernels: export OMP_NUM_THREADS := 1
-kernels: venv-test  ## kernels and stages in every case, and compiled for every architecture; a commit needs fewer
+kernels: venv-test  ## kernels and stages in every case; a commit needs fewer
 	EVERY_CASE=1 $(BIN)/pytest -n 2 test/kernels test/engine/stages $(ARGS)
 
 sanitize: venv-test  ## the kernels under compute-sanitizer: memory and races; a few minutes

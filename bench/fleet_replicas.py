@@ -181,8 +181,14 @@ def in_actors(making: Making, gpus: int) -> Iterator[tuple[RayReplica, ...]]:
 
 
 def speedup(cases: Sequence[dict[str, Any]]) -> float:
-    """Rate of both, divided by the mean rate of either alone, saturated."""
+    """Rate of both, divided by the mean rate of either alone, saturated. Raises RuntimeError if one of these
+    made no chunk."""
     hz = {case["case"]: case["saturated"]["chunks_hz"] for case in cases}
+    for name in NAMES:
+        if not hz[f"ray, {name}"]:
+            raise RuntimeError(
+                f"the {name} replica made no chunk in the saturated window: give more --seconds"
+            )
     return round(hz[BOTH] / statistics.mean(hz[f"ray, {name}"] for name in NAMES), 4)
 
 

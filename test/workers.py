@@ -24,7 +24,7 @@ STARTING = {
         "tools": "demo fleet_demo",
     },
     NODES: {
-        "bench": "fleet_validation",
+        "bench": "bench_fleet_replicas fleet_validation",
         "fleet": "replica_ray",
         "nodes": "added_controller clock_watch doctor executor fork_server graph lifecycle_nodes params"
         " process security_policies service_calls",
@@ -41,6 +41,7 @@ FIRST = (
     "kernels/test_compiling_quantized.py",
     "kernels/test_compiling.py",
     "kernels/test_stages_on_kernels.py",
+    "engine/test_schedules.py",
     "bench/test_corun_agents.py",
     "fleet/test_forecast.py",
     "engine/policies/test_overload.py",

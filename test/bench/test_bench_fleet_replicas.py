@@ -18,7 +18,7 @@ SETTING = "scheduling=batches,staggered=4,frames_together=2"
 
 def test_every_case_has_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BENCH.parent), str(BENCH)]))
-    given = ["--small", "--size", "30", "40", "--seconds", "0.5", "--fleet-seconds", "1", "--warm-up", "0.5"]
+    given = ["--small", "--size", "30", "40", "--seconds", "1", "--fleet-seconds", "1", "--warm-up", "0.5"]
     given += ["--robots", "2", "--hz", "1", "--setting", SETTING, "--out", str(tmp_path)]
     assert fleet_replicas.main(given) == 0
     document = json.loads((tmp_path / "fleet_replicas.json").read_text())
@@ -38,6 +38,9 @@ def test_the_speed_up_is_over_the_mean_of_either_alone() -> None:
     hz = {"local": 9.0, "ray, first": 10.0, "ray, second": 12.0, "ray, both": 22.0}
     cases = [{"case": name, "saturated": {"chunks_hz": each}} for name, each in hz.items()]
     assert fleet_replicas.speedup(cases) == 2.0
+    cases[2]["saturated"] = {"chunks_hz": 0.0}
+    with pytest.raises(RuntimeError, match="the second replica made no chunk while saturated"):
+        fleet_replicas.speedup(cases)
 
 
 def test_without_a_gpu_it_says_so(

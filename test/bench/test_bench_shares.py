@@ -177,7 +177,8 @@ mine = torch.cuda.get_device_properties(device)
 assert (seen.bus, seen.domain) == (mine.pci_bus_id, mine.pci_domain_id)
 assert torch.cuda.device_count() == 1
 """
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": last}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "bench"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": last, "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 

@@ -4,7 +4,7 @@ A schedule is a few random events (frames, action requests, questions, newer joi
 words, pauses, the beginning or the end of a lane's micro-batch of a random length) on lanes without threads,
 under a clock that the test moves, after which all ends. The scheduler, its policies, readiness and overload
 are real; what computes is not. For a few of them the plain network of a tiny policy computes. SCHEDULES sets
-how many there are, 10,000 unless told otherwise; `make fuzz` runs a million.
+how many there are, 100,000 unless told otherwise; `make fuzz` runs a million.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vla_accel_ros.engine.policies.text import PATIENCE_S, TextInSlack
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Request
 from vla_accel_ros.types import Observation
 
-SCHEDULES = int(os.environ.get("SCHEDULES", 10_000))
+SCHEDULES = int(os.environ.get("SCHEDULES", 100_000))
 EVENTS, TOGETHER = 5, 4
 IN_A_ROW = 120 if SCHEDULES < 30_000 else 400
 """Schedules of a fast machine, and then as many of a slow one."""

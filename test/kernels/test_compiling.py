@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from architectures import ARCHITECTURES, COMPILED_FOR, REGISTERS
+from architectures import ARCHITECTURES, REGISTERS
 from each_capability import needs_of
 
 SCRIPT = Path(__file__).with_name("compiling.py")
@@ -19,10 +19,10 @@ def table_of(capability: str) -> Path:
 
 @pytest.fixture(scope="module")
 def needs() -> dict[str, list[dict[str, Any]] | str]:
-    return needs_of(SCRIPT, {name: [str(table_of(name))] * table_of(name).exists() for name in COMPILED_FOR})
+    return needs_of(SCRIPT, {name: [str(table_of(name))] * table_of(name).exists() for name in ARCHITECTURES})
 
 
-@pytest.mark.parametrize("capability", COMPILED_FOR)
+@pytest.mark.parametrize("capability", ARCHITECTURES)
 def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], capability: str) -> None:
     """In the shapes of the device's table, or where it has none in the safe ones."""
     table, of_all = table_of(capability), needs[capability]

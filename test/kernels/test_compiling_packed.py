@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from architectures import ARCHITECTURES, COMPILED_FOR, REGISTERS
+from architectures import ARCHITECTURES, REGISTERS
 from each_capability import needs_of
 
 SCRIPT = Path(__file__).with_name("compiling_packed.py")
@@ -14,10 +14,10 @@ SCRIPT = Path(__file__).with_name("compiling_packed.py")
 
 @pytest.fixture(scope="module")
 def needs() -> dict[str, list[dict[str, Any]] | str]:
-    return needs_of(SCRIPT, {name: [] for name in COMPILED_FOR})
+    return needs_of(SCRIPT, {name: [] for name in ARCHITECTURES})
 
 
-@pytest.mark.parametrize("capability", COMPILED_FOR)
+@pytest.mark.parametrize("capability", ARCHITECTURES)
 def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], capability: str) -> None:
     of_all = needs[capability]
     assert not isinstance(of_all, str), of_all

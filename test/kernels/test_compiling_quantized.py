@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from architectures import ARCHITECTURES, COMPILED_FOR, REGISTERS
+from architectures import ARCHITECTURES, REGISTERS
 from each_capability import needs_of
 
 SCRIPT = Path(__file__).with_name("compiling_quantized.py")
@@ -25,10 +25,10 @@ INT8 += Counter(["_quantize", "_layer_norm_int8"])
 
 @pytest.fixture(scope="module")
 def needs() -> dict[str, list[dict[str, Any]] | str]:
-    return needs_of(SCRIPT, {name: [] for name in COMPILED_FOR})
+    return needs_of(SCRIPT, {name: [] for name in ARCHITECTURES})
 
 
-@pytest.mark.parametrize("capability", COMPILED_FOR)
+@pytest.mark.parametrize("capability", ARCHITECTURES)
 def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], capability: str) -> None:
     kinds = 3 if int(capability) >= 89 else 2
     of_all = needs[capability]

@@ -7,6 +7,7 @@ sim/controller.py, which is as strict as ros2_controllers.
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from pathlib import Path
@@ -37,6 +38,9 @@ from vla_accel_ros.sim.controller import JointTrajectoryController, Rejected
 S = 1_000_000_000
 ALL = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
 """Of who must miss no command, though a busy machine does not schedule the test for a while."""
+ENCODER_RAD = 0.04
+"""How far a joint that is commanded at a fixed rate moves at most between two samples: more than at full
+speed, less than a leap. A busy machine delivers such commands late, and all at once."""
 ARM = ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll"]
 HOME = {"shoulder_pan": 0.2, "shoulder_lift": -0.3, "elbow_flex": 0.6, "wrist_flex": 0.4, "wrist_roll": -0.2}
 
@@ -70,6 +74,7 @@ class Arm:
         self.goals: dict[str, Follow] = {}
         self.silent = False
         self._controllers: dict[str, JointTrajectoryController] = {}
+        self._measured = dict(self.position)
         for controller in contract.controllers:
             self._listen(controller)
         self._joints = self._node.create_publisher(JointState, contract.joint_states.topic, qos.SENSOR)
@@ -88,6 +93,7 @@ class Arm:
         """Put joints elsewhere, as others would who move the robot: their controllers hold there."""
         for name in names:
             self.position[name] += offset
+            self._measured[name] = self.position[name]
         for controller in self._controllers.values():
             controller.start(np.array([self.position[n] for n in controller.joints]), self._operator.now_ns())
 
@@ -126,11 +132,17 @@ class Arm:
         now_ns = self._operator.now_ns()
         for controller in self._controllers.values():
             self.position.update(zip(controller.joints, controller.desired(now_ns).position.tolist()))
+        sampled = {name for controller in self._controllers.values() for name in controller.joints}
+        for name, position in self.position.items():
+            by = position - self._measured[name]
+            most = math.inf if name in sampled else ENCODER_RAD
+            self._measured[name] += min(max(by, -most), most)
         for server in self.goals.values():
             server.tick(now_ns)
         if not self.silent:
             names = list(self.position)
-            message = JointState(name=names, position=array("d", self.array(names).tobytes()))
+            measured = np.array([self._measured[name] for name in names])
+            message = JointState(name=names, position=array("d", measured.tobytes()))
             convert.set_stamp(message.header.stamp, now_ns)
             self._joints.publish(message)
 

@@ -77,11 +77,11 @@ def test_a_trajectory_that_is_over_or_ends_in_motion_is_rejected(
 ):
     robot.forget_log()
     begin = operator.wait(lambda: operator.measured, 90.0, "joint state")
-    times = np.array([operator.now_ns() - round(age_s * 1e9)])
     velocities = np.full((1, 6), end_velocity)
     names = operator.contract.joint_names
 
     def logged() -> bool:  # one rejection a second
+        times = np.array([operator.now_ns() - round(age_s * 1e9)])
         send(operator, Trajectory(names, times, begin.positions[None] + 0.3, velocities))
         return reason in robot.log
 

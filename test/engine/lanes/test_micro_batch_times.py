@@ -190,6 +190,17 @@ def test_gpu_times_that_are_not_known_are_left_for_the_next_time_and_overwritten
     assert [stamp_ns for stamp_ns, _, _ in gpu.told()] == [5, 6, 7, 8]
 
 
+def test_a_host_that_is_held_up_between_its_clock_and_the_gpus_moves_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = Gpu(monkeypatch)
+    gpu.run(1, 1000.0)
+    held_up_ns = iter([0, 2_000_000, 2_000_000, 2_000_001, 2_000_001, 7_000_000])
+    monkeypatch.setattr(TIMELINE, "now_ns", lambda: NOW_NS + next(held_up_ns))
+    ((_, begun_ms, ended_ms),) = gpu.told()
+    assert (begun_ms, ended_ms) == pytest.approx((998.0, -2.0)), "by the second of three readings"
+
+
 def test_a_lane_is_told_what_its_gpu_took_and_of_a_gpu_that_is_gone_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

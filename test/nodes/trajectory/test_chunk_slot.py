@@ -16,8 +16,7 @@ from calling import call
 from chunks import Policy
 from running import NodeProcess, node_environment
 from stack import commanded_acceleration
-from stand_ins import Arm as InstantArm
-from stand_ins import motion_of, write_contract
+from stand_ins import Arm, motion_of, write_contract
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
@@ -28,8 +27,6 @@ from vla_accel_ros.sensing.segment import segment_path
 
 RATE_HZ, CHUNKS_HZ = 100.0, 480
 INFERENCE = "/inference"
-ENCODER_RAD = 0.04
-"""How far a joint moves at most between two samples: more than at full speed, less than a leap."""
 NEAR = np.array([0.5, 0.3, 1.2, 0.1, -0.4, 0.7])
 FAR = np.array([-0.6, -0.3, 0.6, 0.5, 0.6, 0.2])
 S = 1_000_000_000
@@ -72,21 +69,6 @@ class Writer:
         self.process = None
 
 
-class Arm(InstantArm):
-    """Told of by an encoder: commands that a busy machine delivers late, and all at once, are no leap."""
-
-    def _tick(self) -> None:
-        if self._controllers:  # which sample their trajectories at the time that it is
-            super()._tick()
-            return
-        commanded, was = dict(self.position), self.__dict__.setdefault("_shown", dict(self.position))
-        for name, position in commanded.items():
-            was[name] += float(np.clip(position - was[name], -ENCODER_RAD, ENCODER_RAD))
-        self.position = dict(was)
-        super()._tick()
-        self.position = commanded
-
-
 Launched = Callable[..., NodeProcess]
 
 
@@ -94,13 +76,6 @@ Launched = Callable[..., NodeProcess]
 def kind() -> dict[str, object]:
     """The one controller that has all joints."""
     return {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
-
-
-@pytest.fixture
-def arm(operator: Operator) -> Iterator[Arm]:
-    arm = Arm(operator)
-    with arm:
-        yield arm
 
 
 @pytest.fixture

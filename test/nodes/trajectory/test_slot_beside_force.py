@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import yaml
 from running import NodeProcess
-from stand_ins import motion_of, write_contract
-from test_chunk_slot import FAR, NEAR, RATE_HZ, Arm, Writer, assert_no_leap, passes, sent, wait_until_still
+from stand_ins import Arm, motion_of, write_contract
+from test_chunk_slot import FAR, NEAR, RATE_HZ, Writer, assert_no_leap, passes, sent, wait_until_still
 from test_force import QUANTITIES, Sensor
 
 from vla_accel_ros.contract.contract import Contract
@@ -21,13 +21,6 @@ from vla_accel_ros.sensing.segment import segment_path
 
 JOINTS = ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]
 SLOT = f"wrist-beside-chunks-{os.getpid()}"
-
-
-@pytest.fixture
-def arm(operator: Operator) -> Iterator[Arm]:
-    arm = Arm(operator)
-    with arm:
-        yield arm
 
 
 @pytest.fixture
