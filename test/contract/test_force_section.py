@@ -125,7 +125,7 @@ def test_each_mistake_is_a_sentence(tmp_path, force, sentence):
     assert sentence in str(refusal.value)
 
 
-def test_it_cannot_be_with_twists(tmp_path):
+def test_a_hand_that_is_moved_by_twists_has_a_way_back_in_metres_and_other_arms_have_none(tmp_path):
     twist = {"per": "second", "linear": 0.2, "angular": 1.0}
     controllers = yaml.safe_load(SIM_ARM.read_text())["controllers"]
     controllers[0] |= {"kind": "servo_twist", "rate_hz": 50, "frame": "base"}
@@ -133,13 +133,10 @@ def test_it_cannot_be_with_twists(tmp_path):
         {k: v for k, v in j.items() if k != "action"} for j in yaml.safe_load(SIM_ARM.read_text())["joints"]
     ]
     joints[5]["action"] = "absolute"
-    with pytest.raises(ValueError, match=r"force = '...' does not work with twists"):
-        load(
-            tmp_path,
-            {"wrench": WRENCH},
-            actions="twist",
-            twist=twist,
-            controllers=controllers,
-            joints=joints,
-            home={},
-        )
+    changes = {"actions": "twist", "twist": twist, "controllers": controllers, "joints": joints}
+    changes["home"] = {joints[5]["name"]: 0.0}
+    assert load(tmp_path, {"wrench": WRENCH}, **changes).force.retreat.hand_m == 0.05
+    force = {"wrench": WRENCH, "retreat": {"m": 0.02}}
+    assert load(tmp_path, force, **changes).force.retreat.hand_m == 0.02
+    with pytest.raises(ValueError, match=r"force.retreat.m = 0.02 is for a hand that is moved by twists"):
+        load(tmp_path, force)

@@ -6,7 +6,7 @@
                torque_nm: {yields: 2, stops: 5, most: 10, bias: 0.5}}
       effort: {topic: joint_states, type: JointState, rate_hz: 125, max_age_s: 0.1,
                joints: {elbow_flex: {yields: 4, stops: 8}}}
-      retreat: {rad: 0.2, s: 1.0, speed: 1.0, rest_s: 0.3, most: 3}
+      retreat: {rad: 0.2, s: 1.0, speed: 1.0, rest_s: 0.3, most: 3}   # and m: 0.05 for a hand moved by twists
 
 One of wrench and effort is enough. control/force/sensor.py and executed.py say what each field means and its
 default; docs/safety.md has the table.
@@ -49,10 +49,9 @@ def read_force(fields: Fields) -> Force:
 def check_force(file: Fields, force: Force, joints: tuple[Joint, ...], twist: bool) -> Force:
     """Check the names of joints. Joints that are held back on purpose (following_error: off) are added to
     `stay`."""
-    if twist:
-        mend = "remove it, or let the policy's actions be joints"
-        what = "does not work with twists: they have no joint path to go back along"
-        file.refuse("force", "...", what, mend)
+    if force.retreat.m is not None and not twist:
+        what = "is for a hand that is moved by twists"
+        file.refuse("force.retreat.m", force.retreat.m, what, "remove it, and give rad")
     known = {joint.name for joint in joints}
     named = [(f"force.stay[{i}]", name) for i, name in enumerate(force.stay)]
     for sensor in force.sensors:
@@ -137,5 +136,6 @@ def _retreat(fields: Fields) -> Retreat:
     most = fields.number("most", above=0.0, default=usual.most)
     if most % 1.0:
         fields.refuse("most", most, "is not a whole number", "give a whole number")
+    m = fields.number("m", above=0.0) if fields.has("m") else None
     fields.close()
-    return Retreat(rad, s, speed, rest_s, int(most) if math.isfinite(most) else usual.most)
+    return Retreat(rad, s, speed, rest_s, int(most) if math.isfinite(most) else usual.most, m)

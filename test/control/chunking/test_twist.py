@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from motion import make_chunk
 
-from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer
+from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer, WayBack
 
 S = 1_000_000_000
 MS = S // 1000
@@ -131,3 +131,79 @@ def test_after_a_pause_it_starts_from_a_stand():
 def test_a_number_that_is_none_is_refused():
     with pytest.raises(ValueError, match=r"twist actions: joint 'angular.z' is nan at point 1"):
         make_buffer().update(make_twists([[0] * 6, [0] * 5 + [np.nan]]), START)
+
+
+class TestAfterAContact:
+    """The hand brakes, goes back the way it came, and takes no chunk until it may go on."""
+
+    BACK = WayBack(m=0.05, rad=0.2, s=1.0, speed=1.0)
+
+    def moving(self, way_back: WayBack | None = BACK) -> tuple[TwistBuffer, np.ndarray]:
+        """A buffer whose hand is in the middle of a curve, and the velocities so far."""
+        buffer = make_buffer(way_back=way_back)
+        curve = [[0.1, 0, 0, 0, 0, 0]] * 5 + [[0.06, 0.08, 0, 0, 0, 0.2]] * 20
+        assert buffer.update(make_twists(curve), START)
+        return buffer, run(buffer, 0.8)
+
+    @pytest.mark.parametrize("speed", [1.0, 0.5])
+    def test_it_comes_to_rest_within_bounds_on_the_way_that_it_came(self, speed: float) -> None:
+        buffer, came = self.moving(self.BACK._replace(speed=speed))
+        now = START + 800 * MS
+        rests_s = buffer.react(goes_back=True)
+        back = run(buffer, 2.0, now)
+        assert_ramps(np.concatenate([came, back]))
+        assert buffer.at_rest(now + 2 * S) and not back[-1].any()
+        brakes = int(np.flatnonzero(~back.any(axis=1))[0])
+        assert brakes <= np.ceil(rests_s * S / PERIOD)
+        there = (
+            np.concatenate([came, back[:brakes]])[::-1].cumsum(axis=0) * PERIOD / S
+        )  # to each earlier place
+        returned = -back[brakes:].cumsum(axis=0) * PERIOD / S
+        gone = np.linalg.norm(returned[:, :3], axis=1)
+        assert 0.04 < gone[-1] <= 0.05 and (np.diff(gone) > -1e-12).all()
+        for place in returned[::5]:  # near the path by which it came
+            assert np.linalg.norm(there - place, axis=1).min() < 0.003
+
+    def test_no_further_than_its_angle_nor_longer_than_its_time(self) -> None:
+        for bound in ({"rad": 0.02}, {"s": 0.1}):
+            buffer, _ = self.moving(self.BACK._replace(**bound))
+            buffer.react(goes_back=True)
+            back = run(buffer, 2.0, START + 800 * MS)
+            back = back[int(np.flatnonzero(~back.any(axis=1))[0]) :] * PERIOD / S
+            assert 0 < np.linalg.norm(back[:, 3:].sum(axis=0)) <= bound.get("rad", 0.2) + 1e-3
+            assert np.count_nonzero(back.any(axis=1)) * PERIOD / S <= bound.get("s", 1.0) + RAMP_S
+
+    def test_without_a_way_back_it_stops(self) -> None:
+        for buffer, goes_back in ((self.moving(None)[0], True), (self.moving()[0], False)):
+            buffer.react(goes_back)
+            stop = run(buffer, 1.0, START + 800 * MS)
+            assert (stop[:, 0] >= 0).all() and not stop[-1].any()
+
+    def test_chunks_move_it_again_when_it_may_go_on_and_not_before(self) -> None:
+        buffer, _ = self.moving()
+        buffer.react(goes_back=True)
+        now = START + 800 * MS
+        chunk = make_twists([[0.1, 0, 0, 0, 0, 0]] * 50, stamp_ns=now, request_id=9)
+        assert not buffer.update(chunk, now) and buffer.counts["after_contact"] == 1
+        buffer.stop()  # as the node does that holds it: the way back is not broken off
+        assert (run(buffer, 0.5, now)[:, 0] < 0).any()
+        buffer.go_on()
+        assert buffer.update(chunk, now + S)
+        assert run(buffer, 0.3, now + S)[-1, 0] == pytest.approx(0.1)
+
+    def test_a_second_contact_on_the_way_back_stops_it_and_leads_nowhere(self) -> None:
+        buffer, _ = self.moving()
+        buffer.react(goes_back=True)
+        run(buffer, 0.4, START + 800 * MS)
+        buffer.react(goes_back=True)
+        after = run(buffer, 1.0, START + 1200 * MS)
+        assert not after[-1].any() and (after[:, 0] <= 0).all(), "it never goes towards the first contact"
+
+    def test_a_jump_of_the_clock_ends_the_way_back(self) -> None:
+        buffer, _ = self.moving()
+        buffer.react(goes_back=True)
+        run(buffer, 0.4, START + 800 * MS)
+        buffer.restart(START + 100 * S)
+        after = run(buffer, 1.0, START + 100 * S)
+        assert not after[-1].any() and np.abs(after).sum() < np.abs(after[0]).sum() * 10
+        assert buffer.at_rest(START + 102 * S)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from calling import call
 from chunks import Policy
+from force_driver import Sensor
 from geometry_msgs.msg import WrenchStamped
 from rclpy.serialization import serialize_message
 from stand_ins import ARM, motion_of, write_contract
@@ -24,7 +24,6 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
-from vla_accel_ros.sensing.force_slot import ForceWriter
 from vla_accel_ros.sim.kinematics import Pose, inverse
 
 RATE_HZ = 500.0
@@ -43,24 +42,6 @@ while True:
     writer.write((0.01 * (k % 7), 0, 0, 0, 0, 0), time.time_ns())
     time.sleep(0.001)
 """
-
-
-class Sensor(threading.Thread):
-    """A driver that writes a slot at 1 kHz. force: on z [N]."""
-
-    def __init__(self, slot: str) -> None:
-        super().__init__(daemon=True)
-        self.force, self.over = 1.0, False
-        self._writer = ForceWriter(slot)
-        self.start()
-
-    def run(self) -> None:
-        k = 0
-        while not self.over:
-            k += 1
-            self._writer.write((0.01 * (k % 7), 0.0, self.force, 0.0, 0.0, 0.0), time.time_ns())
-            time.sleep(0.001)
-        self._writer.close()
 
 
 @pytest.fixture

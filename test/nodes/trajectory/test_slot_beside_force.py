@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from force_driver import Sensor
 from running import NodeProcess
 from stand_ins import Arm, motion_of, write_contract
 from test_chunk_slot import FAR, NEAR, RATE_HZ, Writer, assert_no_leap, passes, sent, wait_until_still
-from test_force import QUANTITIES, Sensor
+from test_force import QUANTITIES
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator

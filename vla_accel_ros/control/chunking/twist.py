@@ -4,11 +4,19 @@ There is no path to join or to hold, only a velocity for each moment: that of th
 before the first and after the last. The hand's speed is limited as a whole, so that its direction stays. It
 changes by no more than full speed in RAMP_S. This ramp blends chunks, starts the motion, and stops it when
 chunks cease. As with joints, old, overtaken and repeated chunks change nothing.
+
+With a force sensor the hand can go back the way it came: the velocities of the last moments are commanded in
+reverse order and direction, from where the hand has come to rest.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -18,11 +26,40 @@ from vla_accel_ros.types import Chunk
 _COLUMNS = tuple(f"{half}.{axis}" for half in ("linear", "angular") for axis in "xyz")
 # Time from full speed to a stop.
 RAMP_S = 0.15
+MOST_REMEMBERED = 4096
+"""Ticks of the way by which the hand came."""
 _STOOD_S = 0.1
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+
+def _locked(
+    method: Callable[Concatenate[TwistBuffer, Given], Made],
+) -> Callable[Concatenate[TwistBuffer, Given], Made]:
+    """One call at a time."""
+
+    @wraps(method)
+    def locked(self: TwistBuffer, /, *given: Given.args, **named: Given.kwargs) -> Made:
+        with self._lock:
+            return method(self, *given, **named)
+
+    return locked
+
+
+class WayBack(NamedTuple):
+    """How far the hand may go back from a contact: at most so many m and rad, for at most s seconds, at this
+    share of the speed at which it came."""
+
+    m: float
+    rad: float
+    s: float
+    speed: float
 
 
 class TwistBuffer:
-    """The velocity of the hand over time. Time is given. Use it from one thread at a time.
+    """The velocity of the hand over time. Time is given. Safe to use from several threads: with a force
+    sensor one thread ticks and reacts to contacts, and another takes the chunks.
 
     per: "step" if an action is a displacement [m, rad], "second" if it is a velocity [m/s, rad/s].
     linear, angular: greatest speeds [m/s], [rad/s].
@@ -30,9 +67,10 @@ class TwistBuffer:
     mode: `block` starts a chunk when it arrives, and executes it to its end (or its execution_horizon) before
         the next; in the other modes actions are due by the observation's stamp, and each chunk replaces the
         previous.
+    way_back: from a contact; None: the hand only stops.
 
-    Attributes for diagnostics: `counts` (accepted, past, out_of_order, early; limited: actions that were too
-    fast).
+    Attributes for diagnostics: `counts` (accepted, past, out_of_order, early; after_contact: refused because
+    of a contact; limited: actions that were too fast).
     """
 
     def __init__(
@@ -43,13 +81,20 @@ class TwistBuffer:
         period_s: float,
         mode: str = "blend",
         execution_horizon: int | None = None,
+        way_back: WayBack | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self._lock, self._way_back = threading.RLock(), way_back
+        wanted = 0.0 if way_back is None else way_back.s * way_back.speed / period_s + 1.0
+        remembered = math.ceil(min(wanted, MOST_REMEMBERED))
+        # Velocities that were commanded, and for how long.
+        self._past = deque[tuple[np.ndarray, float]](maxlen=remembered)
         self._per_step, self._longest_s = per == "step", 2.0 * period_s
         self._most = np.array([linear, angular])
         self._block, self._execution_horizon = mode == "block", execution_horizon
         self.forget()
 
+    @_locked
     def forget(self) -> None:
         """Command nothing until the next chunk."""
         self._velocity = np.zeros(6)
@@ -57,7 +102,10 @@ class TwistBuffer:
         self._start_ns = self._end_ns = self._step_ns = 0
         self._newest: tuple[int, int] | None = None
         self._tick_ns: int | None = None
+        self._reacts = self._back_due = self._went_back = False
+        self._past.clear()
 
+    @_locked
     def update(self, chunk: Chunk, now_ns: int) -> bool:
         """Take a chunk whose actions are [H, 6] or wider (the first six columns count). Returns whether it
         changes the motion. Raises ValueError as `check` does."""
@@ -69,6 +117,9 @@ class TwistBuffer:
         start_ns = now_ns if self._block else chunk.stamp_ns
         end_ns = start_ns + step_ns * len(actions)
         number = (chunk.stamp_ns, chunk.request_id)
+        if self._reacts:
+            self.counts["after_contact"] += 1
+            return False
         if self._newest is not None and number <= self._newest:
             verdict = "out_of_order"
         elif self._block and min(now_ns, chunk.stamp_ns) < self._end_ns:
@@ -90,18 +141,44 @@ class TwistBuffer:
             raise ValueError(f"chunk actions have shape {actions.shape}: a twist needs six columns")
         check_finite("twist actions", actions[:, :6], _COLUMNS)
 
+    @_locked
     def stop(self) -> None:
-        """Come to a stop; a later chunk moves the hand again."""
+        """Come to a stop; a later chunk moves the hand again. Does nothing after a contact: that ends at rest
+        by itself."""
+        if not self._reacts:
+            self._brake()
+
+    @_locked
+    def react(self, goes_back: bool) -> float:
+        """Come to a stop because of a contact, and then go back the way the hand came, if `goes_back`. Chunks
+        are refused until `go_on`. Returns the seconds until it has come to a stop."""
+        self._reacts, self._back_due = True, goes_back and self._way_back is not None
+        self._brake()
+        speeds = np.linalg.norm(self._velocity.reshape(2, 3), axis=1)
+        return float((speeds / self._most).max()) * RAMP_S
+
+    @_locked
+    def go_on(self) -> None:
+        """Chunks move the hand again."""
+        if self._reacts:
+            self._reacts = self._back_due = self._went_back = False
+            self._brake()
+
+    def _brake(self) -> None:
         if self._rows is not None:
             self._rows, self._end_ns = np.zeros((1, 6)), 0
 
+    @_locked
     def restart(self, now_ns: int, steady_ns: int | None = None) -> None:
         """Come to a stop after the clock has jumped; now_ns is in the new time."""
-        self.stop()
+        self._back_due = False
+        self._past.clear()
+        self._brake()
         self._newest = None
         if steady_ns is None:
             self._tick_ns = now_ns
 
+    @_locked
     def tick(self, now_ns: int, steady_ns: int | None = None) -> np.ndarray | None:
         """Linear and angular velocity, float64 [6], to command now; None before the first chunk.
 
@@ -114,6 +191,12 @@ class TwistBuffer:
         self._tick_ns = tick_ns
         if passed_s > _STOOD_S:
             self._velocity = np.zeros(6)
+            self._past.clear()
+        elif self._velocity.any() and not self._went_back:  # the way back leads to where it would lead from
+            self._past.append((self._velocity, max(passed_s, 0.0)))
+        if self._back_due and not self._velocity.any():
+            self._back_due = False
+            self._go_back(now_ns)
         change = (self._wanted(now_ns) - self._velocity).reshape(2, 3)
         most = self._most / RAMP_S * min(max(passed_s, 0.0), self._longest_s)
         size = np.linalg.norm(change, axis=1)
@@ -121,9 +204,36 @@ class TwistBuffer:
         self._velocity = self._velocity + (change * share[:, None]).ravel()
         return self._velocity
 
+    @_locked
     def at_rest(self, now_ns: int) -> bool:
         """Whether the hand is at rest and nothing is left to execute; also before the first chunk."""
-        return self._rows is None or (now_ns >= self._end_ns and not self._velocity.any())
+        over = now_ns >= self._end_ns and not self._back_due
+        return self._rows is None or (over and not self._velocity.any())
+
+    @property
+    def stands(self) -> bool:
+        """Whether no motion is commanded at this moment."""
+        return not self._velocity.any()
+
+    def _go_back(self, now_ns: int) -> None:
+        """Execute the way back, a tick at a time; the brake at its end is within its bounds, too."""
+        most, past = self._way_back, list(reversed(self._past))
+        self._past.clear()
+        self._went_back = True
+        if most is None or not past:
+            return
+        tick_s = 0.5 * self._longest_s
+        ends_s = np.cumsum([lasted_s for _, lasted_s in past]) / most.speed
+        ticks = min(math.ceil(ends_s[-1] / tick_s), int(most.s / tick_s))
+        at = np.searchsorted(ends_s, tick_s * (np.arange(ticks) + 0.5)).clip(max=len(past) - 1)
+        rows = -most.speed * np.array([velocity for velocity, _ in past])[at]
+        size = np.linalg.norm(rows.reshape(ticks, 2, 3), axis=2)
+        way = (size * tick_s).cumsum(axis=0) + 0.5 * size * size / (self._most / RAMP_S)
+        beyond = (way > (most.m, most.rad)).any(axis=1)
+        rows = rows[: int(beyond.argmax())] if beyond.any() else rows
+        if len(rows):
+            self._rows, self._start_ns, self._step_ns = rows, now_ns, round(tick_s * 1e9)
+            self._end_ns = now_ns + self._step_ns * len(rows)
 
     def _wanted(self, now_ns: int) -> np.ndarray:
         if self._rows is None or not self._start_ns <= now_ns < self._end_ns:

@@ -16,22 +16,31 @@ import numpy as np
 from vla_accel_ros.control.limits.joint_limits import JointLimits, cut
 from vla_accel_ros.control.trajectory import Trajectory
 
+HAND_M = 0.05
+"""How far a hand that is moved by twists goes back at most, unless told otherwise."""
 _PIECES = 512
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class Retreat:
-    """How far and how fast to retreat. rad: greatest distance of any joint (m if prismatic). s: longest
-    duration. speed: share of the path's original speed. rest_s: how long the contact must be over before
-    motion continues. most: number of retreats in a short time after which a person is asked
-    (taking_over.py)."""
+    """How far and how fast to retreat. rad: greatest distance of any joint (m if prismatic), and greatest
+    angle of a hand that is moved by twists. s: longest duration. speed: share of the path's original speed.
+    rest_s: how long the contact must be over before motion continues. most: number of retreats in a short
+    time after which a person is asked (taking_over.py). m: greatest distance of a hand that is moved by
+    twists; None: HAND_M."""
 
     rad: float = 0.2
     s: float = 1.0
     speed: float = 1.0
     rest_s: float = 0.3
     most: int = 3
+    m: float | None = None
+
+    @property
+    def hand_m(self) -> float:
+        """Greatest distance of a hand that is moved by twists [m]."""
+        return HAND_M if self.m is None else self.m
 
 
 class ExecutedPath:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 
@@ -36,6 +37,19 @@ class Force:
 
 _TURNING_NS = 50_000_000
 """A contact may still grow for this long after the retreat began."""
+
+
+class Hand(Protocol):
+    """A hand that is moved by twists: control/chunking/twist.py."""
+
+    @property
+    def stands(self) -> bool: ...
+
+    def at_rest(self, now_ns: int) -> bool: ...
+
+    def react(self, goes_back: bool) -> float: ...
+
+    def go_on(self) -> None: ...
 
 
 class Phase(Enum):
@@ -73,6 +87,7 @@ class Reaction:
 
 class ForceGuard:
     """The reactions of one arm. streamed: bool [D], joints whose controllers are commanded at a fixed rate.
+    hand: reacts as the joints do; None: no twists move it.
 
     Attributes: `watches`, one for each sensor; `phase`; `armed`, whether the paths passed to `follow` move
     the arm at present; `yields`, number of retreats; `collided`, the contact beyond `stops` that the arm met
@@ -80,9 +95,14 @@ class ForceGuard:
     """
 
     def __init__(
-        self, force: Force, joints: tuple[str, ...], limits: JointLimits, streamed: np.ndarray
+        self,
+        force: Force,
+        joints: tuple[str, ...],
+        limits: JointLimits,
+        streamed: np.ndarray,
+        hand: Hand | None = None,
     ) -> None:
-        self.force = force
+        self.force, self._hand = force, hand
         self.watches = [SensorWatch(sensor) for sensor in force.sensors]
         back = np.array([name not in force.stay for name in joints], dtype=bool)
         self._executed = ExecutedPath(joints, limits, back, force.retreat)
@@ -102,6 +122,8 @@ class ForceGuard:
         self.phase, self.armed = Phase.WATCHING, False
         self._way_back_due, self.collided = False, ""
         self._pending.clear()
+        if self._hand is not None:
+            self._hand.go_on()
 
     def take(self, sensor: int, sample: Sequence[float], stamp_ns: int, now_ns: int) -> None:
         """Take a sample of a sensor, given by its index in the contract."""
@@ -127,7 +149,7 @@ class ForceGuard:
             if blind:
                 return self._react(Why.BLIND, blind, now_ns, lead_ns)
             level, sentence = self.contact
-            if level is Level.STOP and not self._executed.stands(now_ns):
+            if level is Level.STOP and not self._stands(now_ns):
                 return self._react(Why.COLLISION, sentence, now_ns, lead_ns)
             self._worst = level
             return None if level is Level.FREE else self._react(Why.CONTACT, sentence, now_ns, lead_ns)
@@ -139,7 +161,7 @@ class ForceGuard:
         blind = self.problem(now_ns)
         if not blind and self._way_back_due:
             return self._react(Why.RETREAT, "", now_ns, lead_ns)
-        if self._executed.at_rest(now_ns):
+        if self._at_rest(now_ns):
             self.phase = Phase.STOPPED
             return None
         if blind:
@@ -155,9 +177,17 @@ class ForceGuard:
 
     def end_retreat(self, now_ns: int, lead_ns: int) -> Reaction | None:
         """Come to rest for a reason of the node's; None if the arm does not retreat."""
-        if self.phase is not Phase.RETREATING or self._executed.at_rest(now_ns):
+        if self.phase is not Phase.RETREATING or self._at_rest(now_ns):
             return None
         return self._react(Why.OVER, "", now_ns, lead_ns)
+
+    def _stands(self, now_ns: int) -> bool:
+        """Whether no motion is commanded at this moment."""
+        return self._executed.stands(now_ns) and (self._hand is None or self._hand.stands)
+
+    def _at_rest(self, now_ns: int) -> bool:
+        """Whether no motion is commanded, now or later."""
+        return self._executed.at_rest(now_ns) and (self._hand is None or self._hand.at_rest(now_ns))
 
     def _react(self, why: Why, sentence: str, now_ns: int, lead_ns: int) -> Reaction:
         all_streamed, none = bool(self._streamed.all()), not self._streamed.any()
@@ -178,6 +208,9 @@ class ForceGuard:
         self.phase = Phase.RETREATING if why in (Why.CONTACT, Why.RETREAT) else Phase.STOPPED
         self._way_back_due = why is Why.CONTACT
         self._back_ns = max(begins, default=now_ns)
+        if self._hand is not None:
+            rests_s = self._hand.react(goes_back=why is Why.RETREAT)
+            self._back_ns = max(self._back_ns, now_ns + round(rests_s * 1e9))
         self.yields += why is Why.CONTACT
         self._executed.follow(whole, reacts=why in (Why.RETREAT, Why.OVER))
         self._number += 1
@@ -195,6 +228,8 @@ class ForceGuard:
         """Chunks move the arm again, and the node knows of all reactions."""
         if not self._pending:
             self.phase = Phase.WATCHING
+            if self._hand is not None:
+                self._hand.go_on()
 
     def forgive(self) -> None:
         """A person has looked at the faults."""

@@ -18,7 +18,8 @@ import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.contract.contract import Contract, Controller
-from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.chunking.twist import TwistBuffer, WayBack
+from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import ForceGuard, Reaction
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
@@ -45,8 +46,8 @@ class Outputs:
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
         self._node, self._names = node, contract.joint_names
         self._least_s, self._flows = value(node, "lead_s"), dict[Adapter, Flows]()
-        self.lock, self.guard = threading.RLock(), make_guard(contract)
         self.twist = _twist(node, contract)
+        self.lock, self.guard = threading.RLock(), make_guard(contract, self.twist)
         self.adapters = [
             _adapter(node, contract, controller, self.twist) for controller in contract.controllers
         ]
@@ -195,15 +196,15 @@ def _nothing() -> None:
     pass
 
 
-def make_guard(contract: Contract) -> ForceGuard | None:
-    """The guard of a contract's arm; None without a force sensor."""
+def make_guard(contract: Contract, twist: TwistBuffer | None) -> ForceGuard | None:
+    """The guard of a contract's arm; None without a force sensor. twist: of the hand, if twists move it."""
     if contract.force is None:
         return None
     joints = contract.action_joints
     names = tuple(joint.name for joint in joints)
     told = {name for one in contract.controllers if one.rate_hz for name in one.joints}
     streamed = np.array([name in told for name in names], dtype=bool)
-    return ForceGuard(contract.force, names, JointLimits.of(joints), streamed)
+    return ForceGuard(contract.force, names, JointLimits.of(joints), streamed, twist)
 
 
 def _twist(node: ManagedNode, contract: Contract) -> TwistBuffer | None:
@@ -217,7 +218,12 @@ def _twist(node: ManagedNode, contract: Contract) -> TwistBuffer | None:
         1.0 / rate_hz,
         value(node, "mode"),
         value(node, "execution_horizon") or None,
+        None if contract.force is None else _way_back(contract.force.retreat),
     )
+
+
+def _way_back(retreat: Retreat) -> WayBack:
+    return WayBack(retreat.hand_m, retreat.rad, retreat.s, retreat.speed)
 
 
 def _adapter(
