@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
-from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.chunking.twist import TwistBuffer, WayBack
 from vla_accel_ros.control.command_stream import CommandStream, JogStream
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
@@ -90,6 +90,8 @@ class TrajectoryLogic:
     reference: Callable[[], np.ndarray | None] = lambda: None
     held_up: Callable[[], None] = lambda: None
     held: Callable[[tuple[str, ...]], tuple[np.ndarray | None, int]] = lambda joints: (None, 0)
+    way_back: WayBack | None = None
+    twist: TwistBuffer | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         robot, options = self.robot, self.parameters
@@ -100,11 +102,9 @@ class TrajectoryLogic:
             self.controllers.append(Controller(joints, columns, limits, HandOver(limits)))
         self.refused, self.counts, self._watched_ns = 0, Counter[str](), 0
         self.silent = False
-        self.twist = None
         if robot.kind == "servo_twist":
-            self.twist = TwistBuffer(
-                "second", robot.linear, robot.angular, robot.period_s, options.mode, options.execution_horizon
-            )
+            given = robot.period_s, options.mode, options.execution_horizon
+            self.twist = TwistBuffer("second", robot.linear, robot.angular, *given, self.way_back)
         self.stream: CommandStream | JogStream | None = None
         if robot.kind == "forward_command":
             self.stream = CommandStream(robot.joints, robot.limits, robot.period_s)
