@@ -11,11 +11,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from fleet_stand_ins import Fifo
 from ray_engines import make, refused, seen
 
@@ -110,7 +112,9 @@ def test_it_is_measured_where_it_runs_and_over_the_way_there(replicas) -> None:
         assert set(one.profile.known()) == known and one.config is not None and 0.0 < one.network_s < 1.0
 
 
-def test_chunks_are_those_of_a_replica_of_this_process_to_the_bit(replicas) -> None:
+def test_chunks_are_those_of_a_replica_of_this_process_to_the_bit(replicas, request) -> None:
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(1)  # as the actors have; sums of several threads have other bits
     local, _ = make()  # it has another history than the actor, which was measured
     different = set()
     for robot in ROBOTS:
