@@ -8,7 +8,7 @@ from pathlib import Path
 import corun
 import pytest
 import torch
-from test_corun_agents import DURATIONS
+from agent_durations import DURATIONS
 
 from agents.schedulers import LANES, OURS
 

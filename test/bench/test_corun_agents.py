@@ -11,8 +11,9 @@ import corun
 import numpy as np
 import pytest
 import torch
+from agent_durations import DURATIONS
 
-from agents.captured import BATCHES, Captured
+from agents.captured import Captured
 from agents.durations import Durations, read
 from agents.measured import measure
 from agents.model import TINY, AgentModel
@@ -33,26 +34,15 @@ from agents.simulation import Simulation
 from agents.tuning import Settings, adaptive, tuned
 from agents.workload import Agents, Arrival, Served, at_once, figures, mg1_s, poisson, same_s, within
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.policies.agents import PAUSED, SCREENS_FIRST, SHARED, Beside, Share, Table
+from vla_accel_ros.engine.policies.agents import PAUSED, SCREENS_FIRST, SHARED, Share, Table
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 
 PROMPT, CHUNK, TOKENS = 64, 16, (2, 6)
-DURATIONS = Durations(
-    encode_s=0.08,
-    prefill_s=0.03,
-    decode_s={batch: 0.010 + 0.0001 * batch for batch in BATCHES},
-    chunk_s={batch: 0.013 + 0.0001 * batch for batch in (0, *BATCHES)},
-    beside={
-        SHARED: Beside(0.10, 0.040, 0.040, 0.035),
-        SCREENS_FIRST: Beside(0.085, 0.060, 0.032, 0.050),
-        8: Beside(0.09, 0.050, 0.034, 0.055),
-        16: Beside(0.10, 0.025, 0.038, 0.030),
-        32: Beside(0.12, 0.015, 0.045, 0.018),
-    },
-)
+
 PAUSING = Table(((PAUSED, 16, 16, 32), (PAUSED, PAUSED, SCREENS_FIRST, 8, SHARED)))
 """Of everything something."""
+
 SETTINGS = Settings(
     limit=5,
     shares={
@@ -62,6 +52,7 @@ SETTINGS = Settings(
     },
     expected_s={},
 )
+
 COUNT, SLOTS = 2000, 16
 """Requests that a simulation of long queues has."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_contract import GOOD, load
+from good_contract import GOOD, load
 
 from vla_accel_ros.contract.contract import TWIST, Camera, Contract, Controller, Twist
 

@@ -17,8 +17,8 @@ import torch
 from builders import make_observation
 from current_streams import computing_in
 from frame_stream import held_slots
-from test_stream_with_threads import Running
-from test_text_groups import LAYERS, WORDS, alone, asking, make_engine, policy_of
+from running_stream import Running
+from text_engine import LAYERS, WORDS, alone, asking, make_engine, policy_of
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import GROUPS_AHEAD

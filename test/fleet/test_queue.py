@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fleet_stand_ins import Fleet
-from test_scheduler_random import Storm
+from storm import Storm
 
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY

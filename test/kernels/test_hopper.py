@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from drawing import DEVICE, Drawing, assert_near, ints, poison
-from test_linear import assert_norms_near, norm_of, tables_of
+from norms import assert_norms_near, norm_of, tables_of
 
 from vla_accel_ros.kernels.cuda import attention as attention_kernel
 from vla_accel_ros.kernels.cuda import compiling, products

@@ -7,40 +7,17 @@ from typing import Any
 import pytest
 import torch
 from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
+from norms import assert_norms_near, norm_of, tables_of
 
 from vla_accel_ros.kernels.reference import linear
-from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.triton import linear as kernels
 from vla_accel_ros.kernels.triton import project as project_kernels
 from vla_accel_ros.kernels.triton.launch import Scratch
 from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
 modulated = pytest.mark.parametrize("tables", [0, 1, 2], ids=["plain", "one row", "a row each"])
-
-
-def tables_of(draw: Drawing, rows: int, *widths: int) -> list[torch.Tensor | None]:
-    return [draw(rows, width, spread=0.3) if rows else None for width in widths]
-
-
-def norm_of(x: torch.Tensor, scale: torch.Tensor | None, filled: bool = True) -> Norm:
-    """The norm of rows x, as who made them leaves it, or with nothing in it yet."""
-    norm = Norm.of(x, scaled=scale is not None)._replace(scale=scale)
-    if filled:
-        norm.leave(x)
-    else:
-        norm.squares.fill_(float("nan"))
-        if norm.scaled is not None:
-            norm.scaled.fill_(float("nan"))
-    return norm
-
-
-def assert_norms_near(ours: Norm, expected: Norm, rows: int, dtype: torch.dtype) -> None:
-    """Of the squares only each row's sum is defined."""
-    assert_near(ours.squares.sum(0)[:rows], expected.squares.sum(0)[:rows], dtype)
-    if expected.scaled is not None:
-        assert ours.scaled is not None
-        assert_near(ours.scaled, expected.scaled, dtype)
 
 
 @dtypes

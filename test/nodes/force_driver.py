@@ -1,4 +1,4 @@
-"""A driver of a force sensor, in a thread of a test."""
+"""A driver of a force sensor, in a thread of a test, and the section of a contract for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import threading
 import time
 
 from vla_accel_ros.sensing.force_slot import ForceWriter
+
+QUANTITIES = {
+    "force_n": {"yields": 10.0, "stops": 30.0, "most": 200.0, "bias": 4.0},
+    "torque_nm": {"yields": 2.0, "stops": 5.0},
+}
 
 
 class Sensor(threading.Thread):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from builders import make_observation, make_policy
-from test_stream_with_threads import Running
+from running_stream import Running
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, Split
 from vla_accel_ros.engine.engine import Engine

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from planned import make_act
 from simulated_fleet import SEATS, STEPS, Fleet, chunks_hz, p99_s, periodic
-from test_throughput import make_frame, make_waiting
+from waiting_requests import make_frame, make_waiting
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.policies.batches import FEW, SOON, Batches

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import make_act, make_observe
+from waiting_requests import make_frame, make_waiting
 
 from vla_accel_ros.engine.config import ACTIONS_APART, EngineConfig
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
@@ -17,21 +17,8 @@ from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.throughput import Throughput, throughput
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, DENOISE, ENCODE, MicroBatch, Request
-from vla_accel_ros.types import Observation
 
 STEPS = 4
-
-
-def make_frame(robot: str = "", images: int = 2, priority: int = 0) -> Request:
-    """To observe something that is known already."""
-    request = make_observe(robot, priority)
-    pixels = {f"camera {index}": np.zeros((2, 2, 3), np.uint8) for index in range(images)}
-    request.observation = Observation(pixels, np.zeros(2, np.float32), "lift", 0, robot=robot)
-    return request
-
-
-def make_waiting(robot: str = "") -> Request:
-    return make_act(robot, stream=False)
 
 
 def test_frames_go_before_a_step_until_as_many_chunks_wait_as_keep_the_seats_full() -> None:

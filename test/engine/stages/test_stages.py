@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from builders import make_config, make_model
+from stage_setting import InParts, Setting
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
 from vla_accel_ros.engine.stages.stages import BUCKET, CHUNKS, Stages
-from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.flow.sampling import Flow, sample
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.pi.model import Pi
@@ -23,29 +23,10 @@ from vla_accel_ros.models.processing.conventions import padded
 from vla_accel_ros.models.processing.resize import resize_bilinear
 
 KINDS = ("pi0", "pi05")
+
 STEPS = 4
+
 NEAR = {"rtol": 1e-4, "atol": 2e-5}
-
-
-class Setting:
-    """A model, its stages over a pool, and observations for them."""
-
-    def __init__(self, kind: str, slots: int = 4, ops: type[Ops] | None = None) -> None:
-        self.config = make_config(kind)
-        self.model = make_model(self.config)
-        self.pool = KVPool(
-            self.config.prefix, slots, self.config.max_tokens, torch.device("cpu"), torch.float32
-        )
-        self.stages = Stages(self.model, self.pool, ops=ops)
-        self.generator = torch.Generator().manual_seed(1)
-
-    def frame(self, views: int, words: int) -> tuple[np.ndarray, Tensor]:
-        images = torch.randint(256, (views, 28, 28, 3), generator=self.generator).byte().numpy()
-        return images, torch.randint(4, self.config.vocab, (words,), generator=self.generator)
-
-    def noise(self, batch: int) -> tuple[Tensor, Tensor]:
-        x = torch.randn(batch, self.config.horizon, self.config.action_dim, generator=self.generator)
-        return x, torch.randn(batch, self.config.state_dim, generator=self.generator)
 
 
 @torch.no_grad()
@@ -75,11 +56,6 @@ def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int) -> None:
     torch.testing.assert_close(ours.v, kv.v, **NEAR)
     assert (setting.pool.k[[0, 1, 3]] == 7.0).all()
     torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
-
-
-class InParts(Ops):
-    def parts(self, rows: int, weight: Tensor) -> int:
-        return 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

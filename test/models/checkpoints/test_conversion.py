@@ -13,10 +13,10 @@ import torch
 from builders import make_checkpoint, make_config, make_observation, make_stats
 from lerobot_builders import make_lerobot_config, make_lerobot_folder
 from openvla_builders import make_openvla_folder, make_openvla_observation
+from orbax_folder import make_orbax_folder
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from smolvla_recording import Case, make_smolvla_folder
-from test_orbax_checkpoint import make_orbax_folder
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy

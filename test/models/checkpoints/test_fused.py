@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lerobot_builders import make_lerobot_folder
 from openvla_builders import make_openvla_folder
+from orbax_folder import make_orbax_folder
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from smolvla_recording import make_smolvla_folder
-from test_orbax_checkpoint import make_orbax_folder
 from torch import nn
 
 from vla_accel_ros.engine.stages.packed_stage import fuse_stack

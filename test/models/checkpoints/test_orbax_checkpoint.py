@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 import tensorstore
 import torch
-from builders import make_observation, make_stats, make_tokenizer
+from builders import make_observation
 from folders import refused
+from orbax_folder import DATA, make_orbax_folder
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, find_format, load_policy
@@ -27,22 +28,11 @@ from vla_accel_ros.models.config import IMAGE_NAMES, PiConfig
 from vla_accel_ros.models.pi.jax_names import parameter_shapes
 from vla_accel_ros.models.pi.orbax_checkpoint import read_arrays
 
-DATA = Path(__file__).parents[2] / "data" / "orbax"
-
 
 @pytest.fixture
 def folder(kind: str, tmp_path: Path) -> Path:
     """The step's folder of a training run, and the tokeniser."""
     return make_orbax_folder(tmp_path / "29999", kind)
-
-
-def make_orbax_folder(folder: Path, kind: str) -> Path:
-    shutil.copytree(DATA / kind, folder)
-    (folder / "assets" / "arm").mkdir(parents=True)
-    stats = {"norm_stats": {"state": make_stats(0), "actions": make_stats(1)}}
-    (folder / "assets" / "arm" / "norm_stats.json").write_text(json.dumps(stats))
-    make_tokenizer().save(str(folder / "tokenizer.json"))
-    return folder
 
 
 def test_every_parameter_is_openpis(folder: Path, kind: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from builders import make_checkpoint
+from instructions import acts, say
 from running import LOST
 from stack import CALM_SENSORS
-from test_instruction import acts, say
 
 from vla_accel_ros.nodes.running.environment import lost_ports
 

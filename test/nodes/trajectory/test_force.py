@@ -13,7 +13,7 @@ import pytest
 import yaml
 from calling import call
 from chunks import Policy
-from force_driver import Sensor
+from force_driver import QUANTITIES, Sensor
 from geometry_msgs.msg import WrenchStamped
 from rclpy.serialization import serialize_message
 from stand_ins import ARM, motion_of, write_contract
@@ -29,10 +29,6 @@ from vla_accel_ros.sim.kinematics import Pose, inverse
 RATE_HZ = 500.0
 FORWARD = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
 JTC = {"topic": "arm_controller/joint_trajectory"}
-QUANTITIES = {
-    "force_n": {"yields": 10.0, "stops": 30.0, "most": 200.0, "bias": 4.0},
-    "torque_nm": {"yields": 2.0, "stops": 5.0},
-}
 WRITER = """
 import sys, time
 from vla_accel_ros.sensing.force_slot import ForceWriter

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from calling import call, change
 from chunks import Policy
+from controller_manager import OURS, THEIRS, Manager
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess
 from stand_ins import ARM, HOME, motion_of, write_contract
 from std_srvs.srv import Trigger
-from test_release import OURS, THEIRS, Manager
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator

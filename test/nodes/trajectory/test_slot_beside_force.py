@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from force_driver import Sensor
+from chunk_writer import FAR, NEAR, RATE_HZ, Writer, assert_no_leap, passes, sent, wait_until_still
+from force_driver import QUANTITIES, Sensor
 from running import NodeProcess
 from stand_ins import Arm, motion_of, write_contract
-from test_chunk_slot import FAR, NEAR, RATE_HZ, Writer, assert_no_leap, passes, sent, wait_until_still
-from test_force import QUANTITIES
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator

@@ -12,7 +12,7 @@ import torch
 from builders import make_config, make_model
 from hypothesis import given
 from hypothesis import strategies as st
-from test_stages import InParts, Setting
+from stage_setting import InParts, Setting
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
