@@ -1,0 +1,34 @@
+"""What a page prints, and the measured figures that it must be."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
+FLEET_SIM, FLEET_DEMO, REPLICAS = "docs/fleet_sim.md", "docs/fleet_demo.md", "docs/fleet_replicas.md"
+HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
+SOLVERS, CORUN = "docs/solvers.md", "docs/corun.md"
+PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
+STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
+Claim = tuple[str, str, list[float | None]]
+
+
+@cache
+def result(name: str) -> Any:
+    """bench/results/NAME.json"""
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+
+
+def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    """The first row that has what is wanted."""
+    return next(row for row in rows if all(row.get(name) == value for name, value in wanted.items()))
+
+
+def printed(text: str) -> list[str]:
+    """The numbers in it, not those that are part of a name."""
+    return re.findall(r"(?<![\w.^])(?<!\d,)(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?![\w^]|\.\d)", text)
