@@ -186,9 +186,7 @@ def speedup(cases: Sequence[dict[str, Any]]) -> float:
     hz = {case["case"]: case["saturated"]["chunks_hz"] for case in cases}
     for name in NAMES:
         if not hz[f"ray, {name}"]:
-            raise RuntimeError(
-                f"the {name} replica made no chunk in the saturated window: give more --seconds"
-            )
+            raise RuntimeError(f"the {name} replica made no chunk while saturated: give more --seconds")
     return round(hz[BOTH] / statistics.mean(hz[f"ray, {name}"] for name in NAMES), 4)
 
 
