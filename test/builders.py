@@ -82,7 +82,8 @@ def make_model(config: PiConfig, seed: int = 0, varied: bool = True) -> Pi:
         for parameter in model.parameters():
             spread = 0.1 if parameter.ndim == 1 else parameter[0].numel() ** -0.5
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
-        for layer in model.language_model.layers if varied else ():
+        layers: Any = model.language_model.layers if varied else ()
+        for layer in layers:
             layer.self_attn.q_proj.weight *= SHARPER
             layer.self_attn.o_proj.weight *= LOUDER
             layer.mlp.down_proj.weight *= LOUDER

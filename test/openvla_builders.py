@@ -87,7 +87,8 @@ def make_openvla(config: OpenVLAConfig | None = None, seed: int = 0, varied: boo
             matrix = parameter.ndim > 1 and parameter.shape[0] > 1
             scale = parameter.ndim == 1 and not name.endswith("bias")
             parameter.copy_(noise * (parameter[0].numel() ** -0.5 if matrix else 0.2) + float(scale))
-        for layer in model.language_model.model.layers if varied else ():
+        layers: Any = model.language_model.model.layers if varied else ()
+        for layer in layers:
             layer.self_attn.q_proj.weight *= SHARPER
     return model.eval()
 

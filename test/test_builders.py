@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from vla_accel_ros.models.text.decoding import decode
 
 
 @torch.inference_mode()
-def greedy(model: object, prompt: torch.Tensor, **prefix: object) -> list[int]:
+def greedy(model: Any, prompt: torch.Tensor, **prefix: object) -> list[int]:
     hidden, past = model.prefix(prompt, **prefix)
     return [int(step.tokens) for step in decode(model, past, hidden[:, -1], 7)]
 
@@ -41,7 +42,8 @@ def test_action_tokens_vary(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [make_openvla, lambda: make_model(make_config("pi05"))])
 def test_tokens_of_any_prompt_vary(make: Callable[[], torch.nn.Module]) -> None:
-    made, model = torch.Generator().manual_seed(0), make()
+    made = torch.Generator().manual_seed(0)
+    model: Any = make()
     prompts = [torch.randn(1, 9, model.config.prefix.width, generator=made) for _ in range(4)]
     assert_varied([greedy(model, prompt) for prompt in prompts])
 

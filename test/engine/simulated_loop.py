@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from vla_accel_ros.engine.streaming.loop import Loop
 
@@ -22,7 +23,7 @@ def make_loop(
     body: Callable[[], bool],
     rate_hz: float = 10.0,
     deadline_s: float = 0.05,
-    **arguments: object,
+    **arguments: Any,
 ) -> Loop:
     return Loop("vision", rate_hz, deadline_s, body, clock, **arguments)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,7 +256,7 @@ def test_a_missing_camera_is_not_where_the_first_word_is_read(
 
 def test_answers_of_several_frames_share_their_forwards(engine: Engine) -> None:
     """One micro-batch is one token of each; who joins later is not behind with its own."""
-    draws = {"max_tokens": 5, "temperature": 1.0}
+    draws: dict[str, Any] = {"max_tokens": 5, "temperature": 1.0}
     alone, answers = [], []
     for seed in range(2):
         with engine.observe(make_observation(seed)) as prefix:
@@ -279,7 +280,7 @@ def test_an_answer_closed_by_whoever_hears_it_speak_is_taken_out_after_the_forwa
     answers = engine.runner.text._answers
     forward, under_way = answers._forward, []
 
-    def closing(segments: object) -> object:
+    def closing(segments: Any) -> object:
         first.close()
         under_way.append(len(answers.open))
         return forward(segments)
@@ -336,10 +337,10 @@ def test_an_answer_that_cannot_be_read_ends_and_the_other_goes_on(
     assert engine.runner.text.places == 2 and engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
-class Collected(list):
+class Collected(list[Any]):
     """A list, to look into which takes so many objects that the garbage collector runs."""
 
-    def __getitem__(self, place: int) -> int:
+    def __getitem__(self, place: Any) -> Any:
         gc.collect()
         return super().__getitem__(place)
 

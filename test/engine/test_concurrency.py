@@ -11,6 +11,7 @@ from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.pool import Prefix
 
 FRAMES = 12
 NOISE = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)
@@ -36,7 +37,7 @@ def test_three_threads_over_one_pool(kind: str, lanes: str) -> None:
         for frame in range(FRAMES):
             engine.observe(make_observation(frame, stamp_ns=frame)).release()
 
-    def read(use: Callable[[object], None]) -> None:
+    def read(use: Callable[[Prefix], None]) -> None:
         """Use the newest prefix until the last frame was used."""
         stamp = -1
         while stamp < FRAMES - 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -289,7 +290,8 @@ def test_arguments_are_checked(engine: Engine, policy: Policy) -> None:
 @pytest.mark.parametrize(("name", "value"), [("seed", -1), ("answers", 0), ("answer_tokens", 0)])
 def test_numbers_that_cannot_be_are_named(policy: Policy, name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"^{name} is {value}; give "):
-        Engine(policy, **{name: value})
+        options: Any = {name: value}
+        Engine(policy, **options)
 
 
 def test_no_steps_are_not_the_engines_own(engine: Engine) -> None:
@@ -339,9 +341,8 @@ def test_cuda_agrees_with_the_cpu(kind: str) -> None:
         engine = Engine(make_policy(kind, device=device))
         with engine.observe(make_observation()) as prefix:
             chunks.append(engine.act(prefix).actions)
-            answers.append(engine.ask(prefix, temperature=1.0))
-            answers[-1] = "".join(answers[-1])
-    np.testing.assert_allclose(*chunks, atol=2e-5)
+            answers.append("".join(engine.ask(prefix, temperature=1.0)))
+    np.testing.assert_allclose(chunks[0], chunks[1], atol=2e-5)
     assert answers[0] == answers[1]
 
 

@@ -25,10 +25,10 @@ def test_chunks_and_text_are_those_of_the_plain_engine(kind: str) -> None:
                 chunks.append(engine.act(prefix, state, steps=3))
                 texts.append("".join(engine.ask(prefix, max_tokens=6)))
     half = len(chunks) // 2
-    for plain, fast in zip(chunks[:half], chunks[half:], strict=True):
-        np.testing.assert_allclose(fast.actions, plain.actions, atol=1e-4)
-        np.testing.assert_allclose(fast.update_magnitudes, plain.update_magnitudes, atol=1e-4)
-        assert (fast.request_id, fast.stamp_ns) == (plain.request_id, plain.stamp_ns)
+    for plain, ours in zip(chunks[:half], chunks[half:], strict=True):
+        np.testing.assert_allclose(ours.actions, plain.actions, atol=1e-4)
+        np.testing.assert_allclose(ours.update_magnitudes, plain.update_magnitudes, atol=1e-4)
+        assert (ours.request_id, ours.stamp_ns) == (plain.request_id, plain.stamp_ns)
     assert texts[:3] == texts[3:]
 
 
@@ -59,7 +59,7 @@ def test_a_prepared_engine_has_all_slots_free_and_the_same_results() -> None:
     for each in (engine, other):
         with each.observe(make_observation()) as prefix:
             results.append(each.act(prefix).actions)
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], results[1])
     Engine(policy).prepare((1,), (20,))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from simulated_loop import Clock, drive, make_loop
@@ -135,7 +136,7 @@ def test_an_error_is_handed_over(go_on: bool) -> None:
 def test_an_error_that_cannot_be_handed_over_is_logged_and_the_loop_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    again, runs = threading.Event(), []
+    again, runs = threading.Event(), list[Any]()
 
     def body() -> bool:
         runs.append(None)

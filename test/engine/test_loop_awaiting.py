@@ -126,7 +126,12 @@ def test_frames_that_do_not_come_leave_the_loop_its_period() -> None:
 
 def test_a_loop_is_hastened_and_goes_on_from_there() -> None:
     clock, starts = Clock(), []
-    loop = make_loop(clock, lambda: starts.append(clock.now) or True)
+
+    def begin() -> bool:
+        starts.append(clock.now)
+        return True
+
+    loop = make_loop(clock, begin)
     loop.hasten(clock.now)
     loop.tick(100.0)
     clock.now = 100.04
@@ -171,7 +176,12 @@ def test_stopping_a_thread_that_awaits_does_not_wait_for_what_it_awaits() -> Non
                 self.changed.notify_all()
 
     never, runs = Never(), []
-    loop = Loop("vision", 0.001, 1000.0, lambda: runs.append(1) or True, awaited=never)
+
+    def run() -> bool:
+        runs.append(1)
+        return True
+
+    loop = Loop("vision", 0.001, 1000.0, run, awaited=never)
     loop.start()
     assert never.asked.wait(timeout=30)
     loop.stop()

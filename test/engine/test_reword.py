@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,9 +61,11 @@ def reworded(engine: Engine, prefix: Prefix, words: str) -> Prefix:
 def count_encodings(engine: Engine) -> Callable[[], int]:
     """How often the vision tower has run since."""
     runs: list[int] = []
-    model = engine.policy.model
-    tower = model.vision_backbone if engine.policy.causal else model.paligemma_with_expert.paligemma.model
-    tower = tower if engine.policy.causal else tower.vision_tower
+    policy: Any = engine.policy
+    model = policy.model
+    tower = (
+        model.vision_backbone if policy.causal else model.paligemma_with_expert.paligemma.model.vision_tower
+    )
     tower.register_forward_hook(lambda *_: runs.append(1))
     return lambda: len(runs)
 
@@ -122,7 +125,7 @@ def test_a_causal_prefix_shares_all_before_the_first_other_word_to_the_bit(tmp_p
     with engine.observe(observation) as frame:
         stack.layers[0].register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
         with reworded(engine, frame, other.instruction) as other_words:
-            words = [engine.policy.prompt(text.instruction) for text in (observation, other)]
+            words = [engine.policy.prompt(text.instruction, text.state) for text in (observation, other)]
             shared = frame.n_images + next(i for i, (a, b) in enumerate(zip(*words)) if a != b)
             old, new = keys(engine, frame), keys(engine, other_words)
             assert torch.equal(old[:, :shared], new[:, :shared])

@@ -229,7 +229,7 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         for process, said, _ in self._live.values():
             _kill(process)
             said.close()

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sanitize
@@ -85,7 +86,7 @@ FILE = [f"a.py::test{index}" for index in range(9)]
 def test_a_file_that_a_tool_does_not_get_through_is_cut_and_what_it_cannot_run_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = Said(**{"a.py": None, "test3": -11})
+    said: Any = Said(**{"a.py": None, "test3": -11})
     assert sanitize.judge(said, sanitize.pieces(FILE)) == 0
     assert len(said.run_of) == 2 + 2 + 2 * 9
     lines = capsys.readouterr().out.splitlines()
@@ -104,7 +105,8 @@ def test_a_file_that_a_tool_does_not_get_through_is_cut_and_what_it_cannot_run_i
     ],
 )
 def test_errors_and_too_much_that_was_not_seen_are_wrong(statuses: dict[str, int | None]) -> None:
-    assert sanitize.judge(Said(**statuses), sanitize.pieces(FILE)) == 1
+    said: Any = Said(**statuses)
+    assert sanitize.judge(said, sanitize.pieces(FILE)) == 1
 
 
 def test_nothing_that_was_begun_is_left() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from builders import make_policy
 from rings import is_whole, known_image, left_over, unique
@@ -47,7 +46,7 @@ class Robot:
 
     def send(self, handles: dict[str, Handle], now_ns: int) -> None:
         """Hand the frames over, and the joints of that time."""
-        self.ingest.joints(self.contract.joint_names, np.zeros(6), now_ns, now_ns)
+        self.ingest.joints(self.contract.joint_names, [0.0] * 6, now_ns, now_ns)
         for camera, handle in handles.items():
             self.ingest.handle(camera, handle, now_ns)
 
@@ -89,7 +88,9 @@ def test_without_a_gpu_an_observation_is_a_copy_that_a_cut_ring_does_not_end():
         os.truncate(segment_path(ring), 0)
     assert observation.intact() and is_whole(Frame("front", NOW, observation.images["base_0_rgb"]))
     with pytest.raises(ValueError, match="restart its camera"):
-        robot.ingest.handle("front", robot.writers["front"].handle, NOW + S)
+        handle = robot.writers["front"].handle
+        assert handle is not None
+        robot.ingest.handle("front", handle, NOW + S)
     assert robot.ingest.observe(NOW + S) is None
     robot.close()
     assert left_over(name) == []
@@ -181,7 +182,7 @@ def test_a_ring_and_messages_are_mixed_as_the_contract_says(robot):
     front, wrist = robot.contract.cameras
     ingest = Ingest(replace(robot.contract, cameras=(front, replace(wrist, transport="raw"))))
     ingest.instruction = "reach the red block"
-    ingest.joints(robot.contract.joint_names, np.zeros(6), NOW, NOW)
+    ingest.joints(robot.contract.joint_names, [0.0] * 6, NOW, NOW)
     ingest.handle("front", robot.film(NOW)["front"], NOW)
     ingest.observe(NOW)
     assert ingest.waiting_for == "no frame of camera wrist yet"

@@ -81,12 +81,14 @@ def test_a_robot_that_is_held(state, reason, mend):
 
 
 def test_a_late_input_is_mended_where_inference_knows_what_is_wrong():
+    assert WELL.inputs is not None
     inputs = replace(WELL.inputs, problems={"camera/front": "camera front: encoding is '16UC1'"})
     (only,) = said(inputs=inputs, motion=("holding", ["camera/front has not come yet"]))
     assert only.endswith("-> camera front: encoding is '16UC1'")
 
 
 def test_what_follows_from_a_cause_is_left_out_and_what_does_not_is_told():
+    assert WELL.inputs is not None
     waiting = replace(WELL.inputs, waiting_for="no instruction yet: publish one on the instruction topic")
     reasons = ["chunk has not come yet", "held by the operator"]
     first, second = said(inputs=waiting, motion=("holding", reasons))

@@ -33,7 +33,7 @@ def test_without_chunks_it_stops_once_smoothly_within_the_age_limit_and_then_say
     assert stop.start_ns - last_stamp <= 500 * MS + 20 * MS
     v = np.diff(stop.sample(np.arange(stop.start_ns, stop.end_ns, MS))[0], axis=0) * 1000
     assert np.abs(np.diff(v, axis=0)).max() * 1000 <= 20.0 * 1.01
-    assert not stop.velocities[-1].any()
+    assert stop.velocities is not None and not stop.velocities[-1].any()
 
 
 def test_it_goes_on_from_what_was_commanded_when_chunks_come_back():
@@ -58,6 +58,7 @@ def test_it_goes_on_from_where_the_robot_is_when_it_was_moved_while_held():
         robot.placed = held - np.array([1.2, 0.0]) * share
         robot.run(0.01)
     assert robot.follower.counts["joins"] == 1
+    assert robot.placed is not None
     np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
     assert robot.follower.counts["joins"] == 2
     robot.assert_within_limits()
@@ -88,6 +89,7 @@ def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_c
     held, _ = robot.reference()
     assert held[0] - last[0] > 0.2
     robot.placed, robot.silent = last - np.array([0.02, 0.8]), False
+    assert robot.placed is not None
     np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
 
 
@@ -100,6 +102,7 @@ def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_
     robot.silent = True
     robot.run(1.0)
     robot.placed, robot.silent = held - np.array([0.1, 0.8]), False
+    assert robot.placed is not None
     np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
 
 
@@ -173,7 +176,7 @@ def test_it_begins_when_the_joints_stand_and_goes_there_from_wherever_the_contro
     robot.run(0.6, goal=0.0)
     assert robot.states == [Motion.RUNNING]
     (join, first, *_) = robot.sent
-    assert len(join) == 1 and not join.velocities.any()
+    assert len(join) == 1 and not join.velocities.any() and robot.placed is not None
     np.testing.assert_allclose(join.positions[0], robot.placed)
     np.testing.assert_allclose(first.positions[0], robot.placed)
     robot.placed = None

@@ -216,7 +216,7 @@ def test_a_hold_during_the_join_lets_it_end():
     robot.follower.safety.hold()
     robot.deliver(robot.follower.stop(robot.now))
     robot.run(1.0, goal=0.5)
-    assert len(robot.sent) == 1
+    assert len(robot.sent) == 1 and robot.placed is not None
     np.testing.assert_allclose(robot.executed[-1], robot.placed, atol=1e-9)
     robot.assert_within_limits()
 
@@ -226,5 +226,5 @@ def test_a_clock_that_jumps_during_the_join_does_not_break_it():
     robot.controller.start(np.array([0.3, -0.3]), robot.now)
     robot.run(0.4, goal=0.5)
     stop = robot.follower.stop_in_new_time(robot.now + 100 * S)
-    assert len(stop) == 1
+    assert stop is not None and len(stop) == 1
     np.testing.assert_array_equal(stop.positions[0], robot.placed)

@@ -12,8 +12,14 @@ SLOW = Inputs(0, chunks_per_s=2.4, chunks_per_s_needed=3.1).slow
 SENTENCE = "the model makes 2.4 chunks/s; this contract needs 3.1"
 
 
+class Watched(Robot):
+    """With a camera; camera_ns: of its newest image."""
+
+    camera_ns = 0
+
+
 def run(
-    robot: Robot,
+    robot: Watched,
     seconds: float,
     chunk_s: float = 0.1,
     camera: bool = True,
@@ -42,8 +48,8 @@ def run(
 
 
 @pytest.fixture
-def robot() -> Robot:
-    robot = Robot()
+def robot() -> Watched:
+    robot = Watched()
     robot.camera_ns = robot.now
     while not robot.states:
         run(robot, 0.01)

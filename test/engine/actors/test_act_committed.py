@@ -51,7 +51,12 @@ def test_the_network_is_given_them_normalised(kind: str, device: str) -> None:
     engine, given = make_engine(kind, True, device), []
     model = engine.policy.model
     velocity = model.velocity
-    model.velocity = lambda x, t, *rest: given.append((x, t)) or velocity(x, t, *rest)  # type: ignore[method-assign]
+
+    def noted(x, t, *rest):
+        given.append((x, t))
+        return velocity(x, t, *rest)
+
+    model.velocity = noted
     observation = make_observation()
     committed = act(engine, None, seed=1).actions[:2]
     given.clear()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.policy import ActionStats, OpenVLAPolicy
+from vla_accel_ros.models.policies import WordedPolicy
 from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Observation
 
@@ -44,7 +46,7 @@ SEGMENTS = ("together", "apart", "captured")
 def make_policy(tokens: int) -> OpenVLAPolicy:
     """One whose actions are so many numbers, which makes as many tokens."""
     with tempfile.TemporaryDirectory() as folder:
-        policy = load_policy(make_openvla_folder(Path(folder), seed=4))
+        policy: Any = load_policy(make_openvla_folder(Path(folder), seed=4))
     stats = ActionStats(-np.ones(tokens), np.ones(tokens), np.ones(tokens, bool))
     return replace(policy, stats=stats, delta_mask=np.zeros(tokens, bool))
 
@@ -55,9 +57,8 @@ def make_engine(tokens: int, segments: str = "together", slots: int = 5) -> Engi
     runner = engine.runner
     if segments == "apart":
         assert isinstance(runner.prefill, EncodeOnly)
-        runner.actor = PackedTokenActor(
-            engine.policy, engine.config, runner.pool, runner.prefill, together=False
-        )
+        given = cast(WordedPolicy, engine.policy), engine.config, runner.pool, runner.prefill
+        runner.actor = PackedTokenActor(*given, together=False)
     return engine
 
 
@@ -237,7 +238,8 @@ def test_times_are_measured_one_kind_of_forward_each(tokens: int, monkeypatch: p
     engine = make_engine(tokens)
     assert isinstance(engine.runner.prefill, EncodeOnly)
     monkeypatch.setattr(token_actor, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    actor = PackedTokenActor(policy, engine.config, engine.runner.pool, engine.runner.prefill, forward)
+    given = cast(WordedPolicy, policy), engine.config, engine.runner.pool, engine.runner.prefill
+    actor = PackedTokenActor(*given, forward)
     rows = policy.config.max_tokens - policy.config.max_prompt + token_actor.MEASURED_WORDS
     rest, prefill = tokens - 1, 1.0 + 0.01 * rows
     wanted = (prefill, prefill + 0.01 * rest, prefill + 0.01 * rest, 1.01 if rest else prefill)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,6 +227,7 @@ def test_without_room_none_is_begun(policy: Policy) -> None:
         assert not waits.begun and not asked.begun
         for request in (waits, asked):
             chunk = engine.scheduler.wait(request).result
+            assert isinstance(chunk, Chunk)
             assert_made_by_act(make_engine(policy, 0), chunk, observation(9))
     assert stamps(stream) == [0, 1, 2]
 
@@ -241,6 +243,7 @@ def test_somebody_who_waits_for_a_chunk_gets_it_beside_a_robot_that_is_told_othe
         engine.scheduler.step()
         stream.frame(observation(2, GREEN))
         engine.scheduler.wait(alone)
+        assert isinstance(alone.result, Chunk)
         assert_made_by_act(make_engine(policy, 0), alone.result, observation(1))
     stream.run()
     assert stamps(stream) == [2] and not stream.errors
@@ -277,9 +280,10 @@ def held(engine: Engine, robot: str = "") -> Prefix:
         ),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, int], sentence: str) -> None:
+def test_settings_that_cannot_be(settings: dict[str, Any], sentence: str) -> None:
+    given = {"slots": 9, "steps": STEPS, **settings}
     with pytest.raises(ValueError, match=sentence):
-        Engine(make_policy(), **{"slots": 9, "steps": STEPS, **settings})
+        Engine(make_policy(), **given)
 
 
 def test_who_acts_otherwise_says_so(tmp_path: Path) -> None:

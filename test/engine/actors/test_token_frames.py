@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ from hypothesis import strategies as st
 from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observation
 from torch import Tensor
 
+from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PREFERENCES, TOKEN_MODES
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, ASK, REWORD, Request
-from vla_accel_ros.engine.runner.runner import PackedTokenActor
 from vla_accel_ros.engine.streaming.ports import Pace, Ports
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -33,7 +34,7 @@ WORDS = ("lift the red cup", "lift the cup", "take the red cup")
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> OpenVLAPolicy:
-    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4))
+    return cast(OpenVLAPolicy, load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4)))
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def seen_by(robot: str, words: str = "reach", stamp_ns: int = 1) -> Observation:
 class Held:
     """A handle of the test's, and whether it was given back."""
 
-    prefix: Prefix
+    prefix: Prefix | None
     released: bool = False
 
 
@@ -87,6 +87,7 @@ class PrefixesMachine(RuleBasedStateMachine):
             assert self.prefixes.newest_words(robot) == ""
             return Held(prefix, released=True)
         version, slot, words = self.newest[robot]
+        assert prefix is not None
         assert (prefix.version, prefix.slot, prefix.robot) == (version, slot, robot)
         assert self.prefixes.newest_version(robot) == version
         assert self.prefixes.newest_words(robot) == words

@@ -237,7 +237,7 @@ def test_what_failed_or_was_dropped_is_no_draft_and_no_measure() -> None:
         vars(request).update(change)
         policy.ran(batch, 0.0)
     assert policy.accepted == 0.0
-    assert policy.next("main", (make_act(),), 0.0).draft == ()  # type: ignore[union-attr]
+    assert policy.next("main", (make_act(),), 0.0).draft == ()
 
 
 def test_a_still_scene_turns_auto_to_speculation_and_a_moving_one_back() -> None:

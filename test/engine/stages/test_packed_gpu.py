@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_a_prefill_with_riders_is_as_exact_as_each_alone(head_dim: int) -> None:
 def test_frames_in_a_pipeline_say_what_they_say_alone(tmp_path: Path) -> None:
     sizes = LlamaConfig(256, 4, 512, heads=4, kv_heads=2, head_dim=64, norm_eps=1e-5)
     folder = make_openvla_folder(tmp_path, make_openvla_config(prefix=sizes), seed=1)
-    policy = load_policy(folder, "cuda", torch.float32)
+    policy: Any = load_policy(folder, "cuda", torch.float32)
     assert_frames_say_what_they_say_alone(policy, count=16)
 
 
@@ -185,7 +186,7 @@ def test_staggered_chunks_are_as_exact_as_each_alone(kind: str, wide: bool) -> N
         for one in (exact, model):
             _, kv = one.prefix(prefixes[number % 4].to(one.language_model.dtype))
 
-            def velocity(x: Tensor, t: float, one: Pi = one, kv=kv, number=number) -> Tensor:  # type: ignore[no-untyped-def]
+            def velocity(x: Tensor, t: float, one: Pi = one, kv=kv, number=number) -> Tensor:
                 return one.velocity(x, torch.full((1,), t, device=CUDA), states[number], kv)
 
             made_by.append(sample(velocity, noise[number], steps).actions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def model(request: pytest.FixtureRequest) -> Pi | OpenVLA:
     )
 
 
-def stack(model: Pi | OpenVLA):  # type: ignore[no-untyped-def]
+def stack(model: Pi | OpenVLA):
     return model.language_model if isinstance(model, Pi) else model.language_model.model
 
 
@@ -55,7 +56,9 @@ def test_any_segments(model: Pi | OpenVLA, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 5), label="segments")):
         count = data.draw(st.one_of(st.just(1), st.integers(1, 20)), label="rows")
         lengths = data.draw(st.lists(st.integers(1, 9), max_size=2), label="past")
-        past = tuple(Span(*pool, 2, 10 * at, 10 * at + length) for at, length in enumerate(lengths))
+        past = tuple(
+            Span(pool[0], pool[1], 2, 10 * at, 10 * at + length) for at, length in enumerate(lengths)
+        )
         shape = sizes.depth, 1, sizes.kv_heads, count, sizes.head_dim
         out = KV(torch.zeros(shape), torch.zeros(shape)) if data.draw(st.booleans(), label="out") else None
         segments.append(
@@ -70,9 +73,9 @@ def test_any_segments(model: Pi | OpenVLA, data: st.DataObject) -> None:
 
     for got, want in zip(fused, forward(stack(model), plain), strict=True):
         torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-5)
-    for segment, want in zip(segments, written, strict=True):
+    for segment, kept in zip(segments, written, strict=True):
         if segment.out is not None:
-            torch.testing.assert_close(KV(segment.out.k, segment.out.v), want, atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(KV(segment.out.k, segment.out.v), kept, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -105,7 +108,7 @@ def test_groups_of_layers_make_the_bits_of_a_forward_at_once(model: Pi | OpenVLA
 
 
 def test_frames_in_a_pipeline_say_what_they_say_alone(tmp_path: Path) -> None:
-    policy = load_policy(make_openvla_folder(tmp_path, seed=4))
+    policy: Any = load_policy(make_openvla_folder(tmp_path, seed=4))
     forward = assert_frames_say_what_they_say_alone(policy, count=9)
     assert len(forward.stages) <= 10, "riders come in powers of two"
 

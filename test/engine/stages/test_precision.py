@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -139,7 +140,7 @@ def test_captured_fp8_stages_are_near_exact_ones_repeat_and_allocate_nothing(pre
     expert = GemmaConfig(width=48, depth=2, mlp=96, heads=4, kv_heads=1, head_dim=16)
     config = make_config("pi0", vision=vision, prefix=prefix, expert=expert)
     model = make_model(config, varied=False).to(CUDA).set_precision(torch.bfloat16)
-    g, made = torch.Generator(CUDA).manual_seed(1), {}
+    g, made = torch.Generator(CUDA).manual_seed(1), dict[Any, Any]()
     images = torch.randint(256, (2, 28, 28, 3), generator=g, device=CUDA).byte().cpu().numpy()
     prompt = torch.randint(4, config.vocab, (7,), generator=g, device=CUDA)
     noise = torch.randn(1, config.horizon, config.action_dim, generator=g, device=CUDA)

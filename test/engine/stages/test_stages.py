@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,11 +27,11 @@ KINDS = ("pi0", "pi05")
 
 STEPS = 4
 
-NEAR = {"rtol": 1e-4, "atol": 2e-5}
+NEAR: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-5}
 
 
 @torch.no_grad()
-def plain_prefix(model: Pi, images: Sequence[np.ndarray], prompt: Tensor) -> tuple[Tensor, KV]:
+def plain_prefix(model: Pi, images: Sequence[np.ndarray] | np.ndarray, prompt: Tensor) -> tuple[Tensor, KV]:
     unit = [padded(torch.from_numpy(image)[None], 28, resize_bilinear) for image in images]
     embs = torch.cat((model.encode(torch.cat(unit)).flatten(0, 1), model.embed_tokens(prompt)))[None]
     return model.prefix(embs)
@@ -39,6 +40,11 @@ def plain_prefix(model: Pi, images: Sequence[np.ndarray], prompt: Tensor) -> tup
 @torch.no_grad()
 def plain_actions(model: Pi, noise: Tensor, state: Tensor, kv: KV, steps: int = STEPS) -> Flow:
     return sample(lambda x, t: model.velocity(x, torch.full((1,), t), state, kv), noise, steps)
+
+
+def observe(setting: Setting, images: np.ndarray, prompt: Tensor) -> list[int]:
+    """One frame into the first slot."""
+    return setting.stages.observe([images], [prompt], [0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,7 +128,7 @@ def test_the_same_stage_serves_one_frame_after_another() -> None:
     results = []
     for words in (9, 2, 9):
         setting.generator.manual_seed(words)
-        lengths = setting.stages.observe(*[[x] for x in setting.frame(1, words)], [0])
+        lengths = observe(setting, *setting.frame(1, words))
         results.append(setting.stages.act(noise, state, [0], lengths, STEPS).actions)
     assert torch.equal(results[0], results[2])
     assert not torch.allclose(results[0], results[1])
@@ -130,7 +136,7 @@ def test_the_same_stage_serves_one_frame_after_another() -> None:
 
 def test_threads_that_share_a_stage_do_not_mix_their_chunks() -> None:
     setting = Setting("pi0")
-    lengths = setting.stages.observe(*[[x] for x in setting.frame(1, 4)], [0])
+    lengths = observe(setting, *setting.frame(1, 4))
     draws = [setting.noise(1) for _ in range(6)]
     alone: dict[int, Tensor] = {}
     together: dict[int, Tensor] = {}

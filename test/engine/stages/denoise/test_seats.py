@@ -15,6 +15,7 @@ from vla_accel_ros.engine.stages.denoise.seats import PlainSeats
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.sampling import TIME_RULES, Flow, sample
 from vla_accel_ros.models.flow.solver import EULER, SOLVERS
+from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import FlowStep, Span
 from vla_accel_ros.models.pi.model import Pi
 
@@ -37,8 +38,11 @@ def make_chunk(model: Pi, seed: int) -> FlowStep:
 
 @torch.inference_mode()
 def alone(model: Pi, chunk: FlowStep, steps: int, rule: str = "openpi", solver: str = EULER) -> Flow:
+    kv = chunk.kv
+    assert isinstance(kv, KV)
+
     def velocity(x: torch.Tensor, t: float) -> torch.Tensor:
-        return model.velocity(x, torch.full((1,), t), chunk.state, chunk.kv)
+        return model.velocity(x, torch.full((1,), t), chunk.state, kv)
 
     return sample(velocity, chunk.x, steps, rule, solver)
 

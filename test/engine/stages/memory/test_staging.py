@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_calls_in_other_streams_are_in_order() -> None:
     draws = [torch.randn(1, config.horizon, config.action_dim) for _ in range(8)]
     wanted = [stages.submit(draw, None, [1], [length], STEPS).wait().actions for draw in draws]
     streams = [torch.cuda.Stream() for _ in draws]
-    pending = []
+    pending = list[Any]()
     for draw, stream in zip(draws, streams, strict=True):
         with torch.cuda.stream(stream):
             if len(pending) % 2 == 0:

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,7 +171,7 @@ def stages_on_gpu(kind: str = "pi05") -> Stages:
 @pytest.mark.gpu
 def test_a_captured_stage_takes_other_sizes_without_being_captured_again() -> None:
     stages, prompt = stages_on_gpu(), torch.tensor([4, 5, 6])
-    encode, graphs = stages.encode(2), set()
+    encode, graphs = stages.encode(2), set[Any]()
     for seed, sizes in enumerate(((LARGE, TALL), (TALL, LARGE), ((28, 28), (480, 640)), (LARGE, TALL))):
         frames = list(mixed(seed, sizes).images.values())
         stages.observe([frames], [prompt], [0])
