@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from motion import make_chunk
 
-from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer, WayBack
+from vla_accel_ros.control.chunking.twist import MOST_REMEMBERED, RAMP_S, TwistBuffer, WayBack
 
 S = 1_000_000_000
 MS = S // 1000
@@ -172,6 +172,16 @@ class TestAfterAContact:
             back = back[int(np.flatnonzero(~back.any(axis=1))[0]) :] * PERIOD / S
             assert 0 < np.linalg.norm(back[:, 3:].sum(axis=0)) <= bound.get("rad", 0.2) + 1e-3
             assert np.count_nonzero(back.any(axis=1)) * PERIOD / S <= bound.get("s", 1.0) + RAMP_S
+
+    def test_a_way_back_without_end_at_hardly_any_speed_has_a_bound(self) -> None:
+        buffer, _ = self.moving(WayBack(m=1e9, rad=1e9, s=1e12, speed=1e-9))
+        now = START + 800 * MS
+        buffer.react(goes_back=True)
+        run(buffer, 1.0, now)
+        assert not buffer.at_rest(now + S)
+        over = now + S + MOST_REMEMBERED * PERIOD
+        run(buffer, 0.1, over)
+        assert buffer.at_rest(over + S)
 
     def test_without_a_way_back_it_stops(self) -> None:
         for buffer, goes_back in ((self.moving(None)[0], True), (self.moving()[0], False)):

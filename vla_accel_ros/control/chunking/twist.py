@@ -27,7 +27,7 @@ _COLUMNS = tuple(f"{half}.{axis}" for half in ("linear", "angular") for axis in 
 # Time from full speed to a stop.
 RAMP_S = 0.15
 MOST_REMEMBERED = 4096
-"""Ticks of the way by which the hand came."""
+"""Ticks of the way by which the hand came, and of the way back."""
 _STOOD_S = 0.1
 
 Given = ParamSpec("Given")
@@ -224,7 +224,7 @@ class TwistBuffer:
             return
         tick_s = 0.5 * self._longest_s
         ends_s = np.cumsum([lasted_s for _, lasted_s in past]) / most.speed
-        ticks = min(math.ceil(ends_s[-1] / tick_s), int(most.s / tick_s))
+        ticks = math.ceil(min(ends_s[-1] / tick_s, most.s // tick_s, MOST_REMEMBERED))
         at = np.searchsorted(ends_s, tick_s * (np.arange(ticks) + 0.5)).clip(max=len(past) - 1)
         rows = -most.speed * np.array([velocity for velocity, _ in past])[at]
         size = np.linalg.norm(rows.reshape(ticks, 2, 3), axis=2)
