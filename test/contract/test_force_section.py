@@ -135,8 +135,8 @@ def test_a_hand_that_is_moved_by_twists_has_a_way_back_in_metres_and_other_arms_
     joints[5]["action"] = "absolute"
     changes = {"actions": "twist", "twist": twist, "controllers": controllers, "joints": joints}
     changes["home"] = {joints[5]["name"]: 0.0}
-    assert load(tmp_path, {"wrench": WRENCH}, **changes).force.retreat.hand_m == 0.05
+    assert load(tmp_path, {"wrench": WRENCH}, **changes).force.retreat.hand.m == 0.05
     force = {"wrench": WRENCH, "retreat": {"m": 0.02}}
-    assert load(tmp_path, force, **changes).force.retreat.hand_m == 0.02
+    assert load(tmp_path, force, **changes).force.retreat.hand.m == 0.02
     with pytest.raises(ValueError, match=r"force.retreat.m = 0.02 is for a hand that is moved by twists"):
         load(tmp_path, force)

@@ -22,7 +22,6 @@ import numpy as np
 from adversary import FAULTS, Episode, S, main
 from rosless import HOMING, OPERATOR, Robot, TrajectoryLogic
 
-from vla_accel_ros.control.chunking.twist import TwistBuffer, WayBack
 from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.control.force.executed import Retreat
@@ -99,33 +98,6 @@ class Controllers:
         return [why for one in self.ones.values() for why in one.rejected]
 
 
-class Hand:
-    """The buffer of twists of a logic that is made after its guard."""
-
-    def __init__(self, logic: TrajectoryLogic) -> None:
-        self._logic = logic
-
-    @property
-    def _buffer(self) -> TwistBuffer:
-        assert self._logic.twist is not None
-        return self._logic.twist
-
-    @property
-    def stands(self) -> bool:
-        return self._buffer.stands
-
-    def at_rest(self, now_ns: int) -> bool:
-        return self._buffer.at_rest(now_ns)
-
-    def react(self, goes_back: bool) -> float:
-        self._logic.counts["hand goes back"] += goes_back
-        return self._buffer.react(goes_back)
-
-    def go_on(self) -> None:
-        if self._logic.twist is not None:
-            self._logic.twist.go_on()
-
-
 @dataclass
 class Touching(TrajectoryLogic):
     """With a force sensor, as nodes/trajectory/force.py has it. Attribute `reacting`: what is sent answers a
@@ -136,9 +108,10 @@ class Touching(TrajectoryLogic):
         sensor = ForceSensor("wrench", (quantity,), rate_hz=FORCE_HZ, max_age_s=0.03, slot="wrist")
         streamed = self.robot.kind in ("forward_command", "servo_joint")
         told = np.full(len(self.robot.joints), streamed)
-        self.way_back = WayBack(RETREAT.hand_m, RETREAT.rad, RETREAT.s, RETREAT.speed)
-        hand = None if self.robot.kind != "servo_twist" else Hand(self)
-        self.guard = ForceGuard(Force((sensor,), RETREAT), self.robot.joints, self.robot.limits, told, hand)
+        if self.robot.kind == "servo_twist":
+            self.twist = self.make_twist(RETREAT.hand)
+        given = Force((sensor,), RETREAT), self.robot.joints, self.robot.limits, told
+        self.guard = ForceGuard(*given, self.twist)
         self.taking = TakingOver(self.guard, Held(self), nullcontext(), self.react)
         self._felt, self.passing, self.reacting = ClockWatch(self.clock_ns, self.steady_ns), set[str](), False
         super().__post_init__()

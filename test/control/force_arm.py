@@ -3,6 +3,7 @@ tells them. A step is 1 ms; both kinds of controllers, and what they execute."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -68,7 +69,30 @@ class Held:
         self.follower = follower
 
 
-class ForceArm:
+class Stepped(ABC):
+    """What a robot of these tests does in time, a millisecond at a time."""
+
+    held: Held
+
+    @abstractmethod
+    def step(self) -> None:
+        """A millisecond."""
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        for _ in range(round(seconds * 1000)):
+            self.step()
+
+    def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+        """Let time pass until this is so."""
+        for _ in range(round(seconds * 1000)):
+            if condition():
+                return
+            self.step()
+        raise AssertionError(f"not within {seconds} s; held by {list(self.held.holds)}")
+
+
+class ForceArm(Stepped):
     """streamed: by positions at 1 kHz, else by trajectories. guarded: False leaves the force sensor out.
 
     sample: asked every millisecond with (now_ns, commanded positions); goal: of the chunks, one every 100 ms,
@@ -128,19 +152,6 @@ class ForceArm:
     @property
     def running(self) -> bool:
         return self.follower.safety.state is Motion.RUNNING
-
-    def run(self, seconds: float) -> None:
-        """Let time pass."""
-        for _ in range(round(seconds * 1000)):
-            self.step()
-
-    def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
-        """Let time pass until this is so."""
-        for _ in range(round(seconds * 1000)):
-            if condition():
-                return
-            self.step()
-        raise AssertionError(f"not within {seconds} s; held by {list(self.held.holds)}")
 
     def step(self) -> None:
         """A millisecond."""

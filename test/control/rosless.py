@@ -90,11 +90,10 @@ class TrajectoryLogic:
     reference: Callable[[], np.ndarray | None] = lambda: None
     held_up: Callable[[], None] = lambda: None
     held: Callable[[tuple[str, ...]], tuple[np.ndarray | None, int]] = lambda joints: (None, 0)
-    way_back: WayBack | None = None
     twist: TwistBuffer | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        robot, options = self.robot, self.parameters
+        robot = self.robot
         self.controllers = []
         for joints in robot.groups or (robot.joints,):
             columns = [robot.joints.index(name) for name in joints]
@@ -102,9 +101,8 @@ class TrajectoryLogic:
             self.controllers.append(Controller(joints, columns, limits, HandOver(limits)))
         self.refused, self.counts, self._watched_ns = 0, Counter[str](), 0
         self.silent = False
-        if robot.kind == "servo_twist":
-            given = robot.period_s, options.mode, options.execution_horizon
-            self.twist = TwistBuffer("second", robot.linear, robot.angular, *given, self.way_back)
+        if robot.kind == "servo_twist" and self.twist is None:
+            self.twist = self.make_twist()
         self.stream: CommandStream | JogStream | None = None
         if robot.kind == "forward_command":
             self.stream = CommandStream(robot.joints, robot.limits, robot.period_s)
@@ -115,6 +113,12 @@ class TrajectoryLogic:
         self._joints_ns, self._rests = 0, False
         self._begin()
         self._settles_until_ns = self.clock_ns() + SETTLE_NS
+
+    def make_twist(self, way_back: WayBack | None = None) -> TwistBuffer:
+        """The buffer of hand velocities, as the node makes it."""
+        robot, options = self.robot, self.parameters
+        given = robot.linear, robot.angular, robot.period_s, options.mode, options.execution_horizon
+        return TwistBuffer("second", *given, way_back)
 
     def joints(self, position: np.ndarray, stamp_ns: int, names: tuple[str, ...] | None = None) -> None:
         """A joint state has come. names: the robot's joints where they are not told."""

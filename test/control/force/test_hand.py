@@ -8,11 +8,11 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from force_arm import MS, START, Held, S, make_sensor
+from force_arm import MS, START, Held, S, Stepped, make_sensor
 from motion import make_chunk
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer, WayBack
+from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import OPERATOR, Motion, Safety, Watchdog
@@ -25,7 +25,7 @@ LINEAR, TICK = 0.5, 10 * MS
 WALL_M, N_PER_M = 0.10, 1500.0
 
 
-class Robot:
+class Robot(Stepped):
     """A hand on a line, with a gripper or no joint at all, and a force sensor that is asked each millisecond.
 
     force_n: of the hand's position; speed: of the chunks [m/s]; None: none come.
@@ -34,7 +34,7 @@ class Robot:
     def __init__(self, joints: tuple[str, ...]) -> None:
         limits = JointLimits(*(np.full(len(joints), x) for x in (0.0, 1.0, 2.0, 20.0)))
         retreat = Retreat(m=0.03)
-        self.twist = TwistBuffer("second", LINEAR, 1.0, TICK / S, way_back=WayBack(0.03, 0.2, 1.0, 1.0))
+        self.twist = TwistBuffer("second", LINEAR, 1.0, TICK / S, way_back=retreat.hand)
         unwatched = FollowingError(np.full(len(joints), np.inf), np.zeros(len(joints)))
         safety = Safety(Watchdog({"joint_states": 0.3, "chunk": 0.5}))
         self.follower = ChunkFollower(TrajectoryBuffer(joints, limits), safety, 0.5, self.twist, unwatched)
@@ -85,17 +85,6 @@ class Robot:
             if path is not None:
                 self.guard.follow(path)
             self.taking.watch(self.now)
-
-    def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
-        for _ in range(round(seconds * 1000)):
-            if condition():
-                return
-            self.step()
-        raise AssertionError(f"not within {seconds} s; held by {list(self.held.holds)}")
-
-    def run(self, seconds: float) -> None:
-        for _ in range(round(seconds * 1000)):
-            self.step()
 
     def assert_ramps(self) -> None:
         moved = self.velocities[int(np.flatnonzero(self.velocities)[0]) :]

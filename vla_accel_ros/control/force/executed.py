@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vla_accel_ros.control.chunking.twist import WayBack
 from vla_accel_ros.control.limits.joint_limits import JointLimits, cut
 from vla_accel_ros.control.trajectory import Trajectory
 
@@ -38,9 +39,9 @@ class Retreat:
     m: float | None = None
 
     @property
-    def hand_m(self) -> float:
-        """Greatest distance of a hand that is moved by twists [m]."""
-        return HAND_M if self.m is None else self.m
+    def hand(self) -> WayBack:
+        """Of a hand that is moved by twists."""
+        return WayBack(HAND_M if self.m is None else self.m, self.rad, self.s, self.speed)
 
 
 class ExecutedPath:

@@ -18,8 +18,7 @@ import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.contract.contract import Contract, Controller
-from vla_accel_ros.control.chunking.twist import TwistBuffer, WayBack
-from vla_accel_ros.control.force.executed import Retreat
+from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.force.guard import ForceGuard, Reaction
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
@@ -218,12 +217,8 @@ def _twist(node: ManagedNode, contract: Contract) -> TwistBuffer | None:
         1.0 / rate_hz,
         value(node, "mode"),
         value(node, "execution_horizon") or None,
-        None if contract.force is None else _way_back(contract.force.retreat),
+        None if contract.force is None else contract.force.retreat.hand,
     )
-
-
-def _way_back(retreat: Retreat) -> WayBack:
-    return WayBack(retreat.hand_m, retreat.rad, retreat.s, retreat.speed)
 
 
 def _adapter(
