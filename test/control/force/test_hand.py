@@ -49,7 +49,7 @@ class Robot(Stepped):
         self.force_n: Callable[[float], float] = lambda position: 0.0
         self.speed: float | None = 0.2
         self.velocities: list[float] = []
-        self.furthest, self._request = 0.0, 0
+        self.furthest, self._request, self.late_ns = 0.0, 0, 30 * MS
 
     @property
     def running(self) -> bool:
@@ -75,7 +75,7 @@ class Robot(Stepped):
             self._request += 1
             row = [self.speed, 0, 0, 0, 0, 0] + [0.8] * len(self.joints)
             self.taking.adopt(self.now)
-            chunk = make_chunk([row] * 10, self.now - 30 * MS, 0.05, self._request)
+            chunk = make_chunk([row] * 10, self.now - self.late_ns, 0.05, self._request)
             path = self.follower.follow(chunk, self.now)
             if path is not None:
                 self.guard.follow(path)
@@ -179,3 +179,23 @@ def test_chunks_that_come_between_a_contact_and_the_nodes_knowing_move_nothing(r
     assert robot.twist.counts["after_contact"] == 1
     robot.run(0.2)
     assert robot.velocity <= 0.0
+
+
+@pytest.mark.parametrize("joints", [("gripper",), ()], ids=["gripper", "none"])
+@pytest.mark.parametrize("late_ms", [30, 330, 400, 450])
+def test_however_late_chunks_are_it_never_moves_without_reacting(
+    joints: tuple[str, ...], late_ms: int
+) -> None:
+    """Chunks may be over for the joints that they have while they still move the hand."""
+    robot = Robot(joints)
+    robot.late_ns = late_ms * MS
+    for _ in range(2000):
+        robot.step()
+        if robot.velocity:
+            break
+    robot.force_n = lambda position: 100.0
+    robot.run(0.02)
+    if robot.velocity:
+        assert [one.why for one in robot.reactions] == [Why.COLLISION]
+    robot.run(0.3)
+    assert robot.velocity == 0.0

@@ -45,7 +45,8 @@ class Retreat:
 
 
 class ExecutedPath:
-    """What D joints were commanded. Use it from one thread at a time.
+    """What D joints were commanded. Use it from one thread at a time. Without any joint, as twists move the
+    whole arm, that is always known: nothing moves.
 
     back: bool [D], joints that retreat; others, such as a gripper, stay where they have braked.
     """
@@ -57,7 +58,10 @@ class ExecutedPath:
 
     def forget(self) -> None:
         """Nothing was commanded, or others moved the robot."""
+        none = np.zeros((1, 0))
         self._path: Trajectory | None = None
+        if not self.joints:
+            self._path = Trajectory((), np.zeros(1, np.int64), none, none)
         self._past: deque[Trajectory] = deque(maxlen=_PIECES)
         self._reacts = False
 
@@ -67,6 +71,8 @@ class ExecutedPath:
         reacts: the path is a stop or a retreat. Going back along it leads towards the contact, so nothing
         before its end is a way back any more.
         """
+        if not self.joints:
+            return
         old, self._path = self._path, path
         was_reaction, self._reacts = self._reacts, reacts
         if reacts or was_reaction:
