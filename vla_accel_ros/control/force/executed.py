@@ -58,9 +58,9 @@ class ExecutedPath:
 
     def forget(self) -> None:
         """Nothing was commanded, or others moved the robot."""
-        none = np.zeros((1, 0))
         self._path: Trajectory | None = None
         if not self.joints:
+            none = np.zeros((1, 0))
             self._path = Trajectory((), np.zeros(1, np.int64), none, none)
         self._past: deque[Trajectory] = deque(maxlen=_PIECES)
         self._reacts = False
