@@ -77,6 +77,9 @@ class Sleeping:
         """The request's want."""
         return request.kind
 
+    def idle(self) -> None:
+        """Does nothing."""
+
     def room(self, request: Request) -> bool:
         """Always True."""
         return True

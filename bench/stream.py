@@ -14,8 +14,9 @@ frames a second and those dropped, finished chunks a second and the time from on
 an image in host memory to its first finished chunk, tokens a second, and what was given up for overload.
 
 Then everything is wanted at once without a deadline. The work of a second is the sum over frames, chunks and
-tokens of the time that each takes alone in the first setting of the same way, which should be `one`; so
-without parallel work it is at most about 1. `against_first` compares it with that setting. Prints a table and
+forwards of text of the time that each takes alone in the first setting of the same way, which should be
+`one`; so without parallel work it is at most about 1. A forward makes a token of every answer, but counts as
+one of a single answer. `against_first` compares it with that setting. Prints a table and
 writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures
 mean nothing and are written only to --out.
 """
@@ -173,7 +174,7 @@ def measure(
 
 def _work(saturated: dict[str, Any], alone_ms: dict[str, float]) -> float:
     """Seconds of work in a second: everything done, weighted by its time alone."""
-    return sum(1e-3 * alone_ms[name] * rate_hz for name, rate_hz in saturated["rates_hz"].items())
+    return sum(1e-3 * alone * saturated["rates_hz"][name] for name, alone in alone_ms.items())
 
 
 def options_of(setting: str) -> dict[str, Any]:

@@ -76,6 +76,9 @@ class AgentRunner:
     def kind(self, request: Request) -> str:
         return request.kind
 
+    def idle(self) -> None:
+        """Does nothing."""
+
     def room(self, request: Request) -> bool:
         return request.want != OBSERVE or self._pool.free > 0
 

@@ -147,9 +147,9 @@ class Streamed:
         self._frames = self._camera.number, self._camera.taken
 
     def end(self) -> tuple[dict[str, int], float]:
-        """What was finished since `begin`: frames, chunks, first_chunks (whole ones) and tokens, and the
-        number of seconds."""
-        names = ("frames", "chunks", "first_chunks", "tokens")
+        """What was finished since `begin`: frames, chunks, first_chunks (whole ones), tokens, and forwards,
+        which make a token of every answer; and the number of seconds."""
+        names = ("frames", "chunks", "first_chunks", "tokens", "forwards")
         with self._lock:
             done, seconds = self._done - self._before, time.monotonic() - self._began_s
         came, taken = self._camera.number - self._frames[0], self._camera.taken - self._frames[1]
@@ -173,15 +173,18 @@ class Streamed:
     def _count(self, batch: MicroBatch, token: bool) -> None:
         kind = batch.requests[-1].kind
         names = {OBSERVE: "frames", ACT: "chunks", WHOLE: "first_chunks"}
+        new = [request for request in batch.requests if request.finished and request.error is None]
         with self._lock:
-            # Of a frame in groups several may be computed when the last one was launched: it counts once.
-            new = [r for r in batch.requests if r.finished and r.error is None and r not in self._lately]
-            self._lately.extend(new)
+            if kind == OBSERVE:
+                # Of a frame in groups several may be computed when the last one was launched: it counts once.
+                new = [request for request in new if request not in self._lately]
+                self._lately.extend(new)
             finished = len(new)
             if kind in names:
                 self._done[names[kind]] += finished
             elif token:
                 self._done["tokens"] += len(batch.requests)
+                self._done["forwards"] += 1
 
     def _sense(self) -> None:
         due_s, period_s = time.monotonic(), 1.0 / self._joints_hz
@@ -203,8 +206,8 @@ class Streamed:
 
 
 def costs_alone(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
-    """Seconds of a frame, of a chunk in full seats, of a whole chunk and of a token, each alone, in lanes
-    with threads."""
+    """Seconds of a frame, of a chunk in full seats, of a whole chunk and of a forward of one answer, each
+    alone, in lanes with threads."""
     engine.scheduler.start()
     try:
         return _costs(engine, frame, runs)
@@ -240,5 +243,5 @@ def _costs(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
     with engine.observe(frame) as prefix:
         whole_s = timed(lambda: engine.act(prefix, steps=engine.config.steps), runs)
         seat_s = timed(seats, max(1, runs // 20)) / (8 * engine.config.staggered)
-        token_s = timed(text, max(1, runs // 10)) / ANSWER_TOKENS
-    return {"frames": seen_s, "chunks": seat_s, "first_chunks": whole_s, "tokens": token_s}
+        forward_s = timed(text, max(1, runs // 10)) / ANSWER_TOKENS
+    return {"frames": seen_s, "chunks": seat_s, "first_chunks": whole_s, "forwards": forward_s}

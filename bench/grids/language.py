@@ -142,6 +142,9 @@ class Language:
     def kind(self, request: Request) -> str:
         return request.kind
 
+    def idle(self) -> None:
+        """Does nothing."""
+
     def room(self, request: Request) -> bool:
         return self._actor.room(request) if request.want == ACT else True
 

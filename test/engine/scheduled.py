@@ -94,6 +94,9 @@ class FakeRunner:
     def kind(self, request: Request) -> str:
         return WHOLE if self.seats and request.whole else request.kind
 
+    def idle(self) -> None:
+        """Does nothing."""
+
     def room(self, request: Request) -> bool:
         return request.want != ASK or sum(one.want == ASK for one in self.held) < PLACES
 

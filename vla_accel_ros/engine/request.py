@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vla_accel_ros.timeline import Flows, flow
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:  # policies plan with requests where there is no torch
@@ -177,10 +179,24 @@ class MicroBatch:
     draft: tuple[int, ...] = ()
     split: Split | None = None
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """Name under which its duration is recorded: "act.denoise"."""
         return f"{self.requests[-1].want}.{self.stage}"
+
+    @cached_property
+    def flows(self) -> Flows:
+        """Once all have begun: the flows of the requests' frames, and of all images of a frame that is
+        observed."""
+        frames: dict[tuple[int, str], None] = {}  # most chunks of a step are of one
+        for request in self.requests:
+            if request.want != OBSERVE:
+                if request.prefix is not None:
+                    frames[request.prefix.stamp_ns, request.robot] = None
+            elif (seen := request.observation) is not None:
+                for stamp_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
+                    frames[stamp_ns, request.robot] = None
+        return tuple(dict.fromkeys(flow(*frame) for frame in frames))
 
 
 @contextmanager

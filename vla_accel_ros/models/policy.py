@@ -239,7 +239,8 @@ class Policy:
         """
         host = raw.detach().cpu() if raw.is_cuda or raw.requires_grad else raw
         joints = (host.double() if host.dtype == torch.bfloat16 else host).numpy()[:, : self.joints]
-        targets = self.action_normalizer.unnormalize(joints) + self._origin(state)
+        targets = self.action_normalizer.unnormalize(joints)
+        targets += self._origin(state)
         return targets.astype(np.float32)
 
     def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
@@ -290,13 +291,12 @@ class Policy:
 def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
     """Return float64 [D]: the state where an action is relative to it, 0 elsewhere. Raises ValueError if the
     state has too few values."""
-    origin = np.zeros(len(delta_mask))
-    relative = np.flatnonzero(delta_mask)
-    if not len(relative):
-        return origin
-    if relative[-1] >= len(state):
-        raise ValueError(
-            f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
-        )
-    origin[relative] = np.asarray(state, np.float64)[relative]
-    return origin
+    joints, given = len(delta_mask), np.asarray(state, np.float64)
+    if len(given) < joints:
+        relative = np.flatnonzero(delta_mask)
+        if len(relative) and relative[-1] >= len(given):
+            raise ValueError(
+                f"delta_mask makes action {relative[-1]} relative, but the state has {len(given)} values."
+            )
+        given = np.pad(given, (0, joints - len(given)))
+    return np.where(delta_mask, given[:joints], 0.0)

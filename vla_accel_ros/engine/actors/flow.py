@@ -175,8 +175,6 @@ class FlowActor:
         for request, _ in made:
             request.awaited = True
         if made:  # whose results come last
-            if self._config.noise != COHERENT:
-                self.noise(self._number + 1)  # that of the next, while the device computes
             return partial(self._finish, made, made[-1][1].wait)
         over = torch.cuda.Event()
         over.record(current_stream(self._device))
@@ -189,6 +187,11 @@ class FlowActor:
             self._seats.leave(doing.seat)
             self._seated.pop(doing.seat)
             doing.seat = None
+
+    def idle(self) -> None:
+        """Make the noise of the next request, if its frame does not decide it."""
+        if self._config.noise != COHERENT:
+            self.noise(self._number + 1)
 
     def noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
         """Noise of an action request on a frame with that stamp, float32 [H, A]; see models.flow.noise.

@@ -117,6 +117,9 @@ class TokenActor:
     def drop(self, request: Request) -> None:
         """Does nothing: the actor holds nothing for a request."""
 
+    def idle(self) -> None:
+        """Does nothing: nothing can be prepared."""
+
 
 class PackedTokenActor:
     """Computes prefills and decodes of several frames in one forward. Keys and values of a frame's prompt and
@@ -185,6 +188,9 @@ class PackedTokenActor:
         slot = self._slots.pop(request, None)
         if slot is not None and request.prefix is not None and slot != request.prefix.slot:
             self._pool.release(slot)
+
+    def idle(self) -> None:
+        """Does nothing: nothing can be prepared."""
 
     def prepare(
         self, prompts: Iterable[int] = (), progress: Progress = lambda name, done, total: None

@@ -16,7 +16,7 @@ import torch
 
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch
-from vla_accel_ros.timeline import TIMELINE, Event, Flows, flow
+from vla_accel_ros.timeline import TIMELINE, Event, Flows
 
 PAIRS = 4096
 """Micro-batches whose GPU times are kept until they are read."""
@@ -35,20 +35,7 @@ def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
         version = getattr(frame, "version", "unknown")
         number = "" if request.number < 0 else request.number
         detail += (request.robot, request.want, number, "of frame", version)
-    TIMELINE.span(f"lane {lane}", batch.kind, begin_ns, end_ns, flows_of(batch), tuple(detail))
-
-
-def flows_of(batch: MicroBatch) -> Flows:
-    """The flows of the requests' frames, and of all images of a frame that is observed."""
-    frames: dict[tuple[int, str], None] = {}  # most chunks of a step are of one
-    for request in batch.requests:
-        if request.want != OBSERVE:
-            if request.prefix is not None:
-                frames[request.prefix.stamp_ns, request.robot] = None
-        elif (seen := request.observation) is not None:
-            for stamp_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
-                frames[stamp_ns, request.robot] = None
-    return tuple(dict.fromkeys(flow(*frame) for frame in frames))
+    TIMELINE.span(f"lane {lane}", batch.kind, begin_ns, end_ns, batch.flows, tuple(detail))
 
 
 @dataclass
@@ -91,7 +78,7 @@ class GpuTimes:
             yield pair.seconds
         finally:
             if begun and _record(pair.end, stream):
-                pair.name, pair.flows = batch.kind, flows_of(batch)
+                pair.name, pair.flows = batch.kind, batch.flows
                 self._count += 1
                 pair.recorded = self._count
 

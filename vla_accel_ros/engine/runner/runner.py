@@ -238,6 +238,9 @@ class ModelRunner:
         elif request.want == ASK and self.text is not None:
             self.text.drop(request)
 
+    def idle(self) -> None:
+        self.actor.idle()
+
     def remove(self, robot: str) -> None:
         """Stop serving a robot, and release its newest frame. Call it after its stream has ended: requests
         that have begun are finished, unless they are cancelled."""

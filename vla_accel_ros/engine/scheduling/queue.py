@@ -43,6 +43,7 @@ class Queue:
         self._lanes, self._drop, self._now_s = lanes, drop, now_s
         self._requests: list[Request] = []
         self._changed = threading.Condition(threading.RLock())
+        self._waiting = 0  # threads in `wait`
         self._cancelled: deque[Request] = deque()  # to be taken out
         self._left: deque[Request] = deque()  # taken out, and not yet told
         self._callers: list[tuple[Callable[[], bool], threading.Event]] = []  # who wait, and for what
@@ -79,7 +80,8 @@ class Queue:
         """Have all who wait check again: something may have changed."""
         with self._changed:
             self.changes += 1
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
             for there, come in self._callers:
                 if there():
                     come.set()
@@ -87,8 +89,13 @@ class Queue:
     def wait(self, seen: int, until_s: float, given_up: Callable[[], bool] = lambda: False) -> None:
         """Return after a change later than `seen`, or at until_s, or after a while."""
         with self._changed:
-            if self.changes == seen and not given_up():
+            if self.changes != seen or given_up():
+                return
+            self._waiting += 1
+            try:
                 self._changed.wait(sleep_s(until_s, self._now_s()))
+            finally:
+                self._waiting -= 1
 
     def wait_for(self, there: Callable[[], bool]) -> None:
         """Return after a change that makes there() true, or after a while.

@@ -74,6 +74,10 @@ class Runner(Protocol):
         """Free what a finished, failed or cancelled request holds besides its prefix."""
         ...
 
+    def idle(self) -> None:
+        """A lane has nothing to launch: prepare briefly what the next requests will need."""
+        ...
+
 
 class Scheduler:
     """The requests of one engine. Safe to use from several threads.
@@ -225,9 +229,11 @@ class Scheduler:
             with lane.computing():
                 before = tuple(lane.ahead)
                 batch = None if self._holds_off(lane) else self._schedule(lane)
-                if batch is None and lane.looks_out(self._clock()):
-                    idle = True
-                    return ()
+                if batch is None:
+                    self._runner.idle()
+                    if lane.looks_out(self._clock()):
+                        idle = True
+                        return ()
                 launched = self._run(lane, batch)
                 self._postprocess(lane, launched)
                 over = [one.batch.requests for one in before if one not in lane.ahead]

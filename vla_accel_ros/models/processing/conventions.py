@@ -169,12 +169,18 @@ class Normalizer:
         """[..., D'] -> float64 [..., D']."""
         out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
         part = out[..., :known]
-        part[...] = (part - self.shift[:known]) / self.scale[:known] * self.gain + self.offset
+        part -= self.shift[:known]
+        part /= self.scale[:known]
+        part *= self.gain
+        part += self.offset
         return out
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> float64 [..., D']."""
         out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
         part = out[..., :known]
-        part[...] = (part - self.offset) / self.gain * self.scale[:known] + self.shift[:known]
+        part -= self.offset
+        part /= self.gain
+        part *= self.scale[:known]
+        part += self.shift[:known]
         return out
