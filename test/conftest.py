@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stuck
 from installed import install
 from lacking import sentence
 from pairwise import EVERY_CASE, FOLDERS, enough
@@ -54,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Who names the tests to run may want those that need no ROS, on a machine that has none.
     if config.args_source is not pytest.Config.ArgsSource.ARGS and (lacks := sentence()):
         pytest.exit(lacks, returncode=pytest.ExitCode.USAGE_ERROR)
+    config.pluginmanager.register(stuck)
     for name in CALLERS:
         os.environ.pop(name, None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background

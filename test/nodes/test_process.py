@@ -127,6 +127,36 @@ def test_an_end_that_has_begun_is_left_more_time_than_a_node_that_is_busy(
     assert (done.returncode, done.stdout.strip()) == (status, said)
 
 
+HOLDS_THE_INTERPRETER = """
+import ctypes, os, signal
+from rclpy.node import Node
+from vla_accel_ros.nodes.running import shutdown
+from vla_accel_ros.nodes.running.process import run
+
+shutdown.PATIENCE_S = shutdown.LONGEST_S = shutdown.LAST_S = 0.25
+
+class Stuck(Node):
+    def __init__(self):
+        super().__init__("stuck")
+        self.create_timer(0.01, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def destroy_node(self):
+        while True:
+            ctypes.PyDLL(None).sleep(600)
+
+raise SystemExit(run(Stuck))
+"""
+
+
+def test_an_end_in_a_call_that_holds_the_interpreter_is_broken_off_and_says_where(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-uc", HOLDS_THE_INTERPRETER],
+        env=node_environment(tmp_path), stderr=subprocess.PIPE, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Timeout (0:00:00.500000)!" in done.stderr and "in destroy_node" in done.stderr
+
+
 @pytest.mark.parametrize("forked", [False, True])
 def test_a_configured_node_that_ends_leaves_nothing_in_shared_memory(tmp_path, fork_server, forked):
     server: ForkServer | None = fork_server if forked else None

@@ -5,7 +5,9 @@ smooth stop first. The process is killed if that has not begun within PATIENCE_S
 cannot be interrupted), or if it takes longer than LONGEST_S, as on a busy machine (a launch system sends a
 second signal after 5 s). Another signal more than a second later also kills it (an earlier one is the same
 Ctrl-C, which a launch system passes on once more). A thread that dies ends the process with status 1 and the
-reason on stderr: a node that looks alive and does nothing would not be restarted.
+reason on stderr: a node that looks alive and does nothing would not be restarted. A native call that holds
+the interpreter and does not return holds up these threads, too: such a process ends LAST_S later with status
+1, after writing where every thread is to stderr.
 
 Python runs its signal handlers only between bytecodes of the main thread, which waits inside the middleware.
 The wake-up descriptor is written at once, and a thread that reads it completes the future.
@@ -13,6 +15,7 @@ The wake-up descriptor is written at once, and a thread that reads it completes 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import signal
@@ -28,6 +31,7 @@ from vla_accel_ros.nodes.running.environment import LAUNCHER, is_running, lost_p
 
 PATIENCE_S = 1.8
 LONGEST_S = 4.5
+LAST_S = 1.0
 _SAME_SIGNAL_S = 1.0
 _LOOK_S = 0.2
 _FAULT = 0
@@ -61,6 +65,7 @@ class Ending:
         """Everything has ended except the interpreter, which restores the signals' defaults: ignore them, so
         that a late Ctrl-C does not change the status of a clean end. Call it from the main thread."""
         self.over.set()
+        faulthandler.cancel_dump_traceback_later()
         for number in self._numbers:
             signal.signal(number, signal.SIG_IGN)
 
@@ -107,6 +112,8 @@ class Ending:
     def _listen(self) -> None:
         (number,) = os.read(self._reading, 1)
         first = time.monotonic()
+        with suppress(OSError, RuntimeError, ValueError):  # there is no stderr
+            faulthandler.dump_traceback_later(LONGEST_S + LAST_S, exit=True)
         self.future.set_result(None)
         self._wait(number, first, PATIENCE_S)
         if not self.begun.is_set():
