@@ -59,7 +59,7 @@ def engine() -> Iterator[Claim]:
     in_a_graph = [case["plain graph"]["p50_ms"] for case in h100[:3]]
     yield PERFORMANCE, "| on an H100, plain torch in one CUDA graph, pi0 |", in_a_graph
     totals = [case["ours"]["total"]["p50_ms"] for case in h100[:3]]
-    yield README, "- All on 2026-11-21 and 22,", [*totals, *[None] * 3]
+    yield README, "- All others on 2026-11-21 and 22,", [*totals, *[None] * 3]
     kernels = one(result("engine")["kernels"], kind="pi0", batch=1)["kernels"]
     chain = [kernels[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down")]
     for label, sizes, kernel in zip(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from claims import CORUN, STREAMING, Claim, result
+from claims import CORUN, README, STREAMING, Claim, result
 
 
 def streams() -> Iterator[Claim]:
@@ -24,6 +24,22 @@ def streams_in_short() -> Iterator[Claim]:
     figures = [grouped["chunks"]["hz"], grouped["vision"]["hz"], grouped["tokens_hz"]]
     figures += [fresh["first_chunk"]["p99_ms"], fresh["chunks"]["hz"], fresh["tokens_hz"]]
     yield STREAMING, "On an H200 one lane makes", figures
+
+
+def streams_in_groups() -> Iterator[Claim]:
+    _, grouped, _, several = result("stream_text_groups")["cases"]
+    apart, over = grouped["chunks"]["interval"]["p99_ms"], several["saturated"]
+    figures = [apart, None, over["against_first"], over["work"], None]
+    yield STREAMING, "No frame was dropped in any case.", figures
+
+
+def groups() -> Iterator[Claim]:
+    names = {"pi0": "pi0", "pi05": "pi0.5"}
+    for case in result("groups")["cases"]:
+        count = "whole frame" if case["groups"] == 1 else f"{case['groups']} groups"
+        figures = [case["longest_gpu_ms"], case["sum_gpu_ms"]]
+        figures += [case[name][p] for name in ("step_ms", "apart_ms") for p in ("p50_ms", "p99_ms")]
+        yield STREAMING, f"| {names[case['kind']]}, {count} |", figures
 
 
 def partitions() -> Iterator[Claim]:
@@ -64,7 +80,8 @@ def real_nodes() -> Iterator[Claim]:
         found += command
         named = f"| pi0, `{case['way']}`, real nodes, `{case['transport']}` |"
         yield STREAMING, named, [*figures, *command, case["commands"]["hz"]]
-    yield STREAMING, "Through the real nodes over ROS 2,", found
+    yield STREAMING, "Through the real nodes over ROS 2 it", found
+    yield README, "| pi0 through the nodes over ROS 2,", [2, *found[:2]]
 
 
 def corun() -> Iterator[Claim]:

@@ -42,6 +42,8 @@ PARTS = (
     of_engine.offload,
     of_streams.streams,
     of_streams.streams_in_short,
+    of_streams.streams_in_groups,
+    of_streams.groups,
     of_streams.partitions,
     of_streams.processes,
     of_streams.real_nodes,
