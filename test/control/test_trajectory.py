@@ -20,6 +20,10 @@ def make_trajectory(velocities: bool = True) -> Trajectory:
     return Trajectory(JOINTS, np.array([1, 2, 4]) * S, positions, knots if velocities else None)
 
 
+def make_state(stamp_ns: int, position: list[float], velocity: list[float] | None = None) -> MotionState:
+    return MotionState(stamp_ns, np.array(position), None if velocity is None else np.array(velocity))
+
+
 def test_linear_between_points_without_velocities():
     position, velocity = make_trajectory(velocities=False).sample(3 * S)
     np.testing.assert_allclose(position, [1.25, 0.0])
@@ -37,7 +41,7 @@ def test_knots_are_met_exactly():
     trajectory = make_trajectory()
     position, velocity = trajectory.sample(trajectory.times_ns[:-1])
     np.testing.assert_array_equal(position, trajectory.positions[:-1])
-    np.testing.assert_array_equal(velocity, trajectory.velocities[:-1])
+    np.testing.assert_array_equal(velocity, trajectory.speeds[:-1])
 
 
 @pytest.mark.parametrize("velocities", [True, False])
@@ -55,7 +59,7 @@ def test_holds_the_first_point_when_no_start_is_given():
 
 
 def test_goes_from_the_start_state_to_the_first_point_by_a_cubic():
-    start = MotionState(0, [0.5, 1.0], [0.2, 0.0])
+    start = make_state(0, [0.5, 1.0], [0.2, 0.0])
     position, velocity = make_trajectory().sample(S // 2, start)
     np.testing.assert_allclose(position, [0.25 + (0.2 - 0.5) / 8, 1.0])
     np.testing.assert_allclose(velocity, [1.5 * -0.5 - 0.7 / 4, 0.0])
@@ -64,7 +68,7 @@ def test_goes_from_the_start_state_to_the_first_point_by_a_cubic():
 
 @pytest.mark.parametrize(
     ("velocities", "start"),
-    [(False, MotionState(0, [0.5, 1.0], [0.2, 0.0])), (True, MotionState(0, [0.5, 1.0]))],
+    [(False, make_state(0, [0.5, 1.0], [0.2, 0.0])), (True, make_state(0, [0.5, 1.0]))],
     ids=["points without velocities", "start without velocity"],
 )
 def test_goes_from_the_start_state_linearly_when_a_velocity_is_missing(velocities, start):
@@ -74,20 +78,20 @@ def test_goes_from_the_start_state_linearly_when_a_velocity_is_missing(velocitie
 
 
 def test_a_start_at_or_after_the_first_point_joins_the_running_segment():
-    trajectory, start = make_trajectory(), MotionState(3 * S, [9.0, 9.0], [9.0, 9.0])
+    trajectory, start = make_trajectory(), make_state(3 * S, [9.0, 9.0], [9.0, 9.0])
     for t in (0, S, 3 * S):
         np.testing.assert_array_equal(trajectory.sample(t, start)[0], trajectory.sample(t)[0])
 
 
 def test_before_the_start_it_is_the_start():
-    position, velocity = make_trajectory().sample(-S, MotionState(0, [0.5, 1.0], [0.2, 0.0]))
+    position, velocity = make_trajectory().sample(-S, make_state(0, [0.5, 1.0], [0.2, 0.0]))
     np.testing.assert_array_equal(position, [0.5, 1.0])
     np.testing.assert_array_equal(velocity, [0.2, 0.0])
 
 
 def test_one_point_is_a_trajectory():
-    single = Trajectory(JOINTS, [S], [[1.0, 2.0]], [[0.0, 0.0]])
-    position, _ = single.sample(S // 2, MotionState(0, [0.0, 0.0], [0.0, 0.0]))
+    single = Trajectory(JOINTS, np.array([S]), np.array([[1.0, 2.0]]), np.zeros((1, 2)))
+    position, _ = single.sample(S // 2, make_state(0, [0.0, 0.0], [0.0, 0.0]))
     np.testing.assert_allclose(position, [0.5, 1.0])
     np.testing.assert_array_equal(single.sample(0)[0], [1.0, 2.0])
 
@@ -96,7 +100,7 @@ def test_one_point_is_a_trajectory():
     arrays(np.float64, (5, 2), elements=st.floats(-3, 3)),
     arrays(np.float64, (5, 2), elements=st.floats(-3, 3)),
     st.booleans(),
-    st.sampled_from([None, MotionState(S // 2, [0.1, 0.2], [1.0, -1.0]), MotionState(S // 2, [0.1, 0.2])]),
+    st.sampled_from([None, make_state(S // 2, [0.1, 0.2], [1.0, -1.0]), make_state(S // 2, [0.1, 0.2])]),
 )
 def test_many_times_at_once_are_the_single_times(positions, velocities, with_velocities, start):
     times = np.array([1.0, 1.1, 1.5, 1.6, 3.0]) * S
@@ -121,14 +125,14 @@ def test_select_takes_one_controllers_joints_in_its_order():
     chosen = make_trajectory().select(("b",))
     assert chosen.joints == ("b",)
     np.testing.assert_array_equal(chosen.positions[:, 0], [1.0, 1.0, -1.0])
-    np.testing.assert_array_equal(make_trajectory().select(("b", "a")).velocities[1], [-1.0, 1.0])
+    np.testing.assert_array_equal(make_trajectory().select(("b", "a")).speeds[1], [-1.0, 1.0])
     with pytest.raises(ValueError, match="no joint 'c': it has a, b"):
         make_trajectory().select(("c",))
 
 
 def test_arrays_are_read_only_copies():
     source = np.zeros((1, 2))
-    trajectory = Trajectory(JOINTS, [S], source)
+    trajectory = Trajectory(JOINTS, np.array([S]), source)
     source[:] = 1.0
     np.testing.assert_array_equal(trajectory.positions, [[0.0, 0.0]])
     with pytest.raises(ValueError, match="read-only"):

@@ -25,7 +25,7 @@ from vla_accel_ros.engine.lanes.lane import Launched
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, MicroBatch, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.types import Chunk, Observation
+from vla_accel_ros.types import Chunk, Observation, Torn
 
 LAYERS = 4
 """Of the image encoder and the prefix stack together."""
@@ -50,6 +50,26 @@ def seen(number: int, robot: str = "", words: str = WORDS[0]) -> Observation:
 
 def observing(engine: Engine, number: int, robot: str = "", **given: Any) -> Request:
     return engine.scheduler.submit(Request(OBSERVE, robot, seen(number, robot), **given))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("count", [2, LAYERS])
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_torn_frame_is_never_published(threads: bool, count: int, device: str) -> None:
+    """The pixels are copied while other work runs, and nobody knows before that they were overwritten."""
+    engine = make_engine(count=count, device=device, staggered=0)
+    torn = replace(seen(0), intact=lambda: False)
+    if threads:
+        engine.scheduler.start()
+    try:
+        for _ in range(3):
+            with pytest.raises(Torn):
+                engine.observe(torn)
+            assert engine.scheduler.newest() is None and held_slots(engine, robots=0) == 0
+        with engine.observe(seen(1)) as prefix:
+            assert prefix.stamp_ns == 1001
+    finally:
+        engine.scheduler.stop()
 
 
 def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the_last(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,19 +49,19 @@ def test_differences_name_what_numbers_depend_on_and_nothing_else():
 
 
 def test_a_robot_that_shares_the_engine_has_a_session_of_its_own():
-    engine = Engine(make_policy(), steps=3)
-    other = make_embodiment(engine.policy)
+    policy = make_policy()
+    engine, other = Engine(policy, steps=3), make_embodiment(policy)
     engine.runner.robots.add("right", other)
-    files = {"model": "/m", "contract": "", "urdf": "", "topics": {}}
-    own, right = (session_of(engine, {"seed": 0}, **files, robot=name) for name in ("", "right"))
+    session = partial(session_of, model="/m", contract="", urdf="", topics={})
+    own, right = (session(engine, {"seed": 0}, robot=name) for name in ("", "right"))
     assert json.loads(right.settings)["robot"] == "right"
     found = own.differences(right)
     assert [phrase.split(" ")[0] for phrase in found] == ["statistics_sha256", "step_dt_s"]
     assert found[1] == f"step_dt_s {1 / 30}, here 0.05"
     alone = Engine(other.policy, steps=3, step_dt_s=other.step_dt_s)
-    assert session_of(alone, {"seed": 0}, **files).differences(right) == []
+    assert session(alone, {"seed": 0}).differences(right) == []
     with pytest.raises(ValueError, match="the robot 'left' is not known here"):
-        session_of(engine, {}, **files, robot="left")
+        session(engine, {}, robot="left")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_the_noise_of_a_request_makes_its_chunk_again(kind):
 
 def test_a_chunk_is_the_same_to_the_bit_in_whatever_slot_its_prefix_lies():
     engine = Engine(make_policy(), slots=5, steps=3)
-    noise, found = engine.runner.actor.noise(0), set()
+    noise, found = engine.runner.actor.noise(0), set[bytes | str]()
     prefixes = [engine.observe(make_observation()) for _ in range(5)]
     for prefix in prefixes:
         found.add(engine.act(prefix, noise=noise).actions.tobytes())

@@ -161,13 +161,15 @@ class ImageMessages:
         step = width * BYTES.get(encoding, 1) + chance.choice((0, 0, 1, 7))
         data = chance.randbytes(step * (height * 3 // 2 if encoding.startswith("nv") else height))
         message = packed_image(
-            *(chance.choice("<>"), chance.randrange(2**31) * 1_000_000_000 + chance.randrange(10**9)),
-            *(
-                chance.choice((b"\0", b"camera_optical_frame\0", "öß\0".encode(), b"x" * 90 + b"\0")),
-                height,
-                width,
-            ),
-            *(encoding.encode() + b"\0", chance.choice((0, 0, 1, 2)), step, data),
+            chance.choice("<>"),
+            chance.randrange(2**31) * 1_000_000_000 + chance.randrange(10**9),
+            chance.choice((b"\0", b"camera_optical_frame\0", "öß\0".encode(), b"x" * 90 + b"\0")),
+            height,
+            width,
+            encoding.encode() + b"\0",
+            chance.choice((0, 0, 1, 2)),
+            step,
+            data,
         )
         return damaged(chance, message) if chance.random() < 0.85 else message
 
@@ -220,8 +222,9 @@ class CompressedMessages:
                 (".jpg", picture, [cv2.IMWRITE_JPEG_OPTIMIZE, 1, cv2.IMWRITE_JPEG_RST_INTERVAL, 1]),
             ):
                 done, file = cv2.imencode(form, source, flags)
-                assert done
-                self._files.append((form, file.tobytes(), cv2.imdecode(file, cv2.IMREAD_COLOR)))
+                good = cv2.imdecode(file, cv2.IMREAD_COLOR)
+                assert done and good is not None
+                self._files.append((form, file.tobytes(), good))
 
     def __call__(self, chance: random.Random) -> str:
         form, file, good = chance.choice(self._files)

@@ -169,9 +169,10 @@ def guided(config: PiConfig, table: Table, pdl: bool) -> None:
             weights, gains = torch.empty(x.shape[:2]), torch.empty(1, 10)
             magnitudes = Magnitudes(torch.empty(1, 10, config.horizon), counts)
             guide = Guide(torch.empty_like(x), weights, gains, torch.empty(10), counts)
-            ops.read_out(*given, counts, magnitudes, guide)
-            history = History(torch.empty_like(x), torch.empty(10, 2))
-            ops.read_out(*given, counts, magnitudes, guide, history)
+            given += [counts, magnitudes, guide]
+            ops.read_out(*given)
+            given.append(History(torch.empty_like(x), torch.empty(10, 2)))
+            ops.read_out(*given)
 
 
 def between(table: Table) -> None:

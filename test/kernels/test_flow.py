@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
+from torch import Tensor
 
 from vla_accel_ros.kernels.reference import flow, linear, norm
 from vla_accel_ros.kernels.reference.linear import Norm
@@ -140,7 +141,9 @@ def test_embed_actions_with_a_time_for_each(dtype: torch.dtype, kind: str) -> No
     x, weight, bias = draw(batch, horizon, size), draw(width, size), draw(batch * horizon, width)
     scale = None if kind == "pi0" else draw(batch * horizon, width, spread=0.3)
     more = (draw(width, width, dtype=dtype, spread=width**-0.5), draw(width), draw(batch, width, dtype=dtype))
-    given = more if kind == "pi0" else (None, None, None)
+    given: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
+    if kind == "pi0":
+        given = more
     scratch = Scratch.of(DEVICE, 1 << 14, 1)
     made = []
     for run in (flow.embed_actions, partial(kernels.embed_actions, config=SMALL, scratch=scratch)):

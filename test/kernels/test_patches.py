@@ -30,8 +30,7 @@ RULES = {
 }
 SIZES = [(14, 14), (15, 20), (20, 15), (37, 30), (5, 7), (1, 3), (40, 14), (2, 200)]
 ODD = [(14, 14), (25, 20), (5, 7), (1, 3)]
-EXACT = {"rtol": 0, "atol": 0}
-ROUNDING = {"rtol": 0, "atol": 1e-6}
+EXACT, ROUNDING = 0.0, 1e-6
 each_rule = pytest.mark.parametrize("name", RULES)
 
 
@@ -73,7 +72,7 @@ def test_the_twin_is_what_the_family_does(name: str, shape: tuple[int, int], edg
     out = poison(1, 4, 7 * 7 * RULES[name].channels)
     image.patches(views_of(RULES[name], [pixels]), 7, out)
     near = EXACT if RULES[name].rounds else ROUNDING
-    torch.testing.assert_close(out[0].cpu(), cut(reference(name, pixels, 14), 7), **near)
+    torch.testing.assert_close(out[0].cpu(), cut(reference(name, pixels, 14), 7), rtol=0, atol=near)
 
 
 @each_rule
@@ -83,7 +82,7 @@ def test_frames_of_real_cameras_at_the_published_size(name: str, shape: tuple[in
     out = poison(1, 256, 14 * 14 * RULES[name].channels)
     image.patches(views_of(RULES[name], [pixels], 224), 14, out)
     near = EXACT if RULES[name].rounds else ROUNDING
-    torch.testing.assert_close(out[0].cpu(), cut(reference(name, pixels, 224), 14), **near)
+    torch.testing.assert_close(out[0].cpu(), cut(reference(name, pixels, 224), 14), rtol=0, atol=near)
 
 
 @each_rule
@@ -93,7 +92,7 @@ def test_the_kernel_is_its_twin(name: str, shape: tuple[int, int]) -> None:
     ours, references = (poison(1, 4, 7 * 7 * views.rule.channels) for _ in range(2))
     kernels.patches(views, 7, ours)
     image.patches(views, 7, references)
-    torch.testing.assert_close(ours, references, **EXACT)
+    torch.testing.assert_close(ours, references, rtol=0, atol=EXACT)
 
 
 @each_rule
@@ -106,7 +105,9 @@ def test_cameras_of_different_sizes_are_read_where_the_table_points(name: str) -
         kernels.patches(views, 14, ours)
         for pixels, found in zip(images, ours, strict=True):
             near = EXACT if RULES[name].rounds else ROUNDING
-            torch.testing.assert_close(found[0].cpu(), reference(name, pixels, 14).flatten(), **near)
+            torch.testing.assert_close(
+                found[0].cpu(), reference(name, pixels, 14).flatten(), rtol=0, atol=near
+            )
 
 
 @each_rule
@@ -115,7 +116,7 @@ def test_a_row_that_several_programs_share(name: str) -> None:
     ours, references = (poison(1, 49, 14 * 14 * views.rule.channels) for _ in range(2))
     kernels.patches(views, 14, ours)
     image.patches(views, 14, references)
-    torch.testing.assert_close(ours, references, **EXACT)
+    torch.testing.assert_close(ours, references, rtol=0, atol=EXACT)
 
 
 def test_padding_is_black_and_other_patch_sizes_do() -> None:
@@ -134,8 +135,8 @@ def test_a_gpu_gives_the_pixels_that_a_cpu_gives(name: str) -> None:
         pixels = drawn(*shape)
         there, here = views_of(RULES[name], [pixels], 224), Views(RULES[name], 224, 1, torch.device("cpu"))
         here.point([here.view(pixels)])
-        shape = 1, 256, 14 * 14 * here.rule.channels
-        ours, references = poison(*shape), torch.empty(shape)
+        patches = 1, 256, 14 * 14 * here.rule.channels
+        ours, references = poison(*patches), torch.empty(patches)
         kernels.patches(there, 14, ours)
         image.patches(here, 14, references)
-        torch.testing.assert_close(ours.cpu(), references, **EXACT)
+        torch.testing.assert_close(ours.cpu(), references, rtol=0, atol=EXACT)

@@ -47,7 +47,7 @@ def test_prompt_of_pi05_as_lerobot_and_as_libero() -> None:
 
 def test_images_come_in_prefix_order_and_absent_ones_do_not_come() -> None:
     observation = make_observation()
-    backwards = dataclasses.replace(observation, images=dict(reversed(observation.images.items())))
+    backwards = dataclasses.replace(observation, images=dict(reversed([*observation.images.items()])))
     inputs = PI05.inputs(backwards)
     assert inputs.image_names == CAMERAS
     for name, image in zip(CAMERAS, inputs.images, strict=True):
@@ -126,7 +126,7 @@ def test_actions_come_back(seed: int) -> None:
 )
 def test_what_the_policy_cannot_take_is_named(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        PI05.inputs(dataclasses.replace(make_observation(), **changes))
+        PI05.inputs(dataclasses.replace(make_observation(), **changes))  # type: ignore[arg-type]
 
 
 def test_relative_actions_need_their_joints() -> None:

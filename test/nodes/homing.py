@@ -19,6 +19,7 @@ from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes.adapters.adapter import Adapter
 from vla_accel_ros.nodes.adapters.forward_command import ForwardCommandAdapter
 from vla_accel_ros.nodes.adapters.joint_trajectory import JointTrajectoryAdapter, TrajectoryMessage
 from vla_accel_ros.nodes.messages import convert
@@ -91,7 +92,9 @@ class Robot:
             chunk=ChunkTiming(1 / 30, 0.8),
             home=dict(zip(NAMES, HOME.tolist())),
         )
-        self.node, self.limits = Node(self._hear), JointLimits.of(joints)
+        node: Any = Node(self._hear)  # also where a ManagedNode is asked for
+        self.node: Node = node
+        self.limits = JointLimits.of(joints)
         self.silent, self.sent, self.position = False, 0, np.zeros(2)
         self.sag, self.off = np.zeros(2), False
         self.path: list[np.ndarray] = []
@@ -101,10 +104,10 @@ class Robot:
         self._controller = JointTrajectoryController(NAMES)
         self._controller.start(self.position, self.node.now)
         if kind == "joint_trajectory":
-            self._adapter = Unheard(self.node, contract.controllers[0], self.limits)
+            self._adapter: Adapter = Unheard(node, contract.controllers[0], self.limits)
         else:
-            self._adapter = ForwardCommandAdapter(self.node, contract.controllers[0], self.limits)
-        self._outputs = SimpleNamespace(
+            self._adapter = ForwardCommandAdapter(node, contract.controllers[0], self.limits)
+        self._outputs: Any = SimpleNamespace(
             begin=self._adapter.begin,
             rest=self._adapter.rest,
             open=lambda: None,
@@ -112,7 +115,7 @@ class Robot:
             waits=False,
         )
         self.streams = kind == "forward_command"
-        self.standing = Hold(self.node)
+        self.standing = Hold(node)
         self._begin()
         self.home = Home(self.standing, contract, [self._adapter], 1.0, Tolerances())
         self.release = Release(self.standing, contract, "pause", (), "controller_manager")
@@ -152,7 +155,8 @@ class Robot:
 
     def use_action(self) -> None:
         """Move home by an action instead of the adapter."""
-        self.home._actions = {CONTROLLERS["joint_trajectory"].topic: GentleAction(self, self._controller)}
+        action: Any = GentleAction(self, self._controller)
+        self.home._actions = {CONTROLLERS["joint_trajectory"].topic: action}
 
     def hold(self) -> None:
         self.standing.hold()
@@ -219,7 +223,7 @@ class Robot:
         safety = Safety(Watchdog({"joint_states": 0.3, "chunk": 0.8}))
         self.follower = ChunkFollower(TrajectoryBuffer(NAMES, self.limits), safety, 0.8)
         self._joints = JointHistory(NAMES)
-        motion = SimpleNamespace(begin=lambda: None)
+        motion: Any = SimpleNamespace(begin=lambda: None)
         self.standing.over(self.follower, self._joints, self._outputs, motion)
 
     def _measure(self) -> None:
@@ -278,7 +282,7 @@ class GentleAction:
     def cancel(self, why: str) -> bool:
         if not self._end_ns or self._outcome.done():
             return False
-        gentle = JointLimits([-2.0] * 2, [2.0] * 2, [SPEED] * 2, [SPEED / 0.2] * 2)
+        gentle = JointLimits(*np.repeat([[-2.0], [2.0], [SPEED], [SPEED / 0.2]], 2, axis=1))
         state = self._controller.desired(self._robot.node.now)
         self._controller.accept(brake(NAMES, state, gentle), self._robot.node.now)
         self._outcome.set_result(Outcome(False, why))

@@ -39,8 +39,8 @@ def make_ingest(contract) -> Ingest:
 
 def fill(ingest: Ingest, contract, stamp_ns: int, now_ns: int) -> None:
     names = contract.joint_names
-    ingest.joints(names, np.full(6, 0.1), stamp_ns - S // 100, now_ns)
-    ingest.joints(names, np.full(6, 0.3), stamp_ns + S // 100, now_ns)
+    ingest.joints(names, [0.1] * 6, stamp_ns - S // 100, now_ns)
+    ingest.joints(names, [0.3] * 6, stamp_ns + S // 100, now_ns)
     for value, camera in enumerate(contract.cameras):
         ingest.image(camera.name, image(stamp_ns, 100 + value), now_ns)
 
@@ -93,7 +93,9 @@ def test_the_newest_joints_are_in_the_policys_units(contract):
     ingest = make_ingest(contract)
     assert ingest.newest_state() is None
     fill(ingest, contract, NOW, NOW)
-    state, stamp_ns = ingest.newest_state()
+    newest = ingest.newest_state()
+    assert newest is not None
+    state, stamp_ns = newest
     np.testing.assert_allclose(state, contract.to_policy(np.full(6, 0.3)), rtol=1e-6)
     assert stamp_ns == NOW + S // 100
 
@@ -163,7 +165,8 @@ def test_a_slow_ring_is_blamed_on_its_writer_and_not_on_the_transport(contract):
     monitor = ingest.monitors["front"]
     for k in range(4):
         monitor.seen(NOW + k * S, NOW + k * S)
-    assert "the node that writes the ring" in monitor.warning(NOW + 3 * S)
+    warning = monitor.warning(NOW + 3 * S)
+    assert warning is not None and "the node that writes the ring" in warning
 
 
 def test_a_starving_camera_is_warned_of_with_the_mend(contract):
@@ -171,6 +174,7 @@ def test_a_starving_camera_is_warned_of_with_the_mend(contract):
     for k in range(10):
         ingest.image("front", image(NOW + k * S), NOW + k * S)
     warning = ingest.monitors["front"].warning(NOW + 9 * S)
+    assert warning is not None
     assert "1.0 Hz instead of 30 Hz" in warning and "config/fastdds.xml" in warning
     assert ingest.monitors["front"].drops == 9 * 29
 
@@ -186,7 +190,7 @@ def test_where_the_profile_is_there_it_is_not_the_mend(contract):
 def test_the_newest_usable_sample_of_every_stream_is_told_also_without_an_instruction(contract):
     ingest = Ingest(contract)
     assert ingest.stamps_ns() == {}
-    ingest.joints(contract.joint_names[1:], np.zeros(5), NOW, NOW)
+    ingest.joints(contract.joint_names[1:], [0.0] * 5, NOW, NOW)
     ingest.image("front", image(NOW), NOW)
     assert ingest.stamps_ns() == {"camera/front": NOW}
     ingest.joints(contract.joint_names[:1], [0.0], NOW - 7, NOW)

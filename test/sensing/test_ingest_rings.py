@@ -152,16 +152,19 @@ def test_a_ring_of_another_size_or_name_is_followed(robot):
 
 def test_a_handle_that_leads_nowhere_is_refused_in_a_sentence_and_counted(robot):
     handle = robot.film(NOW)["front"]
-    for changes, sentence in [
-        ({"ring": "../etc"}, "camera front: ring name '../etc' is invalid"),
-        ({"ring": "nobody.has.this"}, "ring 'nobody.has.this' does not exist: start its camera"),
-        ({"height": H + 1}, f"a handle describes a {H + 1} x {W} rgb8 frame, ring .* holds {H} x {W} rgb8"),
-        ({"encoding": "bgr8"}, "bgr8 frame"),
-        ({"ring": robot.names["wrist"]}, "is camera wrist's already"),
+    for wrong, sentence in [
+        (replace(handle, ring="../etc"), "camera front: ring name '../etc' is invalid"),
+        (replace(handle, ring="nobody.has.this"), "ring 'nobody.has.this' does not exist: start its camera"),
+        (
+            replace(handle, height=H + 1),
+            f"a handle describes a {H + 1} x {W} rgb8 frame, ring .* holds {H} x {W} rgb8",
+        ),
+        (replace(handle, encoding="bgr8"), "bgr8 frame"),
+        (replace(handle, ring=robot.names["wrist"]), "is camera wrist's already"),
     ]:
         robot.ingest.handle("wrist", robot.film(NOW)["wrist"], NOW)
         with pytest.raises(ValueError, match=sentence):
-            robot.ingest.handle("front", replace(handle, **changes), NOW)
+            robot.ingest.handle("front", wrong, NOW)
     assert robot.ingest.refused["front"] == 5 and robot.ingest.refused["wrist"] == 0
     robot.ingest.handle("front", robot.film(NOW)["front"], NOW)
 

@@ -14,7 +14,7 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import MotionState
 
 MS = S // 1000
-WIDE = JointLimits([-100] * 3, [100] * 3, [100] * 3, [1e6] * 3)
+WIDE = JointLimits(*np.repeat([[-100.0], [100.0], [100.0], [1e6]], 3, axis=1))
 
 
 def make_buffer(mode="blend", limits=LIMITS, **settings) -> TrajectoryBuffer:
@@ -41,13 +41,14 @@ def test_the_measured_delay_decides_not_an_assumed_one():
 
 def test_velocities_inside_are_central_differences():
     sent = make_buffer("async", WIDE).update(make_ramp([1.0, 2.0, -1.0]), now_ns=0)
-    np.testing.assert_allclose(
-        sent.velocities[4:-2], np.tile([1.0, 2.0, -1.0], (len(sent) - 6, 1)), rtol=1e-5
-    )
+    assert sent is not None
+    asked = np.tile([1.0, 2.0, -1.0], (len(sent) - 6, 1))
+    np.testing.assert_allclose(sent.speeds[4:-2], asked, rtol=1e-5)
 
 
 def test_it_ends_at_rest_on_the_last_action_when_the_joint_can_brake_on_the_way():
     sent = make_buffer("async").update(make_ramp(0.2, horizon=8), now_ns=0)
+    assert sent is not None and sent.velocities is not None
     assert sent.end_ns == 800 * MS
     np.testing.assert_allclose(sent.positions[-1], 0.16, rtol=1e-6)
     np.testing.assert_array_equal(sent.velocities[-1], 0.0)
@@ -57,6 +58,7 @@ def test_a_fast_end_brakes_after_the_last_action():
     t = np.arange(1, 31)[:, None] / 30
     chunk = make_chunk(np.hstack([0.75 * t**2, 0 * t, 0 * t]), step_dt_s=1 / 30)
     sent = make_buffer("async").update(chunk, now_ns=0)
+    assert sent is not None and sent.velocities is not None
     assert sent.end_ns > S
     np.testing.assert_array_equal(sent.velocities[-1], 0.0)
     position, velocity = sent.sample(S)
@@ -95,6 +97,7 @@ def test_a_lead_that_grows_keeps_more_and_one_that_shrinks_keeps_what_was_promis
 def test_a_controller_holds_no_more_motion_than_the_age_limit_and_a_stop(mode):
     buffer = make_buffer(mode, max_age_s=0.5)
     sent = buffer.update(make_ramp([0.5, 0.3, 0.1], horizon=40), now_ns=100 * MS)
+    assert sent is not None and sent.velocities is not None
     assert np.abs(sent.sample(490 * MS)[1]).max() > 0.3
     braking = LIMITS.velocity / LIMITS.acceleration
     assert sent.end_ns <= 500 * MS + round(braking.max() * S) + MS
@@ -113,6 +116,7 @@ def test_a_fresh_chunk_that_block_does_not_take_renews_what_is_sent():
         sent.append(buffer.update(late, now_ns=(200 * k + 100) * MS))
     assert buffer.counts == {"accepted": 1, "early": 7, "renewed": 7}
     for path in sent:
+        assert path is not None
         on_plan = np.arange(path.start_ns, path.start_ns + 380 * MS, 5 * MS)
         np.testing.assert_allclose(path.sample(on_plan), plan.sample(on_plan), atol=1e-8)
         assert_within_limits(path)
@@ -271,6 +275,7 @@ def test_when_time_goes_backwards_it_holds_and_starts_anew():
     buffer.update(make_ramp(0.2, stamp_ns=101 * S, request_id=10, start=(0.2,) * 3), now_ns=101 * S)
     held = buffer.reference(101 * S)[0]
     sent = buffer.update(make_chunk(np.zeros((10, 3)), stamp_ns=S, request_id=0), now_ns=S)
+    assert sent is not None
     np.testing.assert_allclose(sent.sample(S)[0], held)
     np.testing.assert_array_equal(sent.sample(S)[1], 0.0)
     assert buffer.counts["clock_jumps"] == 1
@@ -288,6 +293,7 @@ def test_a_clock_that_is_set_back_a_little_does_not_stop_it_dead(lead_s, stop):
     assert state[1][0] > 0.3
     again = make_ramp([0.9, 0.3, 0.0], stamp_ns=470 * MS, request_id=2)
     sent = buffer.stop(490 * MS) if stop else buffer.update(again, now_ns=490 * MS)
+    assert sent is not None
     np.testing.assert_allclose(sent.sample(500 * MS + round(lead_s * S)), state, atol=1e-9)
     assert not buffer.counts["clock_jumps"]
     assert_within_limits(sent)

@@ -13,7 +13,7 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.limits.trajectory_limits import enforce
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, extremes, knot_velocities
 
-REST = MotionState(0, [0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
+REST = MotionState(0, np.zeros(3), np.zeros(3))
 
 
 def make_asked(positions, step_s: float = 0.05) -> Trajectory:
@@ -114,7 +114,7 @@ def test_positions_beyond_a_limit_end_on_it_and_are_reported():
 
 
 def test_a_start_beyond_its_limits_is_brought_back_without_a_jump():
-    start = MotionState(0, [1.2, 0.0, 0.0], [0.5, 0.0, 0.0])
+    start = MotionState(0, np.array([1.2, 0.0, 0.0]), np.array([0.5, 0.0, 0.0]))
     sent, _ = enforce(make_asked([[1.3, 0.0, 0.0]] * 20), start, LIMITS)
     t = np.arange(0, sent.end_ns, S // 500)
     position, velocity = sent.sample(t, start)
@@ -126,23 +126,23 @@ def test_an_end_in_motion_keeps_room_to_brake():
     times = np.arange(1, 11) * S // 20
     positions = np.linspace(0.55, 1.0, 10)[:, None] * [1.0, 0.0, 0.0]
     velocities = np.tile([1.0, 0.0, 0.0], (10, 1))
-    sent, report = enforce(
-        Trajectory(JOINTS, times, positions, velocities), MotionState(0, [0.5, 0, 0], [1.0, 0, 0]), LIMITS
-    )
+    start = MotionState(0, np.array([0.5, 0.0, 0.0]), velocities[0])
+    sent, report = enforce(Trajectory(JOINTS, times, positions, velocities), start, LIMITS)
     assert report.position[0] == pytest.approx(1.0 / 40.0)
     room = LIMITS.upper[0] - sent.positions[-1, 0]
-    assert sent.velocities[-1, 0] ** 2 / (2 * 20.0) <= room + 1e-9
+    assert sent.velocities is not None and sent.velocities[-1, 0] ** 2 / (2 * 20.0) <= room + 1e-9
 
 
 def test_the_start_must_be_before_the_first_point():
     with pytest.raises(ValueError, match="not before the first point"):
-        enforce(make_asked(np.zeros((3, 3))), MotionState(S, [0.0] * 3, [0.0] * 3), LIMITS)
+        enforce(make_asked(np.zeros((3, 3))), MotionState(S, np.zeros(3), np.zeros(3)), LIMITS)
 
 
 @given(safe_states())
 def test_braking_ends_at_rest_in_minimal_time_within_limits(start):
     stopped = brake(JOINTS, start, LIMITS)
     assert_within_limits(stopped)
+    assert stopped.velocities is not None
     least = (np.abs(start.velocity) / LIMITS.acceleration).max()
     assert least - 2e-6 <= stopped.end_ns / S <= least + 2e-6
     np.testing.assert_array_equal(stopped.positions[0], start.position)
@@ -150,21 +150,21 @@ def test_braking_ends_at_rest_in_minimal_time_within_limits(start):
 
 
 def test_each_joint_brakes_on_its_own():
-    stopped = brake(JOINTS, MotionState(0, [0, 0, 0], [1.0, 1.0, 0.0]), LIMITS)
+    stopped = brake(JOINTS, MotionState(0, np.zeros(3), np.array([1.0, 1.0, 0.0])), LIMITS)
     np.testing.assert_allclose(stopped.times_ns / S, [0.0, 0.05, 0.1], atol=1e-6)
     np.testing.assert_allclose(stopped.positions[-1], [1 / 40, 1 / 20, 0.0], atol=1e-6)
 
 
 def test_at_rest_it_stays():
     assert len(brake(JOINTS, REST, LIMITS)) == 1
-    assert len(brake(JOINTS, MotionState(0, [0.0, 0.0, 0.0]), LIMITS)) == 1
+    assert len(brake(JOINTS, MotionState(0, np.zeros(3)), LIMITS)) == 1
 
 
 @given(arrays(np.float64, (4, 3), elements=st.floats(-2, 2)), st.sampled_from([0.02, 0.1, 1.0]))
 def test_extremes_are_those_of_the_sampled_cubic(values, duration_s):
     p0, v0, p1, v1 = values
     lowest, highest, fastest, hardest = extremes(p0, v0, p1, v1, duration_s)
-    segment = Trajectory(JOINTS, [0, round(duration_s * S)], [p0, p1], [v0, v1])
+    segment = Trajectory(JOINTS, np.array([0, round(duration_s * S)]), np.stack([p0, p1]), np.stack([v0, v1]))
     t = np.linspace(0, round(duration_s * S) - 1, 2001).astype(int)
     position, velocity = segment.sample(t)
     scale = 1e-3 * (1 + np.abs(values).max() / duration_s)
@@ -183,6 +183,6 @@ def test_what_is_no_number_is_named(bad):
 
 def test_limits_that_leave_nothing_are_refused():
     with pytest.raises(ValueError, match=r"joint limits \[1\] are empty"):
-        JointLimits([0, 1], [1, 1], [1, 1], [1, 1])
+        JointLimits(*np.array([[0, 1], [1, 1], [1, 1], [1, 1]]))
     with pytest.raises(ValueError, match="differ in length"):
-        JointLimits([0, 1], [1], [1, 1], [1, 1])
+        JointLimits(np.array([0, 1]), np.ones(1), np.ones(2), np.ones(2))

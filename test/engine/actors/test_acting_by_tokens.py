@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -32,7 +33,9 @@ STATE = np.linspace(-0.3, 0.3, ACTIONS).astype(np.float32)
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenVLAPolicy:
-    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4), request.param)
+    policy = load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4), request.param)
+    assert isinstance(policy, OpenVLAPolicy)
+    return policy
 
 
 @pytest.fixture
@@ -115,14 +118,14 @@ def test_a_newer_frame_does_not_disturb_an_older_one(engine: Engine, policy: Ope
 
 def test_what_is_for_chunks_alone_is_refused(engine: Engine) -> None:
     with engine.observe(make_openvla_observation()) as prefix:
-        for name, value in (
-            ("noise", np.zeros((1, ACTIONS))),
-            ("steps", 3),
-            ("committed", np.zeros((1, ACTIONS))),
-            ("guidance", Guidance(torch.zeros(1, ACTIONS), 1, 1)),
+        for name, act in (
+            ("noise", partial(engine.act, noise=np.zeros((1, ACTIONS)))),
+            ("steps", partial(engine.act, steps=3)),
+            ("committed", partial(engine.act, committed=np.zeros((1, ACTIONS)))),
+            ("guidance", partial(engine.act, guidance=Guidance(torch.zeros(1, ACTIONS), 1, 1))),
         ):
             with pytest.raises(ValueError, match=f"act was given {name}, but the policy acts by tokens"):
-                engine.act(prefix, **{name: value})
+                act(prefix)
         chunk = engine.act(prefix)
         with pytest.raises(ValueError, match="openvla acts by tokens, which cannot be guided"):
             guidance_to(engine, prefix, chunk, 0)

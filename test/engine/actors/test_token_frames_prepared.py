@@ -12,7 +12,7 @@ from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observat
 
 from vla_accel_ros.engine.config import PREFERENCES, TOKEN_MODES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.stages import packed_forward as packed_stage
+from vla_accel_ros.engine.stages.packed_stage import PackedStage
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 
@@ -22,20 +22,22 @@ WORDS = ("lift", "lift the red cup and put it down", "lift the red cup and put i
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> OpenVLAPolicy:
-    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4))
+    policy = load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), seed=4))
+    assert isinstance(policy, OpenVLAPolicy)
+    return policy
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[packed_stage.PackedStage]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[PackedStage]:
     """Every packed stage that is made."""
-    stages: list[packed_stage.PackedStage] = []
-    make = packed_stage.PackedStage.__init__
+    stages: list[PackedStage] = []
+    make = PackedStage.__init__
 
-    def noted(stage: packed_stage.PackedStage, *given: object) -> None:
+    def noted(stage: PackedStage, *given: object) -> None:
         make(stage, *given)  # type: ignore[arg-type]
         stages.append(stage)
 
-    monkeypatch.setattr(packed_stage.PackedStage, "__init__", noted)
+    monkeypatch.setattr(PackedStage, "__init__", noted)
     return stages
 
 
@@ -43,7 +45,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[packed_stage.PackedStage]:
     ("mode", "prefer"), [(mode, prefer) for mode in TOKEN_MODES for prefer in PREFERENCES]
 )
 def test_no_forward_is_made_once_the_engine_is_prepared(
-    policy: OpenVLAPolicy, made: list[packed_stage.PackedStage], mode: str, prefer: str
+    policy: OpenVLAPolicy, made: list[PackedStage], mode: str, prefer: str
 ) -> None:
     engine = Engine(policy, token_mode=mode, token_prefer=prefer, fast=True)
     engine.prepare([1], range(1, policy.config.max_prompt + 1))
@@ -63,7 +65,7 @@ def test_no_forward_is_made_once_the_engine_is_prepared(
 
 
 def test_only_what_the_prompts_and_the_mode_need_is_made(
-    policy: OpenVLAPolicy, made: list[packed_stage.PackedStage]
+    policy: OpenVLAPolicy, made: list[PackedStage]
 ) -> None:
     whole = range(1, policy.config.max_prompt + 1)
 
@@ -103,9 +105,7 @@ def test_actions_are_the_same_when_prepared(policy: OpenVLAPolicy) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_without_fast_stages_there_is_nothing_to_make(
-    policy: OpenVLAPolicy, made: list[packed_stage.PackedStage]
-) -> None:
+def test_without_fast_stages_there_is_nothing_to_make(policy: OpenVLAPolicy, made: list[PackedStage]) -> None:
     told: list[str] = []
     engine = Engine(policy, token_mode="pipelined")
     engine.prepare([1], range(1, policy.config.max_prompt + 1), lambda name, done, total: told.append(name))

@@ -12,10 +12,10 @@ from seated import Seated
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats, powers_of_two
+from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW
-from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.engine.stages.stages import Stages, powers_of_two
 from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance, Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, sample
@@ -25,8 +25,11 @@ from vla_accel_ros.models.layers.packed import Span
 KINDS = ("pi0", "pi05")
 STEPS = 5
 LENGTHS = (7, 4, 9)
-NEAR = {"rtol": 1e-4, "atol": 2e-5 if not torch.cuda.is_available() else 1e-4}
 Given = Guidance | Committed | None
+
+assert_near = partial(
+    torch.testing.assert_close, rtol=1e-4, atol=2e-5 if not torch.cuda.is_available() else 1e-4
+)
 
 
 @pytest.fixture(params=SOLVERS)
@@ -126,8 +129,8 @@ def test_a_guided_chunk_is_the_plain_models(
     setting = Setting(kind, device, "openpi" if most == STEPS else "lerobot", solver)
     guidance = Guidance(setting.previous[:6], 2, 5, schedule, max_weight=most)
     ours, plain = setting.act([0], [guidance]), setting.plain(0, guidance)
-    torch.testing.assert_close(ours.actions, plain.actions, **NEAR)
-    torch.testing.assert_close(ours.update, plain.update, **NEAR)
+    assert_near(ours.actions, plain.actions)
+    assert_near(ours.update, plain.update)
     if schedule != "ZEROS":
         assert not torch.allclose(ours.actions, setting.plain(0, None).actions, atol=1e-2)
 
@@ -143,8 +146,8 @@ def test_a_chunk_with_committed_actions_is_the_plain_models(
     ours, plain = setting.act([1], [committed]), setting.plain(1, committed)
     assert torch.equal(ours.actions[0, :count], setting.previous[:count])
     assert (ours.update[0, :count] == 0.0).all()
-    torch.testing.assert_close(ours.actions, plain.actions, **NEAR)
-    torch.testing.assert_close(ours.update, plain.update, **NEAR)
+    assert_near(ours.actions, plain.actions)
+    assert_near(ours.update, plain.update)
     free = setting.act([1], None)
     assert not torch.allclose(ours.actions[0, count:], free.actions[0, count:], atol=1e-3)
 
@@ -175,11 +178,13 @@ def test_a_batch_may_hold_chunks_of_every_kind(
         ours = setting.act([0, 1, 2], given, host)
         for row, one in enumerate(given):
             plain = setting.plain(row, one)
-            torch.testing.assert_close(ours.actions[row], plain.actions[0], **NEAR)
-            torch.testing.assert_close(ours.update[row], plain.update[0], **NEAR)
+            assert_near(ours.actions[row], plain.actions[0])
+            assert_near(ours.update[row], plain.update[0])
         # On a GPU committed actions give every token a sequence of its own, which rounds differently.
-        exactly = {"rtol": 0.0, "atol": 0.0} if device == "cpu" else NEAR
-        torch.testing.assert_close(ours.actions[1], free.actions[1], **exactly)
+        if device == "cpu":
+            torch.testing.assert_close(ours.actions[1], free.actions[1], rtol=0.0, atol=0.0)
+        else:
+            assert_near(ours.actions[1], free.actions[1])
         again = setting.act([0, 1, 2], None, host)
         assert torch.equal(again.actions, free.actions), "what guided the last call guides no other"
 
@@ -206,12 +211,12 @@ def test_staggered_chunks_of_every_kind_are_to_the_bit_what_each_is_alone(
         alone.run()
         done = alone.flows[0]
         if which == "plain together":
-            torch.testing.assert_close(batch.flows[number], done, **NEAR)
+            assert_near(batch.flows[number], done)
         else:
             assert torch.equal(batch.flows[number].actions, done.actions)
             assert torch.equal(batch.flows[number].update, done.update)
         plain = setting.plain(row, one)
-        torch.testing.assert_close(batch.flows[number], plain, **NEAR)
+        assert_near(batch.flows[number], plain)
         if which == "plain":
             assert torch.equal(batch.flows[number].actions, plain.actions)
         if isinstance(one, Committed):
@@ -238,7 +243,7 @@ def test_fewer_seats_are_computed_where_fewer_are_taken(kind: str, device: str, 
     while batch.under_way:
         batch.step()
     for number, (row, one) in given.items():
-        torch.testing.assert_close(batch.flows[number], setting.plain(row, one), **NEAR)
+        assert_near(batch.flows[number], setting.plain(row, one))
     assert sizes == {1, 2, 4, 6}
 
 
@@ -312,7 +317,7 @@ def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: s
                 moved.append(each.flow(0).update[..., :joints].square().mean(-1).sqrt().cpu())
             found = torch.from_numpy(each.results([0])[0].wait().magnitudes)
             torch.testing.assert_close(found, torch.stack(moved), rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(found, torch.from_numpy(magnitudes), **NEAR)
+            assert_near(found, torch.from_numpy(magnitudes))
 
 
 @pytest.mark.parametrize("kind", KINDS)

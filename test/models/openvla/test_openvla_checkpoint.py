@@ -28,7 +28,7 @@ from torch import Tensor
 from vla_accel_ros.models.checkpoints import streaming
 from vla_accel_ros.models.checkpoints.checkpoint import find_format, load_policy
 from vla_accel_ros.models.checkpoints.formats import Contents
-from vla_accel_ros.models.openvla.policy import PixelNorm
+from vla_accel_ros.models.openvla.policy import OpenVLAPolicy, PixelNorm
 
 HEAD = "language_model.lm_head.weight"
 NORM = "language_model.model.norm.weight"
@@ -43,6 +43,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
     return make_openvla_folder(tmp_path / "openvla", shards=3)
+
+
+def load(folder: Path, statistics: str | None = None) -> OpenVLAPolicy:
+    policy = load_policy(folder, statistics=statistics)
+    assert isinstance(policy, OpenVLAPolicy)
+    return policy
 
 
 def is_openvla(folder: Path) -> bool:
@@ -234,7 +240,7 @@ def test_statistics_of_several_data_sets_need_a_name(folder: Path) -> None:
     edit_json(folder / "config.json", lambda data: data.update(norm_stats=stats))
     refused(folder, "2 datasets and no dataset was named; name one of ['bridge_orig', 'kuka']")
     refused(folder, "the dataset 'viola' is not there", statistics="viola")
-    ours = load_policy(folder, statistics="kuka").stats
+    ours = load(folder, "kuka").stats
     assert ours.low.tolist() == stats["kuka"]["action"]["q01"]
     assert ours.high.tolist() == stats["kuka"]["action"]["q99"]
     assert ours.mask.tolist() == [True] * 6 + [False]
@@ -245,14 +251,14 @@ def test_statistics_of_several_data_sets_need_a_name(folder: Path) -> None:
 def test_fine_tunings_statistics_replace_the_published_ones(folder: Path) -> None:
     stats = make_norm_stats("my_robot", seed=8)
     (folder / "dataset_statistics.json").write_text(json.dumps(stats))
-    assert load_policy(folder).stats.low.tolist() == stats["my_robot"]["action"]["q01"]
+    assert load(folder).stats.low.tolist() == stats["my_robot"]["action"]["q01"]
     (folder / "dataset_statistics.json").write_text("{}")
     refused(folder, "dataset_statistics.json has statistics of 0 datasets")
 
 
 def test_without_a_mask_every_action_is_normalised(folder: Path) -> None:
     edit_json(folder / "config.json", lambda data: data["norm_stats"]["bridge_orig"]["action"].pop("mask"))
-    assert load_policy(folder).stats.mask.tolist() == [True] * 7
+    assert load(folder).stats.mask.tolist() == [True] * 7
 
 
 @pytest.mark.parametrize(
@@ -277,16 +283,16 @@ def test_statistics_are_checked(folder: Path, field: str, value: object, message
     refused(folder, "config.json: norm_stats.bridge_orig.action", message)
 
 
-def test_statistics_that_hold_no_actions_are_refused(folder: Path) -> None:
-    for entry in ({}, [], {"action": 3}):
-        edit_json(folder / "config.json", lambda data, entry=entry: data.update(norm_stats={"a": entry}))
-        refused(folder, "config.json: norm_stats.a.action.q01 must be a list of finite numbers")
+@pytest.mark.parametrize("entry", [{}, [], {"action": 3}])
+def test_statistics_that_hold_no_actions_are_refused(folder: Path, entry: object) -> None:
+    edit_json(folder / "config.json", lambda data: data.update(norm_stats={"a": entry}))
+    refused(folder, "config.json: norm_stats.a.action.q01 must be a list of finite numbers")
 
 
 def test_pixels_are_normalised_as_the_folder_says(folder: Path) -> None:
-    assert load_policy(folder).pixels.mean[:3] == (0.484375, 0.455078125, 0.40625)
+    assert load(folder).pixels.mean[:3] == (0.484375, 0.455078125, 0.40625)
     (folder / "preprocessor_config.json").unlink()
-    assert load_policy(folder).pixels == PixelNorm()
+    assert load(folder).pixels == PixelNorm()
     np.testing.assert_allclose(PixelNorm().std[3:], 0.5)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -28,12 +30,18 @@ from vla_accel_ros.types import Observation
 NO_STATE = np.zeros(0)
 
 
+def load(folder: Path) -> OpenVLAPolicy:
+    policy = load_policy(folder)
+    assert isinstance(policy, OpenVLAPolicy)
+    return policy
+
+
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> OpenVLAPolicy:
-    return load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla")))
+    return load(make_openvla_folder(tmp_path_factory.mktemp("openvla")))
 
 
-def words(tokens: list[int]) -> list[str]:
+def words(tokens: list[int]) -> list[str | None]:
     tokenizer = make_llama_tokenizer()
     return [tokenizer.id_to_token(token) for token in tokens]
 
@@ -54,7 +62,7 @@ def test_the_prompt_ends_with_the_space_token(policy: OpenVLAPolicy) -> None:
 
 def test_the_space_token_of_the_published_model(tmp_path_factory: pytest.TempPathFactory) -> None:
     config = make_openvla_config(vocab=32064, action_vocab=32000, bins=256, space_token=SPACE_TOKEN)
-    policy = load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), config))
+    policy = load(make_openvla_folder(tmp_path_factory.mktemp("openvla"), config))
     assert policy.prompt("lift")[-1] == 29871
     assert policy.action_tokens.to_values(np.array([31999])) == -1 + 1 / 255
 
@@ -64,7 +72,7 @@ def test_the_space_token_is_appended_if_it_is_not_there(tmp_path_factory: pytest
     colon = make_llama_tokenizer().token_to_id(":")
     for space in (colon, None):
         config = make_openvla_config(space_token=space)
-        policy = load_policy(make_openvla_folder(tmp_path_factory.mktemp("openvla"), config))
+        policy = load(make_openvla_folder(tmp_path_factory.mktemp("openvla"), config))
         assert words(policy.prompt("lift"))[-3:] == ["\n", "Out", ":"]
 
 

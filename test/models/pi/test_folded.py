@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,8 +11,9 @@ from builders import make_config, make_model
 from torch import Tensor
 
 from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.layers import vision
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.gemma import NORM_EPS
+from vla_accel_ros.models.layers.gemma import NORM_EPS, Gemma, Layer
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.pi.model import Pi
 
@@ -30,13 +33,19 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
+def layers_of(stack: Gemma) -> Iterator[Layer]:
+    for layer in stack.layers:
+        assert isinstance(layer, Layer)
+        yield layer
+
+
 def conditions(model: Pi) -> Tensor:
     return model._modulator(torch.tensor(flow_times(STEPS)))
 
 
 @torch.no_grad()
 def test_fused_projections_are_the_parts_and_share_their_memory() -> None:
-    layer = make_model(make_config("pi0")).language_model.layers[0].self_attn
+    layer = next(layers_of(make_model(make_config("pi0")).language_model)).self_attn
     x = drawn(5, 32)
     apart = torch.cat([layer.q_proj(x), layer.k_proj(x), layer.v_proj(x)], dim=1)
     weight, bias = fuse((layer.q_proj, layer.k_proj, layer.v_proj))
@@ -51,8 +60,10 @@ def test_fused_projections_are_the_parts_and_share_their_memory() -> None:
 
 @torch.no_grad()
 def test_fused_biases_too() -> None:
-    layer = make_model(make_config()).paligemma_with_expert.paligemma.model.vision_tower.vision_model
-    attention, x = layer.encoder.layers[1].self_attn, drawn(3, 24)
+    model = make_model(make_config()).paligemma_with_expert.paligemma.model.vision_tower.vision_model
+    layer, x = model.encoder.layers[1], drawn(3, 24)
+    assert isinstance(layer, vision.Layer)
+    attention = layer.self_attn
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     apart = torch.cat([part(x) for part in parts], dim=1)
     close(F.linear(x, *fuse(parts)), apart)
@@ -62,7 +73,7 @@ def test_fused_biases_too() -> None:
 def test_norm_weights_of_pi0_go_into_the_next_matrix_and_the_row_factor_after_it() -> None:
     model = make_model(make_config("pi0"))
     x = drawn(2, 5, 24)
-    for folded, layer in zip(fold_expert(model, STEPS).layers, model.expert.layers, strict=True):
+    for folded, layer in zip(fold_expert(model, STEPS).layers, layers_of(model.expert), strict=True):
         normed, _ = layer.input_layernorm(x)
         heads = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
         close(x @ folded.qkv.T * rms(x), torch.cat([head(normed) for head in heads], dim=-1))
@@ -89,7 +100,7 @@ def test_modulated_norms_are_tables_of_the_steps() -> None:
     assert folded.modulation is not None
     table, x = folded.modulation, drawn(5, 24)
     for step, condition in enumerate(conditions(model)):
-        for index, layer in enumerate(model.expert.layers):
+        for index, layer in enumerate(layers_of(model.expert)):
             normed, gate = layer.input_layernorm(x[None], condition[None])
             heads = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
             apart = torch.cat([head(normed) for head in heads], dim=-1)[0]
@@ -127,9 +138,9 @@ def test_final_norm_and_step_are_in_the_last_matrix(kind: str) -> None:
     model = make_model(make_config(kind))
     folded = fold_expert(model, STEPS)
     hidden, x = drawn(1, 9, 24), drawn(1, 8, 8)
-    condition = conditions(model) if kind == "pi05" else [None] * STEPS
+    condition = conditions(model) if kind == "pi05" else None
     for step in range(STEPS):
-        normed, _ = model.expert.norm(hidden, None if kind == "pi0" else condition[step][None])
+        normed, _ = model.expert.norm(hidden, None if condition is None else condition[step][None])
         update = -1 / STEPS * model.read_out(normed, x)
         rows = hidden[:, -8:]
         scaled = rows if folded.modulation is None else rows * (1 + folded.modulation.final[step])
@@ -140,7 +151,7 @@ def test_final_norm_and_step_are_in_the_last_matrix(kind: str) -> None:
 def test_prefix_keeps_its_norms_beside_its_fused_matrices() -> None:
     model = make_model(make_config("pi05"))
     folded, x = fold_prefix(model.language_model), drawn(3, 32)
-    for index, layer in enumerate(model.language_model.layers):
+    for index, layer in enumerate(layers_of(model.language_model)):
         normed, _ = layer.input_layernorm(x)
         close(x * rms(x) * (1 + folded.attention_norm[index]), normed)
         apart = torch.cat([layer.mlp.gate_proj(x), layer.mlp.up_proj(x)], dim=-1)

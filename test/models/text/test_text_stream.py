@@ -13,13 +13,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer, SentencePieceTokenizer, TextStream
 
 DATA = Path(__file__).parents[2] / "data"
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=20)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 
 
 class Bytes:
     """A tokeniser of one token a byte, the hardest case."""
 
-    size, eos = 256, None
+    size = 256
+    eos: int | None = None
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
         return list(text.encode())
@@ -111,4 +112,4 @@ def test_an_empty_stop_is_refused() -> None:
 @pytest.mark.parametrize("stop", ["done", ["done", 3]])
 def test_a_stop_that_is_no_list_of_texts_is_refused(stop: object) -> None:
     with pytest.raises(ValueError, match=r"stop is .*done.*; give a list of strings"):
-        TextStream(Bytes(), stop)
+        TextStream(Bytes(), stop)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ stand-in with the signatures of the published interface takes its place."""
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -18,27 +18,22 @@ TOPIC = Topic(
 )
 
 
-class Options:
-    def __init__(self, **fields: object) -> None:
-        self.__dict__.update(fields)
-
-
 class Writer:
     """Writes down what it is told, and fails as the real one where its plugin is missing."""
 
-    made: ClassVar[list[Writer]]
-    plugins = ("mcap",)
+    made: ClassVar[list[Writer]] = []
+    plugins: tuple[str, ...] = ("mcap",)
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
         type(self).made.append(self)
 
-    def open(self, storage: Options, converter: Options) -> None:
+    def open(self, storage: SimpleNamespace, converter: SimpleNamespace) -> None:
         if storage.storage_id not in self.plugins:
             raise RuntimeError("No storage could be initialized from the inputs.")
         self.calls.append(("open", storage.uri, storage.storage_preset_profile))
 
-    def create_topic(self, metadata: Options) -> None:
+    def create_topic(self, metadata: SimpleNamespace) -> None:
         self.calls.append(("create_topic", vars(metadata)))
 
     def write(self, topic: str, message: bytes, stamp: int) -> None:
@@ -55,27 +50,28 @@ def install(monkeypatch, generation: str, plugins: tuple[str, ...] = ("mcap",)) 
     """rosbag2_py as in a distribution."""
     module = ModuleType("rosbag2_py")
 
-    def humble(name: str, type: str, serialization_format: str, offered_qos_profiles: str = "") -> Options:
+    def humble(
+        name: str, type: str, serialization_format: str, offered_qos_profiles: str = ""
+    ) -> SimpleNamespace:
         assert isinstance(offered_qos_profiles, str)
-        return Options(name=name, type=type, qos=offered_qos_profiles)
+        return SimpleNamespace(name=name, type=type, qos=offered_qos_profiles)
 
     def jazzy(
         id: int, name: str, type: str, serialization_format: str, offered_qos_profiles: object = ()
-    ) -> Options:
+    ) -> SimpleNamespace:
         assert isinstance(offered_qos_profiles, list)
-        return Options(name=name, type=type, qos=offered_qos_profiles)
+        return SimpleNamespace(name=name, type=type, qos=offered_qos_profiles)
 
-    class Fresh(Writer if generation == "humble" else ClosingWriter):
-        made: ClassVar[list[Writer]] = []
-
-    Fresh.plugins = plugins
-    module.SequentialWriter, module.StorageOptions, module.ConverterOptions = Fresh, Options, lambda *_: None
-    module.TopicMetadata = humble if generation == "humble" else jazzy
+    writer = Writer if generation == "humble" else ClosingWriter
+    monkeypatch.setattr(writer, "made", [])
+    monkeypatch.setattr(writer, "plugins", plugins)
+    names = vars(module)
+    names.update(SequentialWriter=writer, StorageOptions=SimpleNamespace, ConverterOptions=lambda *_: None)
+    names["TopicMetadata"] = humble if generation == "humble" else jazzy
     if generation == "jazzy":
-        module._storage = ModuleType("rosbag2_py._storage")
-        module._storage.to_rclcpp_qos_vector = lambda text, version: [(text, version)]
+        names["_storage"] = SimpleNamespace(to_rclcpp_qos_vector=lambda text, version: [(text, version)])
     monkeypatch.setitem(sys.modules, "rosbag2_py", module)
-    return Fresh
+    return writer
 
 
 @pytest.mark.parametrize("generation", ["humble", "jazzy"])

@@ -24,7 +24,8 @@ def put(pool: FramePool, camera: str, stamp_ns: int, value: int = 0) -> bool:
     return slot is not None
 
 
-def stamps(lease: Lease) -> dict[str, int]:
+def stamps(lease: Lease | None) -> dict[str, int]:
+    assert lease is not None
     return {name: frame.stamp_ns for name, frame in lease.frames.items()}
 
 
@@ -83,6 +84,7 @@ def test_a_frame_is_not_seen_while_it_is_being_written():
     pool = make_pool()
     put(pool, "front", 1)
     with pool.write("front", 2, 4, 5) as slot:
+        assert slot is not None
         slot[:] = 7
         assert stamps(pool.newest("front")) == {"front": 1}
     assert stamps(pool.newest("front")) == {"front": 2}

@@ -74,9 +74,9 @@ class Prefill(ABC):
         raise NotImplementedError
 
     def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
-        """Compute the first group of a frame; the images are not needed after this.
+        """Compute the first group of a frame; the images are needed until `Frame.read`, which raises Torn.
 
-        Raises as `observe` does.
+        Raises ValueError if the policy cannot take the observation.
         """
         raise NotImplementedError
 
@@ -340,8 +340,8 @@ class Frames:
         frame, robot = doing
         if frame.groups:
             request.stage = ENCODE if frame.encodes else PREFILL
-            return groups.launched()
+            return groups.launched(frame)
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
         request.awaited = True
-        return groups.launched()
+        return groups.launched(frame)

@@ -177,11 +177,34 @@ def test_images_may_be_overwritten_after_the_first_group_and_a_torn_frame_is_non
     def torn() -> None:
         raise Torn("overwritten")
 
-    with pytest.raises(Torn):
-        setting.groups.begin(images, lambda: prompt, 1, torn)
-    setting.pool.k[1] = 7.0
-    setting.stages.observe([images], [prompt], [0])
-    assert (setting.pool.k[1] == 7.0).all(), "nothing is left of it"
+    for noticing in (setting.groups.advance, lambda frame: setting.groups.launched(frame)()):
+        frame = setting.groups.begin(images, lambda: prompt, 1, torn)
+        with pytest.raises(Torn):
+            noticing(frame)
+        frame.drop()
+        setting.pool.k[1] = 7.0
+        setting.stages.observe([images], [prompt], [0])
+        assert (setting.pool.k[1] == 7.0).all(), "nothing is left of it"
+
+
+def test_a_frame_that_is_dropped_or_cannot_be_begun_needs_its_images_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setting, ends = Grouped("pi0", LAYERS), list[None]()
+    images, prompt = setting.frame(2, 5)
+    monkeypatch.setattr(setting.stages.encode(2).upload, "end", lambda *taken: ends.append(None))
+    frame = setting.groups.begin(images, lambda: prompt, 1)
+    assert not ends
+    for _ in range(2):
+        frame.drop()
+    assert len(ends) == 1
+
+    def unspeakable() -> torch.Tensor:
+        raise ValueError("no words")
+
+    with pytest.raises(ValueError, match="no words"):
+        setting.groups.begin(images, unspeakable, 1)
+    assert len(ends) == 2
 
 
 # Captured.

@@ -3,6 +3,9 @@
 Encode and prefill have one set of buffers, so only one frame is in progress. A call that needs the buffers
 first computes the rest of that frame (`Groups.finish`). Policies avoid this, because it takes as long as
 several groups, but no order of calls corrupts a prefix.
+
+The first group does not wait for the pixels: meanwhile the lane has other work. Whoever waits for that group,
+computes the next one or drops the frame returns only when the images are not needed any longer.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -45,7 +49,8 @@ class Frame:
     tokens.
 
     groups: not computed yet; partition: where they will be. dropped: nobody wants the frame. error: what
-    ended it.
+    ended it. reading: returns when the images are not needed any longer, and raises if they were overwritten;
+    None = that was done.
     """
 
     slot: int
@@ -55,15 +60,24 @@ class Frame:
     partition: Hashable
     dropped: bool = False
     error: BaseException | None = None
+    reading: Callable[[], None] | None = None
 
     @property
     def encodes(self) -> bool:
         """Whether the next group begins in the image encoder."""
         return bool(self.groups) and isinstance(self.groups[0][0][0], Encode)
 
+    def read(self) -> None:
+        """Return when the images are not needed any longer. Raises, once, what `taken` raises."""
+        reading, self.reading = self.reading, None
+        if reading is not None:
+            reading()
+
     def drop(self) -> None:
-        """Compute nothing more of the frame. Call it from any thread; it never blocks."""
+        """Compute nothing more of the frame; returns when its images are not needed any longer."""
         self.dropped = True
+        with suppress(Exception):  # nobody wants the frame, torn or not
+            self.read()
 
 
 class Groups:
@@ -84,7 +98,8 @@ class Groups:
         slot: int,
         taken: Callable[[], None] = lambda: None,
     ) -> Frame:
-        """Compute the first group of a prefix; arguments as in Stages.observe, but for one frame."""
+        """Compute the first group of a prefix; arguments as in Stages.observe, but for one frame. The images
+        are needed until `Frame.read` or another call has returned, which calls `taken`."""
         stages = self._stages
         with stages.prefixing():
             encode = stages.encode(len(images))
@@ -99,17 +114,20 @@ class Groups:
                     self._record(frame)
                     self._recorded.add((encode, prefill, frame.partition))
                 self._next(frame)
-            finally:  # the images may be overwritten after this, even after an error
-                encode.upload.read()
+                frame.reading = partial(encode.upload.end, taken)
+            except BaseException:  # the images may be overwritten after this
                 encode.upload.end()
-            taken()
+                raise
+            finally:
+                encode.upload.read()
             self._frame = frame if frame.groups else None
         return frame
 
     @torch.inference_mode()
     def advance(self, frame: Frame) -> None:
         """Compute the frame's next group, if another call has not done so. Raises the error that ended the
-        frame."""
+        frame, and what `taken` raises."""
+        frame.read()
         with self._stages.prefixing(frame):
             if frame.groups:
                 self._next(frame)
@@ -118,11 +136,18 @@ class Groups:
         if frame.error is not None:
             raise RuntimeError(f"a frame was broken off between two of its groups: {frame.error!r}")
 
-    def launched(self) -> Callable[[], None]:
-        """Returns a function that waits for the work launched so far, even if more is launched behind it."""
+    def launched(self, frame: Frame) -> Callable[[], None]:
+        """Returns a function that waits for the work launched so far, even if more is launched behind it, and
+        then is `Frame.read`."""
         if self._device.type != "cuda":
-            return lambda: None
-        return current_stream(self._device).record_event().synchronize
+            return frame.read
+        over = current_stream(self._device).record_event()
+
+        def wait() -> None:
+            over.synchronize()
+            frame.read()
+
+        return wait
 
     def finish(self, wanted: Frame | None = None) -> None:
         """Compute the rest of the frame in progress, unless it is the wanted one. The caller holds the
