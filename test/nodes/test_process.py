@@ -157,6 +157,29 @@ def test_an_end_in_a_call_that_holds_the_interpreter_is_broken_off_and_says_wher
     assert "Timeout (0:00:00.500000)!" in done.stderr and "in destroy_node" in done.stderr
 
 
+LEAVES = """
+import ctypes, sys
+from vla_accel_ros.nodes.clients.client_node import ClientNode
+from vla_accel_ros.nodes.running import shutdown
+
+with ClientNode() as client:
+    if len(sys.argv) > 1:
+        shutdown.LEAVES_S = 0.5
+        client._node.destroy_node = lambda: ctypes.PyDLL(None).sleep(600)
+print("over")
+"""
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_program_that_cannot_leave_the_graph_ends_and_says_where(tmp_path, stuck):
+    done = subprocess.run(
+        [sys.executable, "-uc", LEAVES, *["stuck"] * stuck],
+        env=node_environment(tmp_path), capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == ((1, "") if stuck else (0, "over\n"))
+    assert ("Timeout (0:00:00.500000)!" in done.stderr and "in leave_graph" in done.stderr) == stuck
+
+
 @pytest.mark.parametrize("forked", [False, True])
 def test_a_configured_node_that_ends_leaves_nothing_in_shared_memory(tmp_path, fork_server, forked):
     server: ForkServer | None = fork_server if forked else None

@@ -8,6 +8,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
+from vla_accel_ros.nodes.running.shutdown import leave_graph
 from vla_accel_ros.nodes.service_calls import spinning
 
 T = TypeVar("T", bound="ClientNode")
@@ -36,5 +37,4 @@ class ClientNode:
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
-        self._node.destroy_node()
-        self._context.try_shutdown()
+        leave_graph(self._node, self._context)

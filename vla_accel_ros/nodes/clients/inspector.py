@@ -34,6 +34,7 @@ from vla_accel_ros.nodes.graph import look, name_of
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
 from vla_accel_ros.nodes.running.executor import DirectExecutor
+from vla_accel_ros.nodes.running.shutdown import leave_graph
 from vla_accel_ros.nodes.service_calls import ask_again, is_there, spinning
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
@@ -74,8 +75,7 @@ class Inspector:
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
-        self.node.destroy_node()
-        self._context.try_shutdown()
+        leave_graph(self.node, self._context)
 
     @property
     def rmw(self) -> str:

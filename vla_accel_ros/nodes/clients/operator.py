@@ -26,6 +26,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.listener import Listener
 from vla_accel_ros.nodes.running.executor import DirectExecutor
+from vla_accel_ros.nodes.running.shutdown import leave_graph
 from vla_accel_ros.nodes.service_calls import answer, introduce, is_there
 
 ANSWER_S = 30.0
@@ -74,8 +75,7 @@ class Operator(Listener):
         """Leave the graph."""
         self._executor.shutdown()
         self._thread.join()
-        self.node.destroy_node()
-        self._context.try_shutdown()
+        leave_graph(self.node, self._context)
 
     def instruct(self, text: str) -> None:
         """Give the robot an instruction; nodes that start later get it too."""

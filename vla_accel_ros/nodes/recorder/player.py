@@ -29,6 +29,7 @@ from vla_accel_ros.contract import bounded_yaml
 from vla_accel_ros.nodes.graph import name_of
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.shutdown import leave_graph
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.roles import Role, role
 
@@ -70,8 +71,7 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
                 player.play(entry)
         say(f"played {player.played.total()} messages on {len(player.played)} topics")
     finally:
-        node.destroy_node()
-        context.try_shutdown()
+        leave_graph(node, context)
     return 0
 
 

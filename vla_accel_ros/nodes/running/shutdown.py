@@ -11,6 +11,8 @@ the interpreter and does not return holds up these threads, too: such a process 
 
 Python runs its signal handlers only between bytecodes of the main thread, which waits inside the middleware.
 The wake-up descriptor is written at once, and a thread that reads it completes the future.
+
+A program that looks at a robot and ends uses only `leave_graph`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ import time
 import traceback
 from contextlib import suppress
 
+from rclpy.context import Context
+from rclpy.node import Node
 from rclpy.task import Future
 
 from vla_accel_ros.nodes.running.environment import LAUNCHER, is_running, lost_ports
@@ -32,6 +36,8 @@ from vla_accel_ros.nodes.running.environment import LAUNCHER, is_running, lost_p
 PATIENCE_S = 1.8
 LONGEST_S = 4.5
 LAST_S = 1.0
+LEAVES_S = 20.0
+"""Time that a program's own node has to leave the graph."""
 _SAME_SIGNAL_S = 1.0
 _LOOK_S = 0.2
 _FAULT = 0
@@ -112,8 +118,7 @@ class Ending:
     def _listen(self) -> None:
         (number,) = os.read(self._reading, 1)
         first = time.monotonic()
-        with suppress(OSError, RuntimeError, ValueError):  # there is no stderr
-            faulthandler.dump_traceback_later(LONGEST_S + LAST_S, exit=True)
+        _watch(LONGEST_S + LAST_S)
         self.future.set_result(None)
         self._wait(number, first, PATIENCE_S)
         if not self.begun.is_set():
@@ -148,6 +153,23 @@ def fatal(reason: str, error: BaseException | None = None) -> None:
     if _ending is None:
         raise RuntimeError(reason) from error  # `begin` was not called: the caller's own process
     _ending.fail(reason, error)
+
+
+def leave_graph(node: Node, context: Context) -> None:
+    """Destroy the only node of a context, and end the context. If a native call then holds the interpreter,
+    the process ends after LEAVES_S with status 1, after writing where every thread is to stderr."""
+    _watch(LEAVES_S)
+    try:
+        node.destroy_node()
+        context.try_shutdown()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _watch(seconds: float) -> None:
+    """End the process then, from a thread that does not need the interpreter."""
+    with suppress(OSError, RuntimeError, ValueError):  # there is no stderr
+        faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def _say(sentence: str) -> None:
