@@ -16,9 +16,9 @@ an image in host memory to its first finished chunk, tokens a second, and what w
 Then everything is wanted at once without a deadline. The work of a second is the sum over frames, chunks and
 forwards of text of the time that each takes alone in the first setting of the same way, which should be
 `one`; so without parallel work it is at most about 1. A forward makes a token of every answer, but counts as
-one of a single answer. `against_first` compares it with that setting. Prints a table and
-writes bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures
-mean nothing and are written only to --out.
+one of a single answer. `against_first` compares it with that setting. Prints a table and writes
+bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
+nothing and are written only to --out.
 """
 
 from __future__ import annotations

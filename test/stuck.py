@@ -5,6 +5,8 @@ happens: Fast DDS 3.2.3, built against a glibc before 2.30, spins with a lock he
 destroyed while it discovers another's endpoint. faulthandler's thread needs no interpreter: it writes where
 every thread is, and ends the process. With xdist another worker takes the tests that are left. A test that
 starts nodes is tried again once then, as after any other failure.
+
+There is one such timer in a process. `leave_graph` (nodes.running.shutdown) sets it anew, and clears it.
 """
 
 from __future__ import annotations

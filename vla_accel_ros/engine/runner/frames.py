@@ -74,7 +74,8 @@ class Prefill(ABC):
         raise NotImplementedError
 
     def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
-        """Compute the first group of a frame; the images are needed until `Frame.read`, which raises Torn.
+        """Compute the first group of a frame; the images are needed until `Frame.end_upload`, which raises
+        Torn.
 
         Raises ValueError if the policy cannot take the observation.
         """

@@ -156,8 +156,9 @@ def fatal(reason: str, error: BaseException | None = None) -> None:
 
 
 def leave_graph(node: Node, context: Context) -> None:
-    """Destroy the only node of a context, and end the context. If a native call then holds the interpreter,
-    the process ends after LEAVES_S with status 1, after writing where every thread is to stderr."""
+    """Destroy the only node of a context, and end the context. If that takes longer than LEAVES_S, as in a
+    native call that holds the interpreter, the process ends with status 1, after writing where every thread
+    is to stderr."""
     _watch(LEAVES_S)
     try:
         node.destroy_node()

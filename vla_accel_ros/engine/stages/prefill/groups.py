@@ -49,8 +49,8 @@ class Frame:
     tokens.
 
     groups: not computed yet; partition: where they will be. dropped: nobody wants the frame. error: what
-    ended it. reading: returns when the images are not needed any longer, and raises if they were overwritten;
-    None = that was done.
+    ended it. upload_end: returns when the images are not needed any longer, and raises if they were
+    overwritten; None = that was done.
     """
 
     slot: int
@@ -60,24 +60,24 @@ class Frame:
     partition: Hashable
     dropped: bool = False
     error: BaseException | None = None
-    reading: Callable[[], None] | None = None
+    upload_end: Callable[[], None] | None = None
 
     @property
     def encodes(self) -> bool:
         """Whether the next group begins in the image encoder."""
         return bool(self.groups) and isinstance(self.groups[0][0][0], Encode)
 
-    def read(self) -> None:
+    def end_upload(self) -> None:
         """Return when the images are not needed any longer. Raises, once, what `taken` raises."""
-        reading, self.reading = self.reading, None
-        if reading is not None:
-            reading()
+        end, self.upload_end = self.upload_end, None
+        if end is not None:
+            end()
 
     def drop(self) -> None:
         """Compute nothing more of the frame; returns when its images are not needed any longer."""
         self.dropped = True
         with suppress(Exception):  # nobody wants the frame, torn or not
-            self.read()
+            self.end_upload()
 
 
 class Groups:
@@ -99,7 +99,7 @@ class Groups:
         taken: Callable[[], None] = lambda: None,
     ) -> Frame:
         """Compute the first group of a prefix; arguments as in Stages.observe, but for one frame. The images
-        are needed until `Frame.read` or another call has returned, which calls `taken`."""
+        are needed until `Frame.end_upload` or another call has returned, which calls `taken`."""
         stages = self._stages
         with stages.prefixing():
             encode = stages.encode(len(images))
@@ -114,7 +114,7 @@ class Groups:
                     self._record(frame)
                     self._recorded.add((encode, prefill, frame.partition))
                 self._next(frame)
-                frame.reading = partial(encode.upload.end, taken)
+                frame.upload_end = partial(encode.upload.end, taken)
             except BaseException:  # the images may be overwritten after this
                 encode.upload.end()
                 raise
@@ -127,7 +127,7 @@ class Groups:
     def advance(self, frame: Frame) -> None:
         """Compute the frame's next group, if another call has not done so. Raises the error that ended the
         frame, and what `taken` raises."""
-        frame.read()
+        frame.end_upload()
         with self._stages.prefixing(frame):
             if frame.groups:
                 self._next(frame)
@@ -138,14 +138,14 @@ class Groups:
 
     def launched(self, frame: Frame) -> Callable[[], None]:
         """Returns a function that waits for the work launched so far, even if more is launched behind it, and
-        then is `Frame.read`."""
+        then is `Frame.end_upload`."""
         if self._device.type != "cuda":
-            return frame.read
+            return frame.end_upload
         over = current_stream(self._device).record_event()
 
         def wait() -> None:
             over.synchronize()
-            frame.read()
+            frame.end_upload()
 
         return wait
 
