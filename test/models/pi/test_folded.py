@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from builders import make_config, make_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.layers import vision
@@ -56,6 +56,17 @@ def test_fused_projections_are_the_parts_and_share_their_memory() -> None:
     assert layer.q_proj.weight[0, 0] == 7.0
     again, _ = fuse((layer.q_proj, layer.k_proj, layer.v_proj))
     assert again.data_ptr() == weight.data_ptr()
+
+
+def test_fused_projections_still_take_gradients() -> None:
+    """Stages are built in inference mode; the exact Jacobian needs the plain network's gradients later."""
+    parts = [nn.Linear(3, 2, bias=False) for _ in range(2)]
+    with torch.inference_mode():
+        fuse(parts)
+    x = drawn(4, 3).requires_grad_()
+    torch.cat([part(x) for part in parts], dim=1).sum().backward()
+    assert x.grad is not None
+    close(x.grad, torch.cat([part.weight for part in parts]).sum(dim=0).expand(4, 3))
 
 
 @torch.no_grad()

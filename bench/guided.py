@@ -1,0 +1,196 @@
+"""What agreement with the previous chunk costs: guided and committed chunks beside free ones.
+
+    python bench/guided.py [--kinds pi0 pi05] [--views V] [--runs N] [--plain N]
+
+Full-size random weights. One prefix; `Engine.act` from it, timed by the host until the actions are in host
+memory: free, guided (identity Jacobian) and with committed actions (inpainted), in turns, so that all three
+see the same machine. `more` is the median over the turns of what a chunk takes more than the free one of its
+turn. Then the same by steps of ten staggered chunks. With --plain N, N acts of an engine in plain torch, with
+the exact Jacobian, too, which the captured stages do not have. Prints a table and writes
+bench/results/guided.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
+nothing and are written only to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from full_size.command import measuring, place
+from full_size.figures import summary, write
+from full_size.gpu import alone, gpu_id
+from grids.measure import synchronize
+from grids.sizes import KINDS, config_of
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.bench.policies import random_observation, random_policy
+from vla_accel_ros.tools.cli import finish
+from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.types import Agreement, Observation
+
+STEPS, WARM_UP = 10, 10
+DELAY, PAST = 4, 10
+"""Actions that are committed, and actions of the previous chunk that are past when the new one begins."""
+
+FREE, GUIDED, COMMITTED, EXACT = "free", "guided", "committed", "exact Jacobian"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, measure; returns the exit status."""
+    parser = measuring(__doc__, run, "guided")
+    add = parser.add_argument
+    add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
+    add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
+    add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
+    add("--runs", type=int, default=500, help="chunks of each way (default: %(default)s)")
+    add("--plain", type=int, default=0, metavar="N", help="chunks in plain torch, too (default: none)")
+    return finish(parser, arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write. Raises RuntimeError without a CUDA device."""
+    device, dtype, out = place(arguments)
+    document: dict[str, Any] = {
+        "steps": STEPS,
+        "views": arguments.views,
+        "prompt": arguments.prompt,
+        "runs": arguments.runs,
+        "dtype": str(dtype).removeprefix("torch."),
+        "seeds": "weights 0, observation 0, noise: the number of the request",
+        **provenance(),
+        "cases": [],
+    }
+    print(HEAD, flush=True)
+    with alone(gpu_id(device)):
+        for kind in arguments.kinds:
+            made = random_policy(config_of(kind, arguments.small), device, dtype)
+            policy = replace(made, trained_delay=DELAY)
+            frame = random_observation(policy, arguments.views, arguments.prompt)
+            for path, measure in (("whole", whole), ("staggered", staggered), ("plain", plain)):
+                if runs := arguments.plain if measure is plain else arguments.runs:
+                    found = {"kind": kind, "path": path, **measure(policy, frame, runs)}
+                    document["cases"].append(found)
+                    print(lines(found), flush=True)
+                    if out is not None:
+                        write(out / "guided.json", document)  # an interrupted run keeps its results
+                gc.collect()
+    return 0
+
+
+def whole(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
+    """Chunks by themselves, in captured stages."""
+    engine = Engine(policy, fast=True, steps=STEPS)
+    engine.prepare([len(frame.images)], [len(policy.prompt(frame.instruction, frame.state))])
+    return _acts(engine, frame, runs, (FREE, GUIDED, COMMITTED))
+
+
+def plain(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
+    """Chunks by themselves, in plain torch."""
+    return _acts(Engine(policy, fast=False, steps=STEPS), frame, runs, (FREE, GUIDED, COMMITTED, EXACT))
+
+
+def _acts(engine: Engine, frame: Observation, runs: int, names: Sequence[str]) -> dict[str, Any]:
+    with engine.observe(frame) as prefix:
+        agreements = agreed(engine.act(prefix).actions)
+
+        def of(name: str) -> Callable[[], object]:
+            return lambda: engine.act(prefix, agreement=agreements[name])
+
+        return in_turns({name: of(name) for name in names}, engine, runs)
+
+
+def staggered(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
+    """Steps of ten chunks in progress; each step ends one. All are of one way for a while, then of the
+    next."""
+    engine = Engine(policy, fast=True, steps=STEPS, staggered=STEPS, slots=2 * STEPS + 6)
+    engine.prepare([len(frame.images)], [len(policy.prompt(frame.instruction, frame.state))])
+    with engine.observe(frame) as prefix:
+        agreements = agreed(engine.act(prefix).actions)
+
+    taken: dict[str, list[float]] = {name: [] for name in (FREE, GUIDED, COMMITTED)}
+    for _ in range(max(1, runs // (2 * STEPS))):
+        for name, times in taken.items():
+            for number in range(4 * STEPS):
+                synchronize(policy.device)
+                began_s = time.perf_counter()
+                _step(engine, agreements[name])
+                synchronize(policy.device)
+                if number >= 2 * STEPS:  # the chunks of the way before are over
+                    times.append(time.perf_counter() - began_s)
+    engine.scheduler.cancel(*engine.scheduler.requests)
+    return _compared(taken)
+
+
+def _step(engine: Engine, agreement: Agreement | None) -> None:
+    """A step in which another chunk of the newest frame is always wanted."""
+    scheduler = engine.scheduler
+    if not any(request.want == ACT and not request.begun for request in scheduler.requests):
+        act = Request(ACT, stream=True, waits=True, commits=lambda stamp_ns: DELAY + 1, agreement=agreement)
+        scheduler.submit(act)
+    scheduler.step()
+
+
+def agreed(previous: np.ndarray) -> Mapping[str, Agreement | None]:
+    """What a new chunk is made to agree with, PAST actions after the previous one [H, D] began."""
+    rest = previous[PAST:] if len(previous) > PAST else previous
+    guided = Agreement("guidance", rest, DELAY, len(rest), "LINEAR", "identity", float(STEPS), 0)
+    return {
+        FREE: None,
+        GUIDED: guided,
+        COMMITTED: Agreement("trained", rest[:DELAY], DELAY, DELAY, "", "", 0.0, 0),
+        EXACT: replace(guided, jacobian="exact"),
+    }
+
+
+def in_turns(ways: Mapping[str, Callable[[], object]], engine: Engine, runs: int) -> dict[str, Any]:
+    """Milliseconds of each way, which begins on an idle device, in turns."""
+    device = engine.policy.device
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(WARM_UP + runs):
+        for name, work in ways.items():
+            synchronize(device)
+            began_s = time.perf_counter()
+            work()
+            taken[name].append(time.perf_counter() - began_s)
+    return _compared({name: times[WARM_UP:] for name, times in taken.items()})
+
+
+def _compared(taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Median and p99 of each, and the median of what it takes more than the free one of the same turn."""
+    ms = {name: 1e3 * np.array(times) for name, times in taken.items()}
+    found: dict[str, Any] = {name: summary(times) for name, times in ms.items()}
+    for name, times in ms.items():
+        if name != FREE:
+            more = float(np.median(times - ms[FREE]))
+            found[name] |= {
+                "more_ms": round(more, 4),
+                "more_percent": round(100 * more / found[FREE]["p50_ms"], 2),
+            }
+    return found
+
+
+HEAD = f"{'':34}{'p50 ms':>9}{'p99':>9}{'more ms':>9}{'more %':>8}"
+
+
+def lines(case: dict[str, Any]) -> str:
+    """Lines of the table, one for each way."""
+
+    def line(name: str) -> str:
+        row = case[name]
+        more = "" if name == FREE else f"{row['more_ms']:9.3f}{row['more_percent']:8.1f}"
+        title = f"{case['kind']}, {case['path']}, {name}"
+        return f"{title:34}{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{more}"
+
+    return "\n".join(line(name) for name in (FREE, GUIDED, COMMITTED, EXACT) if name in case)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
