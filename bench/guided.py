@@ -4,11 +4,11 @@
 
 Full-size random weights. One prefix; `Engine.act` from it, timed by the host until the actions are in host
 memory: free, guided (identity Jacobian) and with committed actions (inpainted), in turns, so that all three
-see the same machine. `more` is the median over the turns of what a chunk takes more than the free one of its
-turn. Then the same by steps of ten staggered chunks. With --plain N, N acts of an engine in plain torch, with
-the exact Jacobian, too, which the captured stages do not have. Prints a table and writes
-bench/results/guided.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
-nothing and are written only to --out.
+see the same machine; then the graph of the ten steps alone, with the same inputs. `more` is the median over
+the turns of what a chunk takes more than the free one of its turn. Then the same by steps of ten staggered
+chunks. With --plain N, N acts of an engine in plain torch, with the exact Jacobian, too, which the captured
+stages do not have. Prints a table and writes bench/results/guided.json. --small runs tiny models in float32
+on a CPU to try the command; its figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from grids.measure import synchronize
 from grids.sizes import KINDS, config_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.cli import finish
@@ -74,11 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
             made = random_policy(config_of(kind, arguments.small), device, dtype)
             policy = replace(made, trained_delay=DELAY)
             frame = random_observation(policy, arguments.views, arguments.prompt)
-            for path, measure in (("whole", whole), ("staggered", staggered), ("plain", plain)):
-                if runs := arguments.plain if measure is plain else arguments.runs:
-                    found = {"kind": kind, "path": path, **measure(policy, frame, runs)}
-                    document["cases"].append(found)
-                    print(lines(found), flush=True)
+            for measure, runs in (
+                (whole, arguments.runs),
+                (staggered, arguments.runs),
+                (plain, arguments.plain),
+            ):
+                for path, found in measure(policy, frame, runs).items() if runs else ():
+                    document["cases"].append({"kind": kind, "path": path, **found})
+                    print(lines(document["cases"][-1]), flush=True)
                     if out is not None:
                         write(out / "guided.json", document)  # an interrupted run keeps its results
                 gc.collect()
@@ -86,15 +91,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def whole(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
-    """Chunks by themselves, in captured stages."""
+    """Chunks by themselves in captured stages, and the graph of the ten steps alone."""
     engine = Engine(policy, fast=True, steps=STEPS)
     engine.prepare([len(frame.images)], [len(policy.prompt(frame.instruction, frame.state))])
-    return _acts(engine, frame, runs, (FREE, GUIDED, COMMITTED))
+    acts = _acts(engine, frame, runs, (FREE, GUIDED, COMMITTED))
+    stages = engine.runner.stages
+    assert isinstance(stages, Stages)
+    stage = stages.denoise(1, STEPS)
+
+    def of(form: Form) -> Callable[[], None]:
+        def replay() -> None:
+            stage.use(form)
+            stage.run()
+            synchronize(policy.device)
+
+        return replay
+
+    forms = {FREE: Form.FREE, GUIDED: Form.GUIDED, COMMITTED: Form.COMMITTED}
+    return {"act": acts, "graph": in_turns({name: of(form) for name, form in forms.items()}, engine, runs)}
 
 
 def plain(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
     """Chunks by themselves, in plain torch."""
-    return _acts(Engine(policy, fast=False, steps=STEPS), frame, runs, (FREE, GUIDED, COMMITTED, EXACT))
+    engine = Engine(policy, fast=False, steps=STEPS)
+    return {"plain torch": _acts(engine, frame, runs, (FREE, GUIDED, COMMITTED, EXACT))}
 
 
 def _acts(engine: Engine, frame: Observation, runs: int, names: Sequence[str]) -> dict[str, Any]:
@@ -126,7 +146,7 @@ def staggered(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
                 if number >= 2 * STEPS:  # the chunks of the way before are over
                     times.append(time.perf_counter() - began_s)
     engine.scheduler.cancel(*engine.scheduler.requests)
-    return _compared(taken)
+    return {"staggered step": _compared(taken)}
 
 
 def _step(engine: Engine, agreement: Agreement | None) -> None:

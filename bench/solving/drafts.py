@@ -112,7 +112,7 @@ class Drafting:
             return None
         horizon = self._policy.config.horizon
         rest = np.concatenate((rest, np.repeat(rest[-1:], max(0, horizon - len(rest)), axis=0)))[:horizon]
-        return self._policy.raw_actions(rest, origin)[None].float()
+        return self._policy.raw_actions(rest, origin)[None].to(self._policy.device)
 
     def _sample(
         self, noise: Tensor, state: Tensor | None, kv: KV, draft: Tensor | None

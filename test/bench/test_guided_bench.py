@@ -15,6 +15,7 @@ from grids.sizes import config_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
+from vla_accel_ros.types import Agreement
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,13 +32,13 @@ def test_every_way_is_compared_with_the_free_one(tmp_path: Path, capsys: pytest.
     assert {"machine", "versions", "date", "seeds", "steps", "runs", "dtype"} <= document.keys()
     cases = {case["path"]: case for case in document["cases"]}
     ways = {guided.FREE, guided.GUIDED, guided.COMMITTED}
-    assert cases.keys() == {"whole", "staggered", "plain"}
+    assert cases.keys() == {"act", "graph", "staggered step", "plain torch"}
     for path, case in cases.items():
-        assert case.keys() - {"kind", "path"} == ways | ({guided.EXACT} if path == "plain" else set())
+        assert case.keys() - {"kind", "path"} == ways | ({guided.EXACT} if path == "plain torch" else set())
         for way in case.keys() - {"kind", "path"}:
             assert case[way]["p99_ms"] >= case[way]["p50_ms"] > 0
             assert ("more_ms" in case[way]) == (way != guided.FREE)
-    assert len(capsys.readouterr().out.splitlines()) == 11
+    assert len(capsys.readouterr().out.splitlines()) == 14
 
 
 def test_chunks_agree_with_the_one_before_as_they_say() -> None:
@@ -65,7 +66,7 @@ def test_each_step_of_ten_staggered_chunks_ends_one_of_the_asked_way(
     methods = list[str]()
     step = guided._step
 
-    def noted(engine: Engine, agreement: guided.Agreement | None) -> None:
+    def noted(engine: Engine, agreement: Agreement | None) -> None:
         before = engine.scheduler.requests
         step(engine, agreement)
         methods.extend(

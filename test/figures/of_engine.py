@@ -59,7 +59,7 @@ def engine() -> Iterator[Claim]:
     in_a_graph = [case["plain graph"]["p50_ms"] for case in h100[:3]]
     yield PERFORMANCE, "| on an H100, plain torch in one CUDA graph, pi0 |", in_a_graph
     totals = [case["ours"]["total"]["p50_ms"] for case in h100[:3]]
-    yield README, "- All others on 2026-11-21 and 22,", [*totals, *[None] * 3]
+    yield README, "- The rows of an H200 are of 2026-11-26,", [*[None] * 3, *totals, *[None] * 3]
     kernels = one(result("engine")["kernels"], kind="pi0", batch=1)["kernels"]
     chain = [kernels[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down")]
     for label, sizes, kernel in zip(
@@ -81,6 +81,28 @@ def engine() -> Iterator[Claim]:
         sum(kernels[name][what] for name in ("embed_actions", "read_out")) for what in ("roofline_us", "us")
     ]
     yield PERFORMANCE, "| `embed_actions` and `read_out`, per", [None, ends[0], *[None] * 4, ends[1]]
+
+
+def guided() -> Iterator[Claim]:
+    names = {"act": "act", "graph": "graph", "staggered step": "step"}
+    cases = result("guided")["cases"]
+    for case in cases:
+        if case["path"] not in names:
+            continue
+        figures = list[float | None]()
+        for way in ("free", "guided", "committed"):
+            row = case[way]
+            more = [abs(row["more_percent"])] if way != "free" else []
+            figures += [row["p50_ms"], row["p99_ms"], *more]
+        kind = {"pi0": "pi0", "pi05": "pi0.5"}[case["kind"]]
+        yield PERFORMANCE, f"| {kind}, {names[case['path']]} |", figures
+    acts = [one(cases, kind=kind, path="act") for kind in ("pi0", "pi05")]
+    slower = sorted(case["guided"]["more_percent"] for case in acts)
+    begins = "| guided and committed chunks, captured |"
+    yield README, begins, [*slower, acts[1]["committed"]["more_percent"]]
+    plain = [one(cases, kind=kind, path="plain torch") for kind in ("pi0", "pi05")]
+    eager = [case[way]["p50_ms"] for way in ("free", "exact Jacobian") for case in plain]
+    yield PERFORMANCE, "- In plain torch a free chunk takes", eager
 
 
 def own_path() -> Iterator[Claim]:
@@ -116,38 +138,53 @@ def pipelines() -> Iterator[Claim]:
     )
     several = one(part["oxygen"]["rows"], steps=10, tokens=30, per_frame=3, arrivals="uniform")
     others = [one(part["oxygen"]["rows"], steps=steps, tokens=30, per_frame=1) for steps in (5, 20)]
-    speed = [text["frames_s"], None, text["tokens_s"], text["over_isolated"]]
+    quick = result("pipeline_quick")
+    beside_text = {row["per_frame"]: row for row in quick["oxygen"]["rows"]}
+    newest = beside_text[1]
+    speed = [newest["frames_s"], None, newest["tokens_s"], newest["over_isolated"]]
     yield README, "| pi0.5, text beside actions,", [None, None, *speed]
+    again = [newest["over_isolated"], newest["frames_s"], newest["tokens_s"], None]
+    again += [beside_text[3]["over_isolated"], None]
     many = [text["over_isolated"], text["frames_s"], text["tokens_s"], None, several["over_isolated"], None]
     many += [None, others[0]["over_isolated"], None, others[1]["over_isolated"]]
-    yield PERFORMANCE, "| pi0.5, 2 views, N = 30", [None, None, *many]
-    yield PERFORMANCE, "| >= 10 x plain torch", [text["over_plain"], text["frames_s"] / 2.43, None]
+    yield PERFORMANCE, "| pi0.5, 2 views, N = 30", [None, None, *many, *again]
+    plain = [text["over_plain"], text["frames_s"] / 2.43, None, newest["over_plain"]]
+    yield PERFORMANCE, "| >= 10 x plain torch", plain
     beside = part["oxygen"]["beside"]
     lost = 100 * (1 - beside["with_text_hz"] / beside["alone_hz"])
-    yield PERFORMANCE, "| text lowers the action rate", [None, None, lost, beside["tokens_s"]]
-    rows = part["actionflow"]["rows"]
-    short, long = (one(rows, system="pipelined", tokens=tokens, prompt=276) for tokens in (7, 32))
+    now = quick["oxygen"]["beside"]
+    lower = [100 * (1 - now["with_text_hz"] / now["alone_hz"]), now["tokens_s"]]
+    yield PERFORMANCE, "| text lowers the action rate", [None, None, lost, beside["tokens_s"], *lower]
+    both = [(found["actionflow"]["rows"], found["actionflow"]["forwards"]) for found in (part, quick)]
+    pipelined = [
+        [one(rows, system="pipelined", tokens=tokens, prompt=276) for tokens in (7, 32)] for rows, _ in both
+    ]
+    short, long = pipelined[1]
     rates = [short["frames_s"], short["over_sequential"], None, long["frames_s"], long["over_sequential"]]
     yield README, "| OpenVLA-7B's Llama,", [None, *rates]
-    ratios = [short["over_sequential"], long["over_sequential"]]
+    ratios = [row["over_sequential"] for rows in pipelined for row in rows]
     yield PERFORMANCE, "| OpenVLA-7B-sized, pipelined", [None] * 4 + ratios
-    yield PERFORMANCE, "| >= 12 x HF eager", [None, short["over_hf"], *[None] * 4]
-    forwards = part["actionflow"]["forwards"]
-    packed = [one(forwards, tokens=tokens, prompt=276) for tokens in (7, 32)]
-    figures = [
-        packed[0]["packed_ms"],
-        None,
-        None,
-        packed[0]["packed_by_16_ms"],
-        None,
-        packed[1]["packed_ms"],
-        None,
-    ]
+    eager = one(both[1][0], system="HF eager", tokens=7, prompt=276)["frames_s"]
+    over = [pipelined[0][0]["over_hf"], *[None] * 4, pipelined[1][0]["over_hf"], eager]
+    yield PERFORMANCE, "| >= 12 x HF eager", [None, *over]
+    figures = list[float | None]()
+    for _, forwards in both:
+        seven, many_tokens = (one(forwards, tokens=tokens, prompt=276) for tokens in (7, 32))
+        figures += [seven["packed_ms"], None, None, seven["packed_by_16_ms"], None]
+        figures += [many_tokens["packed_ms"], None]
     yield PERFORMANCE, "| one packed forward", [None, *figures]
+    then, half = (one(rows, system="speculative 50%", tokens=32, prompt=276) for rows, _ in both)
+    halves = [half["frames_s"], half["age_p50_ms"], then["frames_s"], half["accepted"]]
     staggered = {(row["system"], row["steps"]): row for row in part["staggered"]["rows"]}
-    ten, before, five = (staggered[key] for key in (("staggered", 10), ("sequential", 10), ("staggered", 5)))
-    figures = [ten["gain"], ten["chunks_s"], before["chunks_s"], five["gain"], None]
+    ten, before = (staggered[key] for key in (("staggered", 10), ("sequential", 10)))
+    now_staggered = {(row["system"], row["steps"]): row for row in quick["staggered"]["rows"]}
+    figures = []
+    for rows in (staggered, now_staggered):
+        ours, alone, few = (rows[key] for key in (("staggered", 10), ("sequential", 10), ("staggered", 5)))
+        figures += [ours["gain"], ours["chunks_s"], alone["chunks_s"], few["gain"], None]
     yield PERFORMANCE, "| staggered >= 5 x", [None, *figures]
+    steps = [1e3 / rows["staggered", 10]["chunks_s"] for rows in (now_staggered, staggered)]
+    yield PERFORMANCE, "- **Staggered on 2026-11-26**: a step takes", [*steps, None, *halves]
     order = [staggered[system, steps] for steps in (10, 5) for system in ("sequential", "staggered")]
     gains = [[row["chunks_s"]] + ([row["gain"]] if row["system"] == "staggered" else []) for row in order]
     longer = ten["age_p50_ms"] / before["age_p50_ms"]

@@ -63,7 +63,7 @@ def test_the_network_is_given_them_normalised(kind: str, device: str) -> None:
     act(engine, committed)
     expected = engine.policy.raw_actions(committed, observation.state)
     for x, t in given:
-        assert torch.equal(x[0, :2], expected)
+        assert torch.equal(x[0, :2].cpu(), expected)
         assert t[0, :2].tolist() == [0, 0]
 
 

@@ -40,7 +40,7 @@ class Committed:
             raise ValueError(
                 f"committed.actions has shape {list(self.actions.shape)}; give [d, A] or [B, d, A]."
             )
-        if not bool(self.actions.isfinite().all()):
+        if not np.isfinite(self.actions.detach().double().cpu().numpy()).all():
             raise ValueError("committed.actions must be finite; give what the robot executes.")
 
     @classmethod

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,11 @@ def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> T
     1 for the first `delay` actions; then falling to 0 at `execution` (LINEAR, EXP), 1 until `execution`
     (ONES), or 0 at once (ZEROS). Raises ValueError if the schedule is unknown.
     """
+    return _prefix_weights(schedule, delay, execution, horizon).clone()
+
+
+@lru_cache(maxsize=256)
+def _prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> Tensor:
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule is '{schedule}'; use one of {SCHEDULES}.")
     execution = min(execution, horizon)
@@ -51,6 +57,7 @@ def prefix_weights(schedule: str, delay: int, execution: int, horizon: int) -> T
     return weights
 
 
+@lru_cache(maxsize=4096)
 def guidance_weight(t: float, most: float = MAX_WEIGHT) -> float:
     """Return the strength of the correction at flow time t, at most `most`; the paper's tau is 1 - t.
 
@@ -146,7 +153,8 @@ class Guidance:
             raise ValueError(
                 f"guidance.previous has shape {list(self.previous.shape)}; the chunk is {list(chunk)}."
             )
-        target = torch.cat((previous, previous.new_zeros(previous.shape[0], horizon - known, dims)), dim=1)
+        target = previous.new_zeros(previous.shape[0], horizon, dims)
+        target[:, :known] = previous
         return target, prefix_weights(self.schedule, self.delay, min(self.execution, known), horizon)
 
     def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:

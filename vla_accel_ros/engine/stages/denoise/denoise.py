@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.memory.host_buffers import Inputs, Pending, Readback
+from vla_accel_ros.engine.stages.memory.host_buffers import Inputs, Pending, Readback, Value
 from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops
@@ -115,9 +115,14 @@ class Denoise(Stage):
                 "slots": (torch.int32, (batch,)),
                 "lengths": (torch.int32, (batch,)),
                 "joints": (torch.int32, (batch,)),
+                "target": (torch.float32, chunk),
+                "weights": (torch.float32, chunk[:2]),
+                "gains": (torch.float32, (batch, steps)),
+                "committed": (torch.int32, (batch,)),
             },
         )
-        self.noise, self.state, self.slots, self.lengths, counted_joints = self._inputs.fields.values()
+        given = self._inputs.fields
+        self.noise, self.state, self.slots, self.lengths, counted_joints, *guide = given.values()
         self.lengths.fill_(1)
         self.joints = joints or config.action_dim
         counted_joints.fill_(self.joints)
@@ -127,17 +132,10 @@ class Denoise(Stage):
         self._times = flow_times(steps, time_rule)
         table = torch.tensor(rates(solver, steps), device=device)
         self.history = None if solver == EULER else History(torch.zeros_like(self.x), table)
-        self._guides = Inputs(
-            device,
-            {
-                "target": (torch.float32, chunk),
-                "weights": (torch.float32, chunk[:2]),
-                "gains": (torch.float32, (batch, steps)),
-                "committed": (torch.int32, (batch,)),
-            },
-        )
+        self._free = torch.zeros(chunk[1:])
         reach = torch.tensor([time * steps for time in self._times], device=device)
-        self.guide = Guide(**self._guides.fields, reach=reach)
+        target, weights, gains, committed = guide
+        self.guide = Guide(target, weights, gains, reach, committed)
 
         def counted(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
@@ -183,13 +181,15 @@ class Denoise(Stage):
         guides: B, None = all chunks are free. joints: B, numbers of an action that magnitudes count. Does not
         block. Raises ValueError for guides that do not fit the chunks."""
         counted = joints or [self.joints] * len(self.x)
-        self._inputs.put(noise=noise, state=state, slots=slots, lengths=lengths, joints=counted)
         given = guides or ()
         if given and len(given) != len(self.x):
             raise ValueError(f"there are {len(given)} guides for {len(self.x)} chunks.")
         self.use(max(map(Form.of, given), default=Form.FREE))
-        if self.variant:
-            self._put_guides(given)
+        agreed = self._guided(given) if self.variant else {}
+        self._inputs.put(noise=noise, state=state, slots=slots, lengths=lengths, joints=counted, **agreed)
+        for row, guide in enumerate(given):
+            if guide is not None and guide.target.is_cuda:
+                self.guide.target[row].copy_(guide.target)
 
     def use(self, form: Form) -> None:
         """Compute this form from now on. Raises ValueError for committed actions without `clean`."""
@@ -203,20 +203,18 @@ class Denoise(Stage):
         """A chunk's row of Guide.gains."""
         return [strength / len(self._times) for strength in guide.strengths(self._times)]
 
-    def _put_guides(self, guides: Guides) -> None:
-        free, unguided = torch.zeros(self.x.shape[1:]), [0.0] * len(self._times)
+    def _guided(self, guides: Guides) -> dict[str, Value]:
+        """The inputs of these guides, without targets on the device."""
+        free, unguided = self._free, [0.0] * len(self._times)
         for guide in guides:
             check_fits(guide, self.x.shape[1:])
-        targets = [free if guide is None else guide.target for guide in guides]
-        self._guides.put(
-            target=torch.stack([free if target.is_cuda else target for target in targets]),
-            weights=torch.stack([free[:, 0] if guide is None else guide.weights for guide in guides]),
-            gains=[unguided if guide is None else self.gains(guide) for guide in guides],
-            committed=[0 if guide is None else guide.committed for guide in guides],
-        )
-        for row, target in zip(self.guide.target, targets, strict=True):
-            if target.is_cuda:
-                row.copy_(target)
+        targets = [free if guide is None or guide.target.is_cuda else guide.target for guide in guides]
+        return {
+            "target": _stacked(targets),
+            "weights": _stacked([free[:, 0] if guide is None else guide.weights for guide in guides]),
+            "gains": [unguided if guide is None else self.gains(guide) for guide in guides],
+            "committed": [0 if guide is None else guide.committed for guide in guides],
+        }
 
     def pending(self) -> Pending:
         """The chunks as they are in the current stream's order, on their way to the host."""
@@ -295,6 +293,11 @@ def check_fits(guide: Inpainting | None, shape: Sequence[int]) -> None:
         raise ValueError(
             f"inpainting.target has shape {list(guide.target.shape)}; the chunk is {list(shape)}."
         )
+
+
+def _stacked(parts: list[Tensor]) -> Tensor:
+    """torch.stack, without a copy of a single part."""
+    return parts[0][None] if len(parts) == 1 else torch.stack(parts)
 
 
 def single(x: Tensor) -> Tensor:
