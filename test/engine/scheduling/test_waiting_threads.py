@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from overlapping import Overlapping
 from scheduled import WAIT_S, System, broken_off, in_thread, joined
 
 from vla_accel_ros.engine.lanes.lane import Lane
@@ -66,6 +67,28 @@ def test_a_policy_that_raises_reaches_who_steps_and_does_not_end_the_lanes_threa
     with system.scheduler.wait(frame).result, system.scheduler.wait(other).result:
         assert "this policy is broken" in caplog.text
     system.scheduler.stop()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_step_that_raises_in_one_lane_leaves_the_other_lanes_to_others(
+    error: type[BaseException],
+) -> None:
+    system = Overlapping("two", WholeChunks())
+    system.seen_beside()
+    choose, acting = system.policy.next, system.submit(ACT)
+
+    def broken(lane: str, *given: Any) -> MicroBatch | None:
+        if lane == "action":
+            raise error
+        return choose(lane, *given)
+
+    system.policy.next = broken  # type: ignore[method-assign]
+    with pytest.raises(error):
+        system.scheduler.wait(acting)
+    system.policy.next = choose  # type: ignore[method-assign]
+    assert not any(lane.lock.locked() for lane in system.scheduler.lanes)
+    system.scheduler.wait(system.frame()).result.release()
+    system.scheduler.wait(acting)
 
 
 def test_lanes_have_threads_from_start_to_stop_and_again(system: System) -> None:

@@ -155,8 +155,12 @@ class Scheduler:
             if all(lane.running for lane in self.lanes):
                 self._queue.wait_for(there)
                 continue
-            mine = [one for one in self.lanes if not one.running and one.lock.acquire(blocking=False)]
-            if not [True for lane in mine if self._step(lane)]:
+            mine, advanced = list[Lane](), False
+            for lane in self.lanes:  # a step may raise, so no other lane's lock is held meanwhile
+                if not lane.running and lane.lock.acquire(blocking=False):
+                    mine.append(lane)
+                    advanced |= bool(self._step(lane))
+            if not advanced:
                 self._queue.wait(seen, min((lane.again_s for lane in mine), default=math.inf))
         if request.error is not None:
             raise request.error
