@@ -214,9 +214,11 @@ def whole(setup: Setup) -> WholeChunks:
     return WholeChunks()
 
 
-def staggered(setup: Setup) -> StaggeredChunks:
-    """The policy for `staggered` chunks at once."""
+def staggered(setup: Setup) -> WholeChunks:
+    """The policy for `staggered` chunks at once; whole chunks if that is 0."""
     config = setup.config
+    if not config.staggered:
+        return WholeChunks()
     finished = config.staggering == STREAM or config.lanes in (ACTIONS_APART, ALL_APART)
     joins = joins_of(config.staggered, config.steps)
     # While it is made text has its share.

@@ -197,7 +197,12 @@ def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
 
 
 def frames(setup: Setup) -> TokenFrames:
-    """The policy for `token_mode`."""
+    """The policy for `token_mode`. Raises ValueError if frames share no forwards."""
     config = setup.config
+    if not setup.tokens:
+        raise ValueError(
+            f"scheduling is 'tokens', but frames share no forwards; use '{AUTO}', or for a policy that acts "
+            f"by tokens fast or a token_mode other than {SEQUENTIAL}."
+        )
     hz = config.camera_hz or math.inf
     return TokenFrames(config.token_mode, config.token_prefer, setup.tokens, setup.times, hz)
