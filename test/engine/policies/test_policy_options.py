@@ -1,7 +1,9 @@
-"""Scheduling policies and the other options: each combination serves an engine, or is refused in a sentence."""
+"""Scheduling policies by name: each serves an engine with any options, or is refused in one sentence."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,11 @@ from builders import make_observation, make_policy
 from openvla_builders import make_openvla_folder, make_openvla_observation
 from scheduled import in_thread, joined
 
+from vla_accel_ros import extensions
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.policies.policy import Policy, Setup
+from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, MicroBatch, Request
 from vla_accel_ros.extensions import BUILT_IN, POLICIES
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.types import Chunk
@@ -51,3 +57,54 @@ def test_tokens_are_refused_where_frames_share_no_forwards(tmp_path: Path) -> No
     for policy in (make_policy("pi0"), load_policy(make_openvla_folder(tmp_path))):
         with pytest.raises(ValueError, match="scheduling is 'tokens', but frames share no forwards"):
             Engine(policy, scheduling="tokens")
+
+
+class EveryChunk(Policy):
+    """Begins every chunk at once, whether there are seats or not."""
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        frames = [request for request in ready if request.want == OBSERVE]
+        acts = tuple(request for request in ready if request.want == ACT)
+        return (
+            MicroBatch(frames[0].stage, (frames[0],)) if frames else MicroBatch(DENOISE, acts or (ready[0],))
+        )
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+    """Adds a policy "added", as another package would."""
+
+    def add(make: object) -> None:
+        names = {**BUILT_IN[POLICIES], "added": make}
+        monkeypatch.setattr(extensions, "BUILT_IN", {**BUILT_IN, POLICIES: names})
+
+    return add
+
+
+@pytest.mark.parametrize("made", [None, MicroBatch(DENOISE, ())])
+def test_what_is_no_policy_is_refused_when_the_engine_is_made(
+    added: Callable[[object], None], made: object
+) -> None:
+    def make(setup: Setup) -> object:
+        return made
+
+    added(make)
+    with pytest.raises(
+        ValueError, match=f"'added', which made a {type(made).__name__} without next and ran and"
+    ):
+        Engine(make_policy("pi0"), scheduling="added")
+
+
+def test_a_policy_that_begins_more_chunks_than_there_are_seats_is_told_so(
+    added: Callable[[object], None],
+) -> None:
+    added(lambda setup: EveryChunk())
+    engine = Engine(make_policy("pi0"), scheduling="added", staggered=2, slots=8, steps=3)
+    with engine.observe(make_observation()) as prefix:
+        acts = [engine.scheduler.submit(Request(ACT, prefix=prefix)) for _ in range(3)]
+        for request in acts[:2]:
+            assert isinstance(engine.scheduler.wait(request).result, Chunk)
+        with pytest.raises(PoolExhausted, match="all 2 seats are taken"):
+            engine.scheduler.wait(acts[2])

@@ -20,7 +20,7 @@ from torch import Tensor
 from vla_accel_ros.engine.actors.step_states import check_states, states_of_step
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix
+from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
@@ -153,7 +153,7 @@ class FlowActor:
         noise = self._noise(request, prefix)
         doing = _Denoising(policy, origin, noise, state, request.guidance, held)
         if self._seats is not None and not request.whole:
-            doing.seat = next(seat for seat in range(self._seats.count) if seat not in self._seated)
+            doing.seat = self._free_seat(self._seats.count)
             span = self._pool.span(prefix.slot, 0, prefix.n_tokens)
             guide = self._inpainting(doing)
             self._seats.take(doing.seat, doing.noise, state, span, guide, policy.joints)
@@ -246,6 +246,13 @@ class FlowActor:
         for request in finished:
             self.drop(request)
         return list(zip(finished, made, strict=True))
+
+    def _free_seat(self, count: int) -> int:
+        """The first free seat. Raises PoolExhausted if the scheduling policy began more chunks than there are
+        seats."""
+        if len(self._seated) == count:
+            raise PoolExhausted(f"all {count} seats are taken; a step has at most {count} staggered chunks.")
+        return next(seat for seat in range(count) if seat not in self._seated)
 
     def _inpainting(self, doing: _Denoising) -> Inpainting | None:
         given = doing.guidance or doing.committed

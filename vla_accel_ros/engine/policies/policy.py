@@ -52,11 +52,20 @@ class Policy(Protocol):
 
 
 def chosen(setup: Setup) -> Policy:
-    """The policy of frames and actions that the options name, or the one that fits them."""
+    """The policy of frames and actions that the options name, or the one that fits them. Raises ValueError if
+    there is none of that name, or if what it made is no policy."""
     config = setup.config
     fits = "tokens" if setup.tokens else "staggered" if config.staggered else "whole"
-    make: Callable[[Setup], Policy] = find(POLICIES, fits if config.scheduling == AUTO else config.scheduling)
-    return make(setup)
+    name = fits if config.scheduling == AUTO else config.scheduling
+    make: Callable[[Setup], Policy] = find(POLICIES, name)
+    made = make(setup)
+    missing = [method for method in ("next", "ran", "wake_s") if not callable(getattr(made, method, None))]
+    if missing:
+        raise ValueError(
+            f"scheduling is '{name}', which made a {type(made).__name__} without {' and '.join(missing)}; "
+            "let it make a subclass of engine.policies.policy.Policy."
+        )
+    return made
 
 
 class Backlog:
