@@ -155,6 +155,8 @@ class Engine:
             return self.scheduler.wait(self.scheduler.submit(request)).result
         except BaseException:  # also KeyboardInterrupt: nobody else frees what it holds
             self.scheduler.cancel(request)
+            if isinstance(request.result, Prefix):  # it was finished already
+                request.result.release()
             raise
 
 

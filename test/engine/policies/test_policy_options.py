@@ -108,3 +108,16 @@ def test_a_policy_that_begins_more_chunks_than_there_are_seats_is_told_so(
             assert isinstance(engine.scheduler.wait(request).result, Chunk)
         with pytest.raises(PoolExhausted, match="all 2 seats are taken"):
             engine.scheduler.wait(acts[2])
+
+
+def test_a_policy_that_raises_once_a_frame_is_finished_costs_no_slot(added: Callable[[object], None]) -> None:
+    class Broken(EveryChunk):
+        def ran(self, batch: MicroBatch, took_s: float) -> None:
+            raise RuntimeError("this policy is broken")
+
+    added(lambda setup: Broken())
+    engine = Engine(make_policy("pi0"), scheduling="added")
+    for number in range(2 * engine.config.slots):
+        with pytest.raises(RuntimeError, match="this policy is broken"):
+            engine.observe(make_observation(number))
+    assert engine.runner.pool.free == engine.config.slots - 1, "the newest frame's is held"
