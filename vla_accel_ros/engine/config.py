@@ -87,9 +87,9 @@ class EngineConfig:
     """How an engine runs a policy.
 
     slots: number of prefixes alive at once, at least 4: the newest, the one being computed, one for an action
-        and one for text. Staggered chunks need one each and 3 more. Frames that share forwards get what they
-        need. Each robot given to the constructor adds one; a caller that adds robots later must allow one for
-        each.
+        and one for text. Staggered chunks need one each and 3 more. Each further answer needs one more;
+        without it a stream's question waits. Frames that share forwards get what they need. Each robot given
+        to the constructor adds one; a caller that adds robots later must allow one for each.
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" takes the rule that the policy was
         trained with. solver: "euler", as policies are trained to be sampled, or "ab2", second-order
         Adams-Bashforth, as accurate with about half the steps, see models.flow.solver and docs/solvers.md.

@@ -316,11 +316,21 @@ class TextDecoder:
         self._tokenizer, self._config, self._device = policy.tokenizer, config, pool.k.device
         self._ahead = pool.k.device.type == "cuda" if ahead is None else ahead
         self._open: dict[Answer, tuple[Request, TextStream]] = {}
+        # Others are of the newest frame, the action on the one before, and the frames being computed.
+        others = 1 + max(1, config.staggered) + config.frames_together
+        self._most_slots = max(1, config.slots - others)
 
     @property
     def places(self) -> int:
         """How many more answers may begin."""
         return self._config.answers - len(self._open)
+
+    @property
+    def room(self) -> bool:
+        """Whether an answer that can wait may begin: there is a place, and frames and actions keep the slots
+        that they need."""
+        slots = {request.frame.slot for request, _ in self._open.values()}
+        return self.places > 0 and len(slots) < self._most_slots
 
     def begin(self, request: Request, hidden: Tensor) -> None:
         """Begin the answer of a request whose prefix is held. hidden [W]: of the prefix's last token.

@@ -199,7 +199,10 @@ class ModelRunner:
     def room(self, request: Request) -> bool:
         if request.want == ACT:
             return self.actor.room(request)
-        return request.want != ASK or (self.text is not None and self.text.places > 0)
+        takes_slot = request.want != ASK or request.question is not None
+        if takes_slot and not self.pool.free:
+            return False
+        return request.want != ASK or (self.text is not None and self.text.room)
 
     def begin(self, request: Request) -> None:
         prefix = request.prefix
