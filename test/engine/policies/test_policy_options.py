@@ -11,12 +11,19 @@ import numpy as np
 import pytest
 from builders import make_observation, make_policy
 from openvla_builders import make_openvla_folder, make_openvla_observation
+from planned import make_act, make_again
 from scheduled import in_thread, joined
 
 from vla_accel_ros import extensions
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.policies.batches import batches
+from vla_accel_ros.engine.policies.chunks import staggered, whole
 from vla_accel_ros.engine.policies.policy import Policy, Setup
+from vla_accel_ros.engine.policies.throughput import throughput
+from vla_accel_ros.engine.policies.tokens import TokenFrames
+from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, MicroBatch, Request
 from vla_accel_ros.extensions import BUILT_IN, POLICIES
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -121,3 +128,22 @@ def test_a_policy_that_raises_once_a_frame_is_finished_costs_no_slot(added: Call
         with pytest.raises(RuntimeError, match="this policy is broken"):
             engine.observe(make_observation(number))
     assert engine.runner.pool.free == engine.config.slots - 1, "the newest frame's is held"
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("make", [whole, staggered, throughput, batches])
+def test_the_chunk_with_the_highest_priority_begins_first(
+    make: Callable[[Setup], Policy], again: bool
+) -> None:
+    acts = [(make_again if again else make_act)(robot) for robot in "abc"]
+    acts[1].priority = 1
+    policy = make(Setup(EngineConfig(staggered=0 if make is whole else 4), Profile()))
+    batch = policy.next("main", acts, 0.0)
+    assert batch is not None and batch.requests[0] is acts[1]
+
+
+def test_the_frame_with_the_highest_priority_is_prefilled_first() -> None:
+    acts = [make_act(robot) for robot in "abc"]
+    acts[1].priority = 1
+    batch = TokenFrames("pipelined", "rate", 7).next("main", acts, 0.0)
+    assert batch is not None and batch.requests == (acts[1],)

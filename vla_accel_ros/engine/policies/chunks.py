@@ -49,8 +49,8 @@ class WholeChunks(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        acts = [request for request in ready if request.want == ACT]
-        for request in by_priority(acts):
+        acts = by_priority([request for request in ready if request.want == ACT])
+        for request in acts:
             if request.begun or request.fresh or not request.stream:
                 return MicroBatch(request.stage, (request,), steps=0)
         return see(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
@@ -115,7 +115,7 @@ class StaggeredChunks(WholeChunks):
         whole = by_priority([request for request in acts if request.whole])
         if whole:
             return MicroBatch(DENOISE, (whole[0],), steps=0)
-        waiting = [request for request in acts if not request.begun]
+        waiting = by_priority([request for request in acts if not request.begun])
         fresh = [request for request in waiting if request.fresh or not request.stream]
         begun = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
         waiting = [request for request in waiting if self._in_time(request, now_s)]

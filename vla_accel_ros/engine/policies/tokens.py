@@ -35,7 +35,7 @@ from vla_accel_ros.engine.config import (
 from vla_accel_ros.engine.policies.chunks import see
 from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.profile import Times
-from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request, by_priority
 
 SCHEDULES = (SEQUENTIAL, PIPELINED, SPECULATIVE)
 
@@ -131,7 +131,7 @@ class TokenFrames(Policy):
     ) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
         begun = tuple(request for request in acts if request.begun)
-        waiting = [request for request in acts if not request.begun]
+        waiting = by_priority([request for request in acts if not request.begun])
         fresh = [request for request in waiting if request.fresh or not request.stream]
         if begun and not all(self._overlap and request.stream for request in begun):
             return MicroBatch(DECODE, begun)  # decode them to the end
