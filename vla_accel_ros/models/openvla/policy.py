@@ -207,10 +207,21 @@ class OpenVLAPolicy:
             state=torch.zeros(0, device=self.device),
         )
 
+    def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
+        """Return the image uint8 [H, W, 3] after checks. Raises ValueError as `inputs` does."""
+        if len(observation.images) != 1:
+            raise ValueError(
+                f"observation.images has {sorted(observation.images)}; the policy takes one image, so keep "
+                "the one it was trained with."
+            )
+        ((name, image),) = observation.images.items()
+        check_image(name, image)
+        return (image,)
+
     def host_inputs(self, observation: Observation) -> HostInputs:
         """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
-        image = self._image(observation)
-        return HostInputs((image,), tuple(observation.images), self.prompt(observation.instruction))
+        images = self.host_images(observation)
+        return HostInputs(images, tuple(observation.images), self.prompt(observation.instruction))
 
     def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
         """Return the prompt's token ids, ending with the single space of training. The network takes no
@@ -259,13 +270,3 @@ class OpenVLAPolicy:
 
     def _origin(self, state: np.ndarray) -> np.ndarray:
         return state_origin(self.delta_mask, state)
-
-    def _image(self, observation: Observation) -> np.ndarray:
-        if len(observation.images) != 1:
-            raise ValueError(
-                f"observation.images has {sorted(observation.images)}; the policy takes one image, so keep "
-                "the one it was trained with."
-            )
-        ((name, image),) = observation.images.items()
-        check_image(name, image)
-        return image
