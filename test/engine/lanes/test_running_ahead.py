@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 from builders import JOINTS
 from overlapping import Overlapping
+from scheduled import in_thread, joined
 
 from vla_accel_ros.engine.config import ONE, TEXT_APART
-from vla_accel_ros.engine.lanes.lane import EARLY_S
+from vla_accel_ros.engine.lanes.lane import EARLY_S, Launched
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
@@ -253,3 +255,25 @@ def test_text_apart_leaves_the_gpu_to_a_frame_until_its_first_chunk_is_there() -
     system.end("language")
     assert asked.done == 3
     frame.result.release()
+
+
+def test_what_a_caller_launches_while_the_lane_is_being_started_is_not_lost() -> None:
+    system = seated(ahead=False)
+    system.runner.ahead, lane = True, system.lanes["main"]
+    waiting = system.submit(ACT)
+    system.scheduler.step(lane)
+
+    class Stepped(deque[Launched]):
+        """The last step is launched just before what is left of the lane's last thread is dropped."""
+
+        def clear(self) -> None:
+            system.scheduler.step(lane)
+            super().clear()
+
+    lane.ahead = Stepped()
+    system.scheduler.start()
+    try:
+        joined(in_thread(lambda: system.scheduler.wait(waiting)))
+    finally:
+        system.scheduler.stop()
+    assert waiting.result == "act 0"

@@ -205,8 +205,8 @@ class Lane:
         if self.running:
             raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
         self._stopping = threading.Event()
+        self.ahead.clear()  # first: a caller may be stepping the lane, and then runs ahead, too
         self.runs_ahead = True
-        self.ahead.clear()
         self._thread = threading.Thread(target=_run, args=(turn, self._stopping), name=self.name, daemon=True)
         self._thread.start()
 
