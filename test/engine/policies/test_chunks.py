@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
+from builders import JOINTS, NOBODY
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import make_act, make_again, make_observe
 
+from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.request import ACT, DENOISE, ENCODE, OBSERVE, PREFILL, REWORD, MicroBatch, Request
 
 STEPS = 4
+PREFIX = Prefix(0, 0, 0, 2, 1, np.zeros(JOINTS, np.float32), "lift", "", NOBODY, None, cast(Prefixes, None))
 
 
 def chosen(policy: WholeChunks, *ready: Request) -> tuple[Request, ...]:
@@ -52,6 +57,21 @@ class TestWholeChunks:
         act = make_again()
         act.stream = False
         assert chosen(WholeChunks(), make_observe(), act) == (act,)
+
+    def test_callers_that_act_on_one_frame_again_and_again_leave_a_frame_its_turn(self) -> None:
+        policy, prefix = WholeChunks(), replace(PREFIX, version=3)
+        acts = [Request(ACT, prefix=prefix) for _ in range(3)]
+        see, acts[2].priority = make_observe("other"), 1
+        for number, request in enumerate((acts[0], see, *acts[1:])):
+            request.submitted_s = float(number)
+        assert chosen(policy, *acts[:2], see) == (acts[0],), "the first chunk of its frame"
+        assert chosen(policy, acts[1], see) == (see,) and chosen(policy, acts[1]) == (acts[1],)
+        assert chosen(policy, acts[2], see) == (acts[2],), "it is more urgent"
+        acts[1].submitted_s = 0.5
+        assert chosen(policy, acts[1], see) == (acts[1],), "it came first"
+        newer = Request(ACT, prefix=replace(prefix, version=4))
+        newer.submitted_s = 9.0
+        assert chosen(policy, newer, see) == (newer,)
 
     def test_other_words_of_a_frame_are_a_prefill(self) -> None:
         reword = Request(REWORD)

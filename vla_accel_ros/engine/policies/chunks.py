@@ -43,17 +43,34 @@ class WholeChunks(Policy):
     """One chunk at a time, all its steps in one micro-batch, before the next frame is encoded.
 
     Encoding a frame while the chunk of the one before waits would make both late. A second chunk from one
-    frame, for newer joints, comes after both.
+    frame, for newer joints, comes after both. If a caller outside a stream wants it, it comes after frames
+    that were submitted earlier: callers that act on one frame again and again leave others their turn.
     """
+
+    def __init__(self) -> None:
+        self._acted: dict[str, int] = {}  # version of the frame that each robot's last chunk was made from
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         acts = by_priority([request for request in ready if request.want == ACT])
+        frame = see(ready)
         for request in acts:
-            if request.begun or request.fresh or not request.stream:
-                return MicroBatch(request.stage, (request,), steps=0)
-        return see(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
+            if request.begun or request.fresh or not (request.stream or self._waits_for(frame, request)):
+                return self._chunk(request)
+        return frame or (self._chunk(acts[0]) if acts else None)
+
+    def _chunk(self, request: Request) -> MicroBatch:
+        if request.prefix is not None:
+            self._acted[request.robot] = request.prefix.version
+        return MicroBatch(request.stage, (request,), steps=0)
+
+    def _waits_for(self, frame: MicroBatch | None, request: Request) -> bool:
+        """Whether a chunk of a frame that was acted on before waits for one that was submitted earlier."""
+        if frame is None or request.prefix is None:
+            return False
+        first, again = frame.requests[0], request.prefix.version <= self._acted.get(request.robot, -1)
+        return again and first.priority >= request.priority and first.submitted_s < request.submitted_s
 
 
 class StaggeredChunks(WholeChunks):
@@ -64,6 +81,7 @@ class StaggeredChunks(WholeChunks):
     def __init__(
         self, seats: int, groups: int = 1, joins: int = 1, dropped_after: float | None = None
     ) -> None:
+        super().__init__()
         self._seats, self._groups, self._joins, self._steps = seats, groups, joins, dropped_after
         self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
         self._after_group = self._after_step = False  # what was chosen last
