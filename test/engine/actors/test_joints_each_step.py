@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -143,3 +144,48 @@ class TestRefused:
                 engine.act(prefix, step_states=np.zeros((3, 6), np.float32))
             with pytest.raises(ValueError, match="step_states are for chunks in seats"):
                 engine.act(prefix, steps=2, step_states=np.zeros((4, 6), np.float32))
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    "wrong", [np.full(JOINTS, np.nan), np.zeros(0), np.zeros(JOINTS + 1), np.full(JOINTS, 1e39)]
+)
+def test_joints_that_are_no_state_end_no_chunk_of_another_robot(
+    policy: Policy, wrong: np.ndarray, fast: bool
+) -> None:
+    engine, joints = make_engine(policy, fast), Joints(missing=tuple(range(3, 40)))
+    streams, count = {name: FrameStream(engine, name) for name in "ab"}, itertools.count()
+
+    def breaks() -> tuple[np.ndarray, int]:
+        number = next(count)
+        return wrong if number > 3 else np.full(JOINTS, number / 10, np.float32), number
+
+    for name, sense in (("a", breaks), ("b", joints)):
+        streams[name].see(make_observation(1, stamp_ns=1001))
+        streams[name].want(sense=sense)
+    streams["b"].run()
+    assert not streams["b"].errors and len(streams["b"].chunks) == 1 and not streams["a"].errors
+    chunk = streams["a"].chunks[0]
+    with engine.observe(make_observation(1, stamp_ns=1001)) as prefix:
+        again = engine.act(prefix, chunk.state, chunk.request_id, step_states=chunk.step_states)
+    np.testing.assert_array_equal(chunk.actions, again.actions)
+    streams["a"].see(make_observation(2))
+    streams["a"].want(sense=breaks)
+    streams["a"].run()
+    assert "observation.state" in str(streams["a"].errors[0])
+
+
+def test_a_state_of_another_size_than_the_action_is_recorded_and_made_again(policy: Policy) -> None:
+    engine, count = make_engine(policy), itertools.count()
+    seen = replace(make_observation(1, stamp_ns=1001), state=np.zeros(JOINTS - 2, np.float32))
+    stream = FrameStream(engine)
+    stream.see(seen)
+    stream.want(sense=lambda: (np.full(JOINTS - 2, next(count) / 10, np.float32), next(count)))
+    stream.run()
+    chunk = stream.chunks[0]
+    assert chunk.step_states is not None and chunk.step_states.shape == (STEPS, JOINTS - 2)
+    with engine.observe(seen) as prefix:
+        again = engine.act(prefix, chunk.state, chunk.request_id, step_states=chunk.step_states)
+        np.testing.assert_array_equal(chunk.actions, again.actions)
+        with pytest.raises(ValueError, match="must be finite"):
+            engine.act(prefix, chunk.state, step_states=np.full((STEPS, JOINTS - 2), np.nan))

@@ -141,12 +141,12 @@ class FlowActor:
                 "guidance by the exact Jacobian needs the plain network, whose exact weights were given up; "
                 "set keep_exact to true, or guide with jacobian 'identity'."
             )
-        check_states(request, policy.joints, self._seats.steps if self._seats and not request.whole else 0)
         if not policy.takes_state:
             request.state = None
         elif request.state is not None:
             request.state = np.array(request.state, np.float32)
         origin = prefix.state if request.state is None else request.state
+        check_states(request, len(origin), self._seats.steps if self._seats and not request.whole else 0)
         self._agree(request, prefix, origin)
         held = None if request.committed is None else Committed.of(policy, request.committed, origin)
         state = policy.normalized_state(origin)[None] if policy.takes_state else None

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import cast
 
 import numpy as np
 from torch import Tensor
 
 from vla_accel_ros.engine.request import Request
+from vla_accel_ros.models.policies import FlowPolicy
 
 
-def check_states(request: Request, joints: int, steps: int) -> None:
-    """Raise ValueError if the request's step_states do not have shape [steps, joints]. steps: of a staggered
-    chunk, 0 if the request is not one."""
+def check_states(request: Request, size: int, steps: int) -> None:
+    """Raise ValueError if the request's step_states are no states, or do not have shape [steps, size]. size:
+    of the state that it begins with; steps: of a staggered chunk, 0 if the request is not one."""
     given = request.step_states
     if given is None:
         return
     if not steps:
         raise ValueError("step_states are for chunks in seats: give staggered 2 or more, and no steps")
-    if given.shape != (steps, joints):
-        raise ValueError(f"step_states has shape {list(given.shape)}; give {[steps, joints]}")
+    if given.shape != (steps, size):
+        raise ValueError(f"step_states has shape {list(given.shape)}; give {[steps, size]}")
+    for state in given:
+        cast(FlowPolicy, request.frame.embodiment.policy).normalized_state(state)
 
 
 def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]:
@@ -32,8 +36,8 @@ def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]
     of that step to each chunk whose steps may differ.
 
     newest: whether steps take the newest joints. A replayed chunk takes the joints that were recorded. If
-    joints are missing or cannot be read, the last ones stay: the next chunk begins with that reading, and
-    fails.
+    joints are missing or cannot be read, or are no state, the last ones stay: the next chunk begins with that
+    reading, and fails, and no other robot's does.
     """
     sensed: dict[str, np.ndarray | None] = {}
     changed: dict[int, Tensor] = {}
@@ -45,10 +49,12 @@ def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]
             sensed[request.robot] = _sensed(request)
         state = sensed[request.robot] if given is None else given[doing.steps]
         before = doing.step_states[-1] if doing.step_states else doing.origin
-        after = before if state is None else np.array(state, np.float32)
+        after = before
+        with suppress(Exception):  # what cannot be a state is as if it could not be read
+            newer = before if state is None else np.array(state, np.float32)
+            if newer.shape == before.shape and not np.array_equal(newer, before):
+                changed[doing.seat], after = doing.policy.normalized_state(newer)[None], newer
         doing.step_states.append(after)
-        if not np.array_equal(after, before):
-            changed[doing.seat] = doing.policy.normalized_state(after)[None]
     return changed
 
 
