@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -181,3 +181,18 @@ def test_what_cannot_be() -> None:
     answers.begin(slot, tokens, hidden, max_tokens=7)
     with pytest.raises(PoolExhausted, match="a tail of 1 tokens needs 1 KV pages but 0 of 2 are left"):
         answers.begin(slot, tokens, hidden, max_tokens=2)
+
+
+def test_an_answer_that_cannot_begin_holds_nothing() -> None:
+    class Full:
+        """A tensor of which a device has no room for a copy."""
+
+        def clone(self) -> Tensor:
+            raise RuntimeError("out of memory")
+
+    prefixes, pages = make_pools()
+    answers, slot = Answers(MODEL, prefixes, pages, None), prefixes.acquire()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        answers.begin(slot, 4, cast(Tensor, Full()), 9)
+    prefixes.release(slot)
+    assert prefixes.free == prefixes.slots and pages.unpromised == pages.pages and not answers.open

@@ -146,6 +146,7 @@ class Answers:
         """
         if max_tokens < 1:
             raise ValueError(f"max_tokens is {max_tokens}; an answer has at least 1.")
+        hidden = hidden.clone()  # first: it may fail, and nothing is held yet
         tail = self._pages.begin(max_tokens - 1)  # the first token needs no place, and the last is never read
         try:
             self._prefixes.retain(slot)
@@ -154,7 +155,7 @@ class Answers:
             raise
         number = next(self._numbers)
         rng = np.random.default_rng(number) if rng is None else rng
-        answer = Answer(number, slot, n_tokens, tail, hidden.clone(), max_tokens, sampling, rng)
+        answer = Answer(number, slot, n_tokens, tail, hidden, max_tokens, sampling, rng)
         self.open.append(answer)
         return answer
 
