@@ -11,7 +11,7 @@ from builders import make_observation
 from stepped_streams import Stepped, World, make_engine, make_stream
 
 from vla_accel_ros.engine.request import ACT, ASK, MicroBatch, Request
-from vla_accel_ros.engine.streaming.ports import Pace
+from vla_accel_ros.engine.streaming.ports import Pace, Results
 from vla_accel_ros.engine.streaming.streaming import MOST_WAITING, Streaming
 from vla_accel_ros.types import Chunk, Torn
 
@@ -308,3 +308,30 @@ def test_a_chunk_that_cannot_be_limited_is_an_error_and_the_next_one_comes():
     assert [(loop, str(error)) for loop, error in world.errors] == [("action", "no horizon")]
     assert stepped.see() and stepped.step() == [ACT]
     assert [chunk.stamp_ns for chunk in world.chunks] == [200]
+
+
+def test_a_receiver_that_stops_and_starts_delivery_leaves_one_thread_to_deliver() -> None:
+    """Two would deliver chunks at once, and in any order."""
+    results = Results(lambda name: None, lambda name, error: None)
+    threads, again, over = set[threading.Thread](), threading.Event(), threading.Event()
+
+    def receive(number: int) -> None:
+        if not number:
+            results.stop()
+            results.start()
+            again.set()
+            return
+        threads.add(threading.current_thread())
+        if number == 8:
+            over.set()
+
+    results.start()
+    first = results._thread
+    results.give(receive, 0)
+    assert again.wait(20.0) and first is not None
+    first.join(20.0)
+    assert not first.is_alive()
+    for number in range(1, 9):
+        results.give(receive, number)
+    assert over.wait(20.0) and threads == {results._thread}
+    results.stop()

@@ -114,8 +114,9 @@ class Results:
 
     def start(self) -> None:
         """Deliver from now on."""
-        self._running = True
-        self._thread = threading.Thread(target=self._run, name="results", daemon=True)
+        with self._come:
+            self._running = True
+            self._thread = threading.Thread(target=self._run, name="results", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
@@ -161,14 +162,18 @@ class Results:
     def _run(self) -> None:
         while True:
             with self._come:
-                self._come.wait_for(lambda: self.waiting or not self._running)
-                if not self._running:
+                self._come.wait_for(lambda: self.waiting or not self._delivers())
+                if not self._delivers():
                     return
                 port, what = self.waiting.popleft()
             try:
                 port(*what)
             except Exception as error:
                 self._undeliverable(_name(what[0]), error)
+
+    def _delivers(self) -> bool:
+        """Whether the calling thread is to deliver; a receiver may have stopped and started the stream."""
+        return self._running and self._thread is threading.current_thread()
 
     def _undeliverable(self, name: str, error: Exception) -> None:
         try:
