@@ -294,6 +294,27 @@ def test_a_robot_that_goes_while_it_is_computed_leaves_no_slot(make: Callable[..
     assert replica.serve(round_of("/right"), seen("/right")).result(30).chunk is not None
 
 
+def test_a_replica_that_is_closed_ends_also_what_waits_to_be_decoded(
+    make: Callable[..., LocalReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, go_on = make(), threading.Event()
+
+    def slow(encoded: EncodedObservation, *given: Any) -> Observation:
+        assert go_on.wait(30)
+        return decoded(encoded, *given)
+
+    monkeypatch.setattr(local, "decoded", slow)
+    served = [replica.serve(round_of("/left", number), seen("/left", number)) for number in range(4)]
+    closing = threading.Thread(target=replica.close)
+    closing.start()
+    go_on.set()
+    closing.join(30)
+    assert not closing.is_alive()
+    for future in served:
+        with pytest.raises(CancelledError):
+            future.result(5)
+
+
 def test_how_long_it_takes_is_measured_before_it_serves(make: Callable[..., LocalReplica]) -> None:
     replica = make(staggered=2)
     profile = replica.measure(replace(as_observed("/left"), robot="/left"))
