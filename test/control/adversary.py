@@ -201,6 +201,11 @@ class Episode:
     def _width(self) -> int:
         return len(self.robot.joints) + 6 * (self.robot.kind == "servo_twist")
 
+    @property
+    def _rates(self) -> int:
+        """Width of a command of velocities."""
+        return 6 if self.robot.kind == "servo_twist" else len(self.robot.joints)
+
     def _at(self, t_ns: int, happen: Callable[[], None]) -> None:
         self._order += 1
         heapq.heappush(self._queue, (t_ns, self._order, happen))
@@ -277,7 +282,11 @@ class Episode:
 
     def node_watch(self) -> None:
         """The watchdog's timer, and what the holds mean from then on."""
+        silent = self.node.silent
         self.node.watch()
+        if self.node.silent and not silent and self.ticks:  # the last command is all that there is
+            last = self.ticks[-1][1] if self.robot.kind == "forward_command" else np.zeros(self._rates)
+            self.ticks.append((self.t_ns + round(self.robot.period_s * S), last))
         held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
         if held and self.holding is None:
             longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()

@@ -174,7 +174,9 @@ class TrajectoryLogic:
             self._cancel()
         if HOMING in self.holds:
             self._home(now_ns)
-        if RELEASED in self.holds and not self.silent and self._stands(now_ns):
+        streams = [stream for stream in (self.stream, self.twist) if stream is not None]
+        stands = self._stands(now_ns) and all(stream.at_rest(now_ns) for stream in streams)
+        if RELEASED in self.holds and not self.silent and stands:
             self._forget()
             self.silent = True
 

@@ -112,6 +112,7 @@ class Robot:
             rest=self._adapter.rest,
             open=lambda: None,
             rests_ns=self._adapter.rests_ns,
+            at_rest=lambda: self._adapter.at_rest(node.now),
             waits=False,
         )
         self.streams = kind == "forward_command"

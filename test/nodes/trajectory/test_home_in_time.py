@@ -295,3 +295,17 @@ def test_a_node_that_was_deactivated_as_it_came_to_rest_does_not_stand():
     with pytest.raises(StopIteration) as end:
         call.send(None)
     assert end.value.value is False and not robot.standing.holds
+
+
+@pytest.mark.parametrize("stalls_s", [0.04, 0.2])
+def test_a_stream_that_is_behind_its_path_is_released_when_it_stands(stalls_s):
+    robot = Robot("forward_command")
+    robot.moves()
+    robot.stall(stalls_s)
+    robot.call("release")
+    begin = len(robot.path) + 1  # with its first command after that
+    robot.run(1.5)
+    assert robot.answers["release"].success
+    velocity = np.diff(robot.path[begin:], axis=0) * 100
+    assert np.abs(velocity).max() > 1.0
+    assert np.abs(np.diff(velocity, axis=0)).max() * 100 <= ACCELERATION * 1.05

@@ -105,6 +105,11 @@ class Outputs:
         else 0."""
         return max((adapter.rests_ns() for adapter in self.adapters), default=0)
 
+    def at_rest(self) -> bool:
+        """Whether all streams of commands have come to their end."""
+        now_ns = self._node.now_ns()
+        return all(adapter.at_rest(now_ns) for adapter in self.adapters)
+
     def begin(self) -> None:
         """Send nothing until the next trajectory."""
         for adapter in self.adapters:

@@ -222,16 +222,19 @@ class Hold:
         self.hold(reason, passing=reason == HOMING)
         if reason == HOMING:
             self.settle()  # a move begins at the measured position
-        if not await self.stood():
+        stands = await self.stood()
+        self._outputs.rest()  # a stream that is corrected by measured joints may never come to its end
+        if not stands or not await self.stood(streams=True):
             self.resume(reason)
             return False
         if reason != HOMING:  # a move continues from the last command
             self._outputs.begin()
         return True
 
-    async def stood(self) -> bool:
-        """Return when a held robot is at rest, braking included; False if the node is not active."""
-        while self.node.active and not self._stands():
+    async def stood(self, streams: bool = False) -> bool:
+        """Return when a held robot is at rest, braking included; False if the node is not active. streams:
+        when streams of commands have come to their end, too, which may be behind what was decided."""
+        while self.node.active and not (self._stands() and (not streams or self._outputs.at_rest())):
             stands: Future = Future()
             self._waiting.append(stands)
             if not await stands:
