@@ -264,3 +264,38 @@ def test_while_it_does_not_run_there_is_always_a_reason():
             safety = robot.follower.safety
             assert bool(safety.reasons) == (safety.state is not Motion.RUNNING)
             assert len(safety.reasons) == len(safety.causes)
+
+
+class Placed(Robot):
+    """Of chunks that do not begin where its joints are measured, but at 0."""
+
+    def send(self, goal: float, stamp_ns: int) -> None:
+        self.request += 1
+        ramp = np.linspace(np.zeros(2), np.full(2, goal), 33)[1:].astype(np.float32)
+        chunk = Chunk(ramp, stamp_ns, 1 / 30, self.request, self.request, np.zeros(32, np.float32))
+        self.deliver(self.follower.follow(chunk, self.now))
+
+
+@pytest.mark.parametrize("where", [90.0, 4e9, -1e12, 1e300])
+def test_a_joint_that_is_measured_where_none_can_be_is_named_and_waited_for(where):
+    robot = Placed()
+    robot.placed = np.array([0.1, where])
+    robot.run(1.0, goal=0.5)
+    assert robot.sent == [] and robot.states == []
+    assert robot.follower.safety.reasons == (
+        "b is measured far outside its range of -2 to 2: look at its encoder, and at its driver's unit",
+    )
+    robot.placed = HOME
+    robot.go(goal=0.5)
+    robot.run(0.5)
+    robot.placed = np.array([0.1, where])
+    robot.run(1.0, goal=0.5)
+    assert robot.states[-1] is Motion.HOLDING
+    robot.assert_within_limits()
+
+
+def test_a_joint_that_is_measured_a_turn_outside_its_range_is_led_into_it():
+    robot = Placed()
+    robot.placed = np.array([0.0, 2.0 + 2.0 * np.pi])
+    robot.run(1.0, goal=0.5)
+    assert len(robot.sent) == 1 and robot.sent[0].positions[-1, 1] == 2.0

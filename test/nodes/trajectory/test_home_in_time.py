@@ -309,3 +309,12 @@ def test_a_stream_that_is_behind_its_path_is_released_when_it_stands(stalls_s):
     velocity = np.diff(robot.path[begin:], axis=0) * 100
     assert np.abs(velocity).max() > 1.0
     assert np.abs(np.diff(velocity, axis=0)).max() * 100 <= ACCELERATION * 1.05
+
+
+def test_from_where_no_joint_can_be_it_does_not_go_home(robot):
+    robot.moves()
+    robot.run(1.5)
+    robot.sag = np.array([0.0, 1e12])
+    robot.run(0.3)
+    robot.call("home")
+    assert robot.answers["home"].message.startswith("b is measured far outside its range of -2 to 2")

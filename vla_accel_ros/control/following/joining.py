@@ -6,10 +6,14 @@ and where others moved them during a hold. Then the robot waits until the joints
 slow segment to the measured position, from rest to rest. It is within limits wherever the controller's
 setpoint is: at the commanded position, or reset to the measured joints (by drives that were off and on). No
 chunk is followed before.
+
+Joints that are measured outside their range are led into it. What is measured further out than a range and a
+turn is no position, but a broken encoder or another unit: the robot waits until that is over.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -25,6 +29,7 @@ JOINING = "going to where the joints are"
 WAITING = "waiting for the controllers to report their setpoints"
 _MOVED_OF_RANGE = 0.05
 _STILL_OF_RANGE = 0.01
+_TURN = 2.0 * math.pi
 _LEFT_NS = 50_000_000
 _STAND_NS = 200_000_000
 # Share of the usual following distance that joints keep when they stand still.
@@ -64,6 +69,7 @@ class Joining:
         self._setpoint = np.full(len(self._range), np.nan)
         self._setpoint_if: np.ndarray | None = None  # valid only while the joints are measured here
         self._told = np.full(len(self._range), np.nan)
+        self._nowhere = ""  # the reason of the last hold for joints that are far outside
 
     def begin_after(self, last: Trajectory) -> None:
         """Controllers execute this trajectory, of all joints or some: begin at its end, after it has
@@ -110,6 +116,23 @@ class Joining:
         return np.where(np.isfinite(self._told), self._told, known)
 
     @property
+    def outside(self) -> str:
+        """The sentence of a joint that is measured so far outside its range that it cannot be there; empty if
+        none is."""
+        if self.measured is None:
+            return ""
+        limits = self._buffer.limits
+        out = np.maximum(self.measured - limits.upper, limits.lower - self.measured)
+        far = np.flatnonzero(out > self._range + _TURN)
+        if not len(far):
+            return ""
+        j = int(far[0])
+        return (
+            f"{self._buffer.joints[j]} is measured far outside its range of {limits.lower[j]:g} to "
+            f"{limits.upper[j]:g}: look at its encoder, and at its driver's unit"
+        )
+
+    @property
     def stand(self) -> bool:
         """Whether the measured joints have stood still for 0.2 s."""
         if self._spot is None:
@@ -124,7 +147,11 @@ class Joining:
         one."""
         away = self.usual
         if self.measured is not None:
-            away = np.fmax(away, np.abs(self.measured - self.setpoint) + _SAG * self.usual)
+            limits = self._buffer.limits
+            here = np.clip(
+                self.measured, limits.lower - self._range - _TURN, limits.upper + self._range + _TURN
+            )
+            away = np.fmax(away, np.abs(here - self.setpoint) + _SAG * self.usual)
         return self._buffer.rest_to_rest_ns(away)
 
     def came(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> None:
@@ -165,7 +192,7 @@ class Joining:
 
         leaping: whether the measured joints are not believed at present.
         """
-        for reason in (BEGINNING, MOVING):
+        for reason in (BEGINNING, MOVING, self._nowhere):
             self._safety.resume(reason)
         if self.lasts(now_ns):
             self._safety.pause = JOINING
@@ -185,6 +212,10 @@ class Joining:
         if self.waits:
             return None
         if self._safety.watchdog.is_late(JOINT_STATES, now_ns):
+            return None
+        if outside := self.outside:
+            self._nowhere = outside
+            self._safety.hold(outside)
             return None
         if leaping or (moved.any() and not self.stand):
             self._safety.hold(MOVING)

@@ -137,6 +137,11 @@ class Hold:
         """Stamp of the newest joints; 0 before the first."""
         return self._joints.newest_ns or 0
 
+    @property
+    def outside(self) -> str:
+        """A sentence if a joint is measured where it cannot be, else empty."""
+        return self._follower.joining.outside
+
     def late(self, name: str) -> str:
         """A sentence if this input is late, else empty."""
         late = self._follower.safety.watchdog.late(self.node.now_ns())

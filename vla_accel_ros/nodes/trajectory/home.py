@@ -223,6 +223,8 @@ class Home:
         late = self._hold.late("joint_states")
         if late:
             return f"{late}: look at its driver"
+        if outside := self._hold.outside:
+            return outside
         if RELEASED in self._hold.holds:
             return "the controllers are released: call ~/reclaim first"
         others = [h for h in self._hold.holds if h not in (HOMING, AT_HOME, NOT_AT_HOME, RESTARTED)]
