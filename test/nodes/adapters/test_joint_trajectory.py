@@ -304,3 +304,22 @@ def test_a_controller_that_says_that_it_is_elsewhere_is_not_led_away_by_a_stop(
     goal = np.array(heard[-1].points[-1].positions)
     np.testing.assert_allclose(goal, ANEW if said in stamps else braking.positions[-1])
     assert (np.abs(goal - ANEW) > 0.4).any() == (said not in stamps)
+
+
+@pytest.mark.parametrize("set_by_s", [-3600.0, 3600.0])
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_controller_with_another_clock_stands_in_the_new_time_when_its_stop_ends(heard, set_by_s, moves):
+    node: Any = Node(heard.append)
+    adapter = joint_trajectory.JointTrajectoryAdapter(
+        node, CONTROLLERS["joint_trajectory"], "zero", Delivery(0.03, 0.1), LIMITS
+    )
+    begin_ns = node.now
+    path = move(NAMES, np.zeros(2), np.array([1.0, -1.0]), LIMITS, 1.0, begin_ns)
+    adapter.send(path, begin_ns)
+    node.now = begin_ns + S // 4
+    node.jumped_ns = round(set_by_s * S)
+    was_ns, node.now = node.now, node.now + node.jumped_ns
+    stop = brake_on_arrival(NAMES, path.sample, was_ns, node.now, 0.06, LIMITS) if moves else None
+    adapter.stop(stop, node.now)
+    rests_ns = adapter.rests_ns()
+    assert rests_ns == (0 if stop is None else stop.end_ns + 60 * MS)

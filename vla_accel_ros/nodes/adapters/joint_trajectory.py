@@ -137,7 +137,9 @@ class JointTrajectoryAdapter(Adapter):
         stop = self._hand_over.stop(share, was_ns, now_ns, lead_s)
         if stop is not None:  # on arrival: the controller may not have heard of the new time yet
             self._publisher.publish(self._message.fill(stop, on_arrival_ns=now_ns))
-        return self._hand_over.stopping
+        stopping = self._hand_over.stopping
+        self._rests_ns = 0 if stopping is None else stopping.end_ns
+        return stopping
 
     def _tell(self, was_ns: int, now_ns: int) -> None:
         """Pass on the setpoint that the controller reported, in the time before the clock was set or in the
