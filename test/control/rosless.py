@@ -357,6 +357,7 @@ class TrajectoryLogic:
         for one in self.controllers:
             if reason == HOMING and one.sent is not None:
                 self.follower.joining.begin_after(one.sent)
+                one.sent = None
         if reason != HOMING:
             self._forget()
         elif isinstance(self.stream, JogStream):

@@ -318,3 +318,16 @@ def test_from_where_no_joint_can_be_it_does_not_go_home(robot):
     robot.run(0.3)
     robot.call("home")
     assert robot.answers["home"].message.startswith("b is measured far outside its range of -2 to 2")
+
+
+def test_a_call_that_never_moved_leaves_the_setpoint_where_chunks_left_it():
+    robot = Robot("joint_trajectory")
+    robot.goes_home()
+    robot.run(3.0)
+    robot.standing.resume_all()
+    robot.run(2.0, goal=1.5)
+    robot.call("home again")
+    robot.hold()
+    robot.run(0.8)
+    assert robot.answers["home"].success and robot.answers["home again"].message == OPERATOR
+    np.testing.assert_allclose(robot.follower.joining.setpoint, robot.path[-1], atol=1e-9)

@@ -92,6 +92,7 @@ class Home:
             self._hold.resume(NOT_AT_HOME)
         if not self._unfinished:
             self._hold.go_on(HOMING, self._sent.values())
+            self._sent.clear()  # chunks move the robot from here on
         return say(response, not problem, problem or AT_HOME)
 
     def cancel(self, why: str, jumped: bool = False) -> None:
