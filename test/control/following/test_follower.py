@@ -299,3 +299,16 @@ def test_a_joint_that_is_measured_a_turn_outside_its_range_is_led_into_it():
     robot.placed = np.array([0.0, 2.0 + 2.0 * np.pi])
     robot.run(1.0, goal=0.5)
     assert len(robot.sent) == 1 and robot.sent[0].positions[-1, 1] == 2.0
+
+
+def test_a_chunk_that_waits_and_is_of_the_future_when_the_clock_was_set_back_is_refused():
+    robot = Robot()
+    for _ in range(200):
+        robot.tick()
+        robot.send(0.5, robot.now + 99 * MS)
+        change, path = robot.follower.step(robot.now - 15 * MS)
+        robot.deliver(path)
+        if change is not None:
+            break
+    assert change is not None and change.after is Motion.RUNNING and path is None
+    assert robot.follower.counts["refused"] == 1

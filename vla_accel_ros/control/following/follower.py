@@ -180,7 +180,11 @@ class ChunkFollower:
             self._following.forget()
             return change, join
         waiting, self._waiting = self._waiting, None
-        return change, None if waiting is None else self._move(waiting, now_ns)
+        try:
+            return change, None if waiting is None else self._move(waiting, now_ns)
+        except ValueError as refusal:  # the clock was set back a little since the chunk came
+            self.refused(str(refusal))
+            return change, None
 
     def resume(self) -> None:
         """Clear the faults: continue from where the joints are."""
