@@ -29,6 +29,7 @@ class ChunkSlot:
     monotonic seconds. Use it from one thread at a time.
 
     Attributes: `name` of the slot; `came_s`, when the last chunk was followed; `last`, its stamp and request.
+    A refused chunk is neither: with a stamp in the future it would be newer than every later one.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ChunkSlot:
         """Ignore the chunk that is there now."""
         entry = self._slot.newest()
         self._number = 0 if entry is None else entry.number
-        self.last = (0, 0)
+        self.last = self._read_last = (0, 0)
         self.came_s = self._free_s = -float("inf")
 
     def poll(self, take: Take) -> bool:
@@ -68,7 +69,7 @@ class ChunkSlot:
         taken = take(partial(self._read, entry.data))
         TIMELINE.span(self._track, "read", begin_ns, flows=(flow(entry.stamp_ns),), detail="slot")
         if taken:
-            self.came_s = began_s
+            self.came_s, self.last = began_s, self._read_last
         ended_s = self._clock()
         if self._least_s:
             self._free_s = began_s + self._least_s
@@ -102,5 +103,5 @@ class ChunkSlot:
 
     def _read(self, data: bytes) -> Chunk:
         chunk = self._reader.chunk(data)
-        self.last = (chunk.stamp_ns, chunk.request_id)
+        self._read_last = (chunk.stamp_ns, chunk.request_id)
         return chunk

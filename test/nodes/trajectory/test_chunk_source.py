@@ -23,6 +23,8 @@ from vla_accel_ros.types import Chunk
 
 JOINTS = ("a", "b")
 STAMP = 1_000_000_000_000
+FUTURE = 1_000_000_000
+"""Requests from here on are stamped a second ahead, and refused."""
 _names = itertools.count()
 
 
@@ -88,7 +90,10 @@ class Bench:
     def _take(self, received: Callable[[], Chunk]) -> bool:
         self.s += self.took_s
         try:
-            self.followed.append(received().request_id)
+            chunk = received()
+            if chunk.request_id >= FUTURE:
+                raise ValueError("chunk was observed 1.000 s from now")
+            self.followed.append(chunk.request_id)
         except ValueError as refusal:
             self.refused.append(str(refusal))
             return False
@@ -177,6 +182,14 @@ def test_what_is_no_chunk_is_refused_once_and_is_not_fresh(make: Make):
     assert len(bench.refused) == 1 and "5 bytes that are not a chunk" in bench.refused[0]
     bench.s += 2 * SILENT_S
     assert bench.message(3)  # so the topic takes over
+
+
+def test_a_refused_chunk_of_the_future_does_not_keep_out_the_topic(make: Make):
+    bench = make()
+    bench.write(FUTURE)
+    assert bench.polled(0.002) == [] and len(bench.refused) == 1
+    bench.s += 2 * SILENT_S
+    assert bench.message(2)
 
 
 def test_long_chunks_leave_others_as_much_time_as_they_take(make: Make):
