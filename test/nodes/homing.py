@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 from rclpy.serialization import deserialize_message
@@ -57,6 +58,9 @@ class Node:
 
     def output(self, kind: type, topic: str, profile: object) -> Any:
         return SimpleNamespace(publish=self._hear, get_subscription_count=lambda: 0)
+
+    def get_logger(self) -> Any:
+        return MagicMock()
 
     def get_clock(self) -> Any:
         return SimpleNamespace(ros_time_is_active=True)

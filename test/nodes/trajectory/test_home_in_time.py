@@ -331,3 +331,15 @@ def test_a_call_that_never_moved_leaves_the_setpoint_where_chunks_left_it():
     robot.run(0.8)
     assert robot.answers["home"].success and robot.answers["home again"].message == OPERATOR
     np.testing.assert_allclose(robot.follower.joining.setpoint, robot.path[-1], atol=1e-9)
+
+
+@pytest.mark.parametrize("by_action", [False, True])
+def test_a_fault_ends_a_move_within_limits(by_action):
+    robot = Robot("joint_trajectory")
+    if by_action:
+        robot.use_action()
+    robot.goes_home()
+    fault = "another publisher of commands has appeared on arm/joint_trajectory: /stranger; end it"
+    robot.standing.fault(fault)
+    assert_stays(robot)
+    assert f"stopped, because {fault}" in robot.answers["home"].message

@@ -11,33 +11,38 @@ from vla_accel_ros.nodes.trajectory import publishers
 from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
 
 OLD, NEW = (1,), (2,)
+STATES, CHUNKS, COMMANDS = "joint_states", "action_chunk", "arm/commands"
 
 
 class Graph:
-    """Publishers of joint states: id -> name of the node, or what the middleware says while it knows none."""
+    """Publishers of a topic: id -> name of the node, or what the middleware says while it knows none."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.there = 100.0, {OLD: "sim_robot"}
-        self.hold = MagicMock(lent=False)
+        self.now_s, self.topic, self.there = 100.0, STATES, {OLD: "sim_robot"}
+        self.hold = MagicMock(released=False, lent=False)
         self.hold.node.get_fully_qualified_name.return_value = "/trajectory"
         self.hold.node.resolve_topic_name.side_effect = lambda topic: topic
         self.hold.node.get_publishers_info_by_topic.side_effect = self._infos
         monkeypatch.setattr(publishers, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        self.publishers = Publishers(self.hold, "joint_states", "action_chunk", [])
+        self.publishers = Publishers(self.hold, STATES, CHUNKS, [COMMANDS])
 
     def look(self, seconds: float, silent: bool = False) -> None:
         for _ in range(round(seconds * LOOKS_HZ)):
             self.now_s += 1.0 / LOOKS_HZ
             if silent:
-                self.publishers.silent("joint_states")
+                self.publishers.silent(self.topic)
             self.publishers.look()
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        return self.publishers.beside
 
     @property
     def faults(self) -> list[str]:
         return [call.args[0] for call in self.hold.fault.mock_calls]
 
     def _infos(self, topic: str) -> list[SimpleNamespace]:
-        there = self.there if topic == "joint_states" else {}
+        there = self.there if topic == self.topic else {}
         return [SimpleNamespace(node_name=n, node_namespace="/", endpoint_gid=g) for g, n in there.items()]
 
 
@@ -73,3 +78,18 @@ def test_one_that_comes_long_after_a_silence_is_a_second(graph: Graph) -> None:
     graph.there[NEW] = "another"
     graph.look(1.0)
     assert len(graph.faults) == 1
+
+
+@pytest.mark.parametrize("homing", [False, True])
+def test_another_publisher_of_commands_is_a_second_commander_also_on_the_way_home(graph, homing):
+    graph.hold.lent, graph.topic, graph.there = homing, COMMANDS, {}
+    graph.look(1.0)
+    graph.there = {NEW: "stranger"}
+    graph.look(1.0)
+    assert graph.faults and "another publisher of commands has appeared on arm/commands" in graph.faults[0]
+
+
+def test_while_released_others_may_command(graph):
+    graph.hold.released, graph.topic, graph.there = True, COMMANDS, {NEW: "move_group"}
+    graph.look(1.0)
+    assert not graph.faults and not graph.beside

@@ -116,6 +116,11 @@ class Hold:
         return RELEASED in self.holds or HOMING in self.holds
 
     @property
+    def released(self) -> bool:
+        """Whether others may command the controllers, or are about to."""
+        return RELEASED in self.holds
+
+    @property
     def kept_ns(self) -> int:
         """How long the sent motion must go on unchanged, since a new message arrives that late."""
         return round(self._follower.buffer.kept_s * 1e9)

@@ -109,6 +109,8 @@ class Home:
         self._polled_ns = self._hold.node.now_ns()
         for action in self._actions.values():
             action.poll()
+        if HOMING in self._hold.holds and self._hold.faults:
+            self._stop(f"stopped, because {next(iter(self._hold.faults))}")
         if not self._streamed:
             return
         late = self._hold.late("joint_states")

@@ -5,7 +5,7 @@ leap. A publisher that appears while the robot is active, on a topic that was no
 stops the robot until a person resumes. One that appears after a silence has replaced another. At activation
 there may be publishers of a dead process, which the middleware forgets only after some 20 s. One beside us on
 a topic of commands, or two on that of chunks, hold the robot for as long as they are there. Several drivers
-may share the joint states from the beginning.
+may share the joint states from the beginning. On the way home this node commands, and looks for others.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Publishers:
 
     def look(self) -> None:
         """Check the publishers, and hold the robot while it must not move."""
-        lasting, passing = self._found(self._hold.lent)
+        lasting, passing = self._found(self._hold.released)
         for sentence in lasting:
             self._hold.fault(sentence)
         for sentence in set(self.beside) - set(passing):
@@ -78,17 +78,17 @@ class Publishers:
             self._hold.hold(sentence, passing=True)
         self.beside = tuple(passing)
 
-    def _found(self, lent: bool) -> tuple[list[str], list[str]]:
-        """Sentences that need a person, and sentences that pass by themselves. lent: others may command
+    def _found(self, released: bool) -> tuple[list[str], list[str]]:
+        """Sentences that need a person, and sentences that pass by themselves. released: others may command
         now."""
         now_s = time.monotonic()
-        if lent:
+        if released:
             self._known = {topic: gids for topic, gids in self._known.items() if topic not in self._commands}
             self._doubtful.clear()
         self._looks += 1
         first = self._looks <= _FIRST_LOOKS or now_s <= self._began_s + _DISCOVERY_S
         lasting, passing = [], []
-        for topic in (self._states, self._chunks, *(() if lent else self._commands)):
+        for topic in (self._states, self._chunks, *(() if released else self._commands)):
             others, ours = self._others(topic), topic in self._commands
             early = first or topic not in self._known
             before = self._known.get(topic, set())
