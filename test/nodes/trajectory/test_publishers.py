@@ -93,3 +93,34 @@ def test_while_released_others_may_command(graph):
     graph.hold.released, graph.topic, graph.there = True, COMMANDS, {NEW: "move_group"}
     graph.look(1.0)
     assert not graph.faults and not graph.beside
+
+
+@pytest.fixture
+def replaced(graph) -> Graph:
+    """One of chunks, and another that has come in a silence of the first and tells from then on."""
+    graph.topic, graph.there = CHUNKS, {}
+    graph.look(1.0, silent=True)
+    graph.there = {OLD: "inference"}
+    graph.look(10.0)
+    graph.look(1.0, silent=True)
+    graph.there[NEW] = "another"
+    graph.look(25.0)
+    assert not graph.faults and not graph.beside  # the first may be dead
+    return graph
+
+
+def test_two_of_chunks_that_both_stay_are_two_though_one_came_in_a_silence(replaced):
+    replaced.look(10.0)
+    assert replaced.beside == ("a second publisher is there on action_chunk: /another, /inference; end it",)
+    replaced.hold.hold.assert_called_with(replaced.beside[0], passing=True)
+    replaced.look(60.0)
+    assert replaced.beside
+    del replaced.there[OLD]
+    replaced.look(1.0)
+    assert not replaced.beside and not replaced.faults
+
+
+def test_one_of_chunks_that_took_a_dead_ones_place_is_the_only_one(replaced):
+    del replaced.there[OLD]
+    replaced.look(60.0)
+    assert not replaced.beside and not replaced.faults

@@ -4,8 +4,9 @@ Two publishers that command one controller fight over the robot, and two that pu
 leap. A publisher that appears while the robot is active, on a topic that was not silent, is a second one: it
 stops the robot until a person resumes. One that appears after a silence has replaced another. At activation
 there may be publishers of a dead process, which the middleware forgets only after some 20 s. One beside us on
-a topic of commands, or two on that of chunks, hold the robot for as long as they are there. Several drivers
-may share the joint states from the beginning. On the way home this node commands, and looks for others.
+a topic of commands, or two on that of chunks, hold the robot for as long as they are there; two of which the
+newer seems to have replaced the other, from when the middleware must have forgotten it. Several drivers may
+share the joint states from the beginning. On the way home this node commands, and looks for others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _FIRST_LOOKS, _DISCOVERY_S = 3, 3.0
 _UNNAMED, _UNNAMED_LOOKS = "_NODE_NAME_UNKNOWN_", 5
 # A publisher that appears this soon after its topic was silent has replaced another.
 _SILENCE_S = 1.0
+# A process that died is not in the graph for longer.
+_FORGOTTEN_S = 30.0
 
 
 class Publishers:
@@ -99,6 +102,9 @@ class Publishers:
             second = {gid for gid in new if ours or not self._took_a_place(gid, topic, now_s)}
             if second and not early and (ours or before & set(others)):
                 lasting.append(_sentence(topic, [others[gid] for gid in second], "has appeared", ours))
+            if topic == self._chunks:
+                stayed = {gid for gid in others if now_s - self._came_s.get(gid, now_s) > _FORGOTTEN_S}
+                doubtful |= stayed if len(stayed) > 1 else set()
             doubtful &= set(others)
             if len(doubtful) > (0 if ours else 1):
                 names = [others[gid] for gid in doubtful]
