@@ -79,6 +79,23 @@ def test_a_chunk_that_is_too_fast_keeps_its_direction():
     assert_ramps(velocities)
 
 
+@pytest.mark.parametrize("per", ["step", "second"])
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ([0, 0, 0, 0, 100.0, 0], "action 2 turns the hand 100 times as fast as the contract's 1 rad/s"),
+        ([0, 100.0, 0, 0, 0, 0], "action 2 moves the hand 200 times as fast as the contract's 0.5 m/s"),
+        ([0, 1e30, 0, 0, 0, 0], "action 2 moves the hand 2e"),
+    ],
+)
+def test_a_chunk_of_another_unit_is_refused(per, row, words):
+    buffer, rate = make_buffer(per), 0.1 if per == "step" else 1.0
+    rows = [[0.1 * rate, 0, 0, 0, 0, 0]] * 2 + [[rate * number for number in row]]
+    with pytest.raises(ValueError, match=words):
+        buffer.update(make_twists(rows, step_dt_s=0.1), START)
+    assert buffer.tick(START) is None
+
+
 def test_what_is_past_of_a_late_chunk_is_not_done_again():
     buffer = make_buffer()
     buffer.update(make_twists([[0.4, 0, 0, 0, 0, 0]] * 3 + [[0, 0.2, 0, 0, 0, 0]] * 7), START + 300 * MS)

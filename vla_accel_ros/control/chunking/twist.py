@@ -3,7 +3,8 @@
 There is no path to join or to hold, only a velocity for each moment: that of the action that is due, and zero
 before the first and after the last. The hand's speed is limited as a whole, so that its direction stays. It
 changes by no more than full speed in RAMP_S. This ramp blends chunks, starts the motion, and stops it when
-chunks cease. As with joints, old, overtaken and repeated chunks change nothing.
+chunks cease. As with joints, old, overtaken and repeated chunks change nothing, and a chunk that is far too
+fast is refused.
 
 With a force sensor the hand can go back the way it came: the velocities of the last moments are commanded in
 reverse order and direction, from where the hand has come to rest.
@@ -28,6 +29,9 @@ _COLUMNS = tuple(f"{half}.{axis}" for half in ("linear", "angular") for axis in 
 RAMP_S = 0.15
 MOST_REMEMBERED = 4096
 """Ticks of the way by which the hand came, and of the way back."""
+TOO_FAST = 20.0
+"""How many times faster than its limit a hand may be asked to move. What is faster is not meant: it is in
+another unit, such as mm or degrees."""
 _STOOD_S = 0.1
 
 Given = ParamSpec("Given")
@@ -129,17 +133,30 @@ class TwistBuffer:
         self.counts[verdict] += 1
         if verdict != "accepted":
             return False
-        rate = 1.0 / chunk.step_dt_s if self._per_step else 1.0
-        self._rows = self._limited(actions * rate)
+        self._rows = self._limited(actions * self._rate(chunk))
         self._start_ns, self._end_ns, self._step_ns, self._newest = start_ns, end_ns, step_ns, number
         return True
 
     def check(self, chunk: Chunk) -> None:
-        """Raises ValueError for fewer than six columns, and for numbers that are not finite."""
+        """Raises ValueError for fewer than six columns, for numbers that are not finite, and for actions that
+        are TOO_FAST."""
         actions = np.asarray(chunk.actions)
         if actions.ndim != 2 or actions.shape[1] < 6:
             raise ValueError(f"chunk actions have shape {actions.shape}: a twist needs six columns")
         check_finite("twist actions", actions[:, :6], _COLUMNS)
+        halves = self._rate(chunk) * actions[:, :6].astype(np.float64).reshape(-1, 2, 3)
+        times = np.linalg.norm(halves, axis=2) / self._most
+        far = np.argwhere(times > TOO_FAST)
+        if len(far):
+            row, half = far[0]
+            (what, unit), by = (("moves", "m/s"), ("turns", "rad/s"))[half], times[row, half]
+            raise ValueError(
+                f"chunk {chunk.request_id}: action {row} {what} the hand {by:.3g} times as fast as the "
+                f"contract's {self._most[half]:g} {unit}: are the policy and the contract of one unit?"
+            )
+
+    def _rate(self, chunk: Chunk) -> float:
+        return 1.0 / chunk.step_dt_s if self._per_step else 1.0
 
     @_locked
     def stop(self) -> None:
