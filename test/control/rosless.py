@@ -110,7 +110,8 @@ class TrajectoryLogic:
             self.stream = JogStream(robot.joints, robot.limits, robot.period_s, gain=2.0)
         self._clock = ClockWatch(self.clock_ns, self.steady_ns)
         self._following = FollowingError.of(robot.limits)
-        self._joints_ns, self._rests = 0, False
+        self._joints_ns: int | None = None
+        self._rests = False
         self._begin()
         self._settles_until_ns = self.clock_ns() + SETTLE_NS
 
@@ -278,7 +279,7 @@ class TrajectoryLogic:
         ages = {"joint_states": robot.joints_age_s, "chunk": robot.chunk_age_s}
         self.follower = ChunkFollower(buffer, Safety(Watchdog(ages)), robot.chunk_age_s, self.twist)
         self.follower.executed = self._executed
-        self._joints, self._joints_ns = JointHistory(robot.joints), 0
+        self._joints, self._joints_ns = JointHistory(robot.joints), None
         self._brakes_until_ns, self._settles_until_ns, self._rests = 0, 0, False
         self.silent = self.silent and RELEASED in self.holds
         for reason in self.holds:

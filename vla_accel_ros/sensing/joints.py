@@ -87,11 +87,13 @@ class JointHistory:
 
     def problem(self, now_ns: int, max_age_s: float) -> str:
         """A sentence that names the joints without any sample, or without one for max_age_s while others
-        came; else empty."""
+        came, or says that they have no stamp; else empty."""
         with self._lock:
             if self.missing:
                 return f"no state of joint {', '.join(self.missing)} yet: look at its driver and its name"
             last = self._newest_ns
+            if not last.any():
+                return "joint states have no stamp: their driver must stamp them with the time of measurement"
             limit_ns = round(max_age_s * 1e9)
             late = now_ns - last > limit_ns
             if not late.any() or late.all():

@@ -170,3 +170,15 @@ def test_states_with_more_joints_in_any_order_late_or_in_parts_are_used(policy, 
     assert operator.motions[-1].state == Motion.RUNNING
     assert len({m.beginning for m in operator.motions}) == 1, "these were taken for a moved arm"
     assert "refused" not in operator.process.log
+
+
+def test_states_without_a_stamp_from_the_beginning_are_named_so(start, operator):
+    operator.process = start("trajectory", autostart=True, check_controllers=False)
+    policy = Policy(operator)
+    policy.change = unstamped
+
+    def named() -> bool:
+        return any("joint states have no stamp" in r for m in operator.motions for r in m.reasons)
+
+    operator.wait(policy.drives(named, HERE), 90.0, "what is wrong with the joint states")
+    assert not operator.sent

@@ -189,7 +189,8 @@ class TrajectoryNode(ManagedNode):
         )
         columns = self._columns = [contract.joint_names.index(name) for name in buffer.joints]
         self._follower.executed = lambda t_ns: self._outputs.commanded(t_ns)[columns]
-        self._joints, self._joints_ns, self._rests = JointHistory(contract.joint_names), 0, False
+        self._joints, self._rests = JointHistory(contract.joint_names), False
+        self._joints_ns: int | None = None
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
         self._force.begin(self._follower)
 
