@@ -90,10 +90,15 @@ class CommandStream:
         self._path = path
 
     def stop(self, now_ns: int, steady_ns: int | None = None) -> None:
-        """Brake from the last command, because the path's times have lost their meaning."""
-        if self._state is not None:
-            known = steady_ns is not None and self._steady_ns is not None
-            self._brake(now_ns, self._passed_ns(now_ns, steady_ns) if known else 0)
+        """Brake from the last command, because the path's times have lost their meaning, or it takes too
+        long."""
+        if self._state is None:
+            return
+        if steady_ns is not None and self._steady_ns is not None:
+            self._brake(now_ns, self._passed_ns(now_ns, steady_ns))
+        else:  # a greater difference is that of a clock which was set
+            passed_ns = now_ns - self._state.stamp_ns
+            self._brake(now_ns, passed_ns if 0 <= passed_ns * 1e-9 <= self._longest_s else 0)
 
     def tick(self, now_ns: int, steady_ns: int | None = None) -> MotionState | None:
         """Returns the state to command now; None before the first trajectory."""

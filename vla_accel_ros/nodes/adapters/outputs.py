@@ -32,6 +32,8 @@ from vla_accel_ros.timeline import Flows
 
 # After LONGEST_S (nodes/running/shutdown.py) a process that was asked to end is killed.
 _LONGEST_STOP_S = 1.2
+# What still moves then is far behind its path, and brakes where it is.
+_BEHIND_S = 0.6
 
 
 class Outputs:
@@ -159,10 +161,14 @@ class Outputs:
         now_ns, began_ns = self._node.now_ns(), time.monotonic_ns()
         streams = [adapter for adapter in self.adapters if adapter.controller.rate_hz]
         period_s = 1.0 / max((adapter.controller.rate_hz for adapter in streams), default=1.0)
-        passed_ns = 0
+        passed_ns, brakes = 0, False
         while passed_ns < _LONGEST_STOP_S * 1e9 and not all(a.at_rest(now_ns + passed_ns) for a in streams):
             # A steady clock: /clock is not received in this loop, and ROS time may stand still.
             passed_ns = time.monotonic_ns() - began_ns
+            if passed_ns >= _BEHIND_S * 1e9 and not brakes:
+                brakes = True
+                for adapter in streams:
+                    adapter.stop(None, now_ns + passed_ns)
             for adapter in streams:
                 adapter.tick(now_ns + passed_ns)
             time.sleep(period_s)
