@@ -27,6 +27,7 @@ from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
 from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Outcome, Tolerances
+from vla_accel_ros.nodes.trajectory.node import TrajectoryNode
 from vla_accel_ros.nodes.trajectory.release import Release
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.sim.controller import JointTrajectoryController
@@ -166,6 +167,15 @@ class Robot:
     def hold(self) -> None:
         self.standing.hold()
         self.home.cancel(OPERATOR)
+
+    def reset(self) -> None:
+        """~/reset."""
+        motion = SimpleNamespace(begin=lambda: None)
+        node: Any = SimpleNamespace(
+            active=True, now_ns=self.node.now_ns, _home=self.home, _follower=self.follower
+        )
+        node._outputs, node._motion = self._outputs, motion
+        TrajectoryNode._on_reset(node, Trigger.Request(), Trigger.Response())
 
     def jump(self, seconds: float) -> None:
         """The clock is set."""

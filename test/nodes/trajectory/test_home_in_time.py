@@ -343,3 +343,13 @@ def test_a_fault_ends_a_move_within_limits(by_action):
     robot.standing.fault(fault)
     assert_stays(robot)
     assert f"stopped, because {fault}" in robot.answers["home"].message
+
+
+def test_a_move_does_not_go_on_after_the_joints_were_put_elsewhere(robot):
+    robot.goes_home()
+    robot.reset()
+    begin = len(robot.path) + 1  # a stream is cut off: it goes on from where the joints are
+    robot.run(4.0)
+    assert "the joints were put elsewhere" in robot.answers["home"].message
+    velocity = np.diff(robot.path[begin:], axis=0) * 100
+    assert np.abs(np.diff(velocity, axis=0)).max() * 100 <= ACCELERATION * 1.05

@@ -338,7 +338,8 @@ class TrajectoryNode(ManagedNode):
     def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         if not self.active:
             return say(response, True, "the trajectory node is not active")
-        # No stop: it would begin where the joints were before.
+        self._home.cancel("the joints were put elsewhere")
+        # No stop of chunks: it would begin where the joints were before.
         self._follower.begin_anew(self.now_ns())
         self._outputs.begin()
         self._motion.begin()
