@@ -6,7 +6,8 @@ about the present: its first point is `approach_s` ahead, and the controller goe
 a cubic. With delivery times up to d, a position error of v d and a velocity error of a d cost an acceleration
 of 6 v d / T^2 + 4 a d / T on an approach of T, in addition to the cubic's own, which is up to 5/3 of the
 path's. `eased` limits leave room for that: on paths within them a controller keeps the full limits, except
-that it may pass the ends of the range by a hundredth of it.
+that it may pass the ends of the range by a hundredth of it. It may be some tenths of a radian away from the
+decided motion, which therefore does not tell whether the joints follow.
 """
 
 from __future__ import annotations

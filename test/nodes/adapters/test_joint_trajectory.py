@@ -14,12 +14,15 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.delivery import Delivery
+from vla_accel_ros.control.following.joint_faults import DELAY_S
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival
 from vla_accel_ros.control.moves import move
-from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.on_arrival import eased
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.nodes.adapters import joint_trajectory
 from vla_accel_ros.nodes.controllers.state import ReportedState, Reports
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.sim.executed import TrajectoryController
 from vla_accel_ros.types import Chunk
 
 MS = S // 1000
@@ -323,3 +326,42 @@ def test_a_controller_with_another_clock_stands_in_the_new_time_when_its_stop_en
     adapter.stop(stop, node.now)
     rests_ns = adapter.rests_ns()
     assert rests_ns == (0 if stop is None else stop.end_ns + 60 * MS)
+
+
+SPEED = 2.0
+
+
+def test_what_a_controller_with_another_clock_executes_is_not_what_was_decided(heard):
+    """It approaches a point far ahead, since one joint brakes slowly: the other one, which follows it,
+    is far from what was decided."""
+    node: Any = Node(heard.append)
+    wide, speed = np.full(2, 2.0), np.full(2, SPEED)
+    limits = eased(JointLimits(-wide, wide, speed, np.array([40.0, 0.8])))
+    adapter = joint_trajectory.JointTrajectoryAdapter(
+        node, CONTROLLERS["joint_trajectory"], "zero", Delivery(0.03, 0.1), limits
+    )
+    buffer = TrajectoryBuffer(NAMES, limits, max_age_s=0.8)
+    buffer.reset(np.zeros(2))
+    controller = TrajectoryController(NAMES, np.zeros(2), True)
+    away, error = 0.0, 0.0
+    rest = np.zeros((1, 2))
+    adapter.send(Trajectory(NAMES, np.array([node.now + S // 2]), rest, rest), node.now)  # a join
+    node.now += S
+    for tick in range(800):
+        node.now += 10 * MS
+        if tick % 5 == 0:
+            actions = np.full((32, 2), 1.0 if tick // 100 % 2 else -1.0, np.float32)
+            zeros = np.zeros(32, np.float32)
+            path = buffer.update(Chunk(actions, node.now, 0.05, tick + 1, tick + 1, zeros), node.now)
+            assert path is not None
+            adapter.send(path, node.now)
+            message = deserialize_message(heard[-1], JointTrajectory)
+            sent = convert.trajectory_from_message(message, node.now)
+            state = MotionState(node.now, np.zeros(2))
+            assert controller.accept(sent.select(NAMES), node.now, state)
+        executed = controller.state(node.now).position
+        commanded = [adapter.commanded(node.now)[name] for name in NAMES]
+        error = max(error, np.abs(commanded - executed).max())
+        away = max(away, np.abs(buffer.reference(node.now)[0] - executed).max())
+    assert away > DELAY_S * SPEED, "a following error"
+    assert error < 1e-6

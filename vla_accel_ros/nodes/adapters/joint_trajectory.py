@@ -61,6 +61,8 @@ class JointTrajectoryAdapter(Adapter):
         super().__init__(controller)
         self._node, self._delivery = node, delivery
         self._hand_over, self._stamped = HandOver(limits), stamp == "now"
+        # What a controller with another clock executes, if it got it at once; it decides nothing.
+        self._on_arrival = HandOver(limits)
         self._publisher = node.output(JointTrajectory, controller.topic, qos.COMMAND)
         self._message = TrajectoryMessage(controller.joints, stamp)
         # stamp: zero is for a controller with another clock, whose reports say nothing about ours.
@@ -108,9 +110,11 @@ class JointTrajectoryAdapter(Adapter):
                 break
             lead_s = 2.0 * max(lead_s, _DOUBLED_S)
         self._publisher.publish(serialized)
+        assert path is not None
         if self._stamped:
-            assert path is not None
             self._hand_over.sent(path, decided, now_ns)
+        else:
+            self._on_arrival.sent(path, path, now_ns)
         if self._publisher.get_subscription_count():
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
@@ -120,6 +124,7 @@ class JointTrajectoryAdapter(Adapter):
     def begin(self) -> None:
         self._delivery.forget()
         self._hand_over.forget()
+        self._on_arrival.forget()
         self._rests_ns = 0
 
     def open(self) -> list[str]:
@@ -132,6 +137,7 @@ class JointTrajectoryAdapter(Adapter):
         lead_s, was_ns = self._delivery.lead_s, now_ns - self._node.jumped_ns
         self._look()
         self._delivery.forget()
+        self._on_arrival.forget()
         share = None if braking is None else braking.select(self.controller.joints)
         self._tell(was_ns, now_ns)
         stop = self._hand_over.stop(share, was_ns, now_ns, lead_s)
@@ -168,7 +174,8 @@ class JointTrajectoryAdapter(Adapter):
     def commanded(self, t_ns: int) -> Mapping[str, float]:
         if self._scaled and self._told is not None:
             return self._told.reference
-        return by_name(self.controller.joints, self._hand_over.commanded(t_ns) if self._stamped else None)
+        executed = self._hand_over if self._stamped else self._on_arrival
+        return by_name(self.controller.joints, executed.commanded(t_ns))
 
     def rests_ns(self) -> int:
         return self._hand_over.rests_ns if self._stamped else self._rests_ns
