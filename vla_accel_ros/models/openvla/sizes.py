@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
+from vla_accel_ros.models.inferred import Shapes, axes, depth
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, SPACE_TOKEN, OpenVLAConfig
 
 LLAMA = "language_model.model."
@@ -36,8 +37,6 @@ FIXED_TEXT = {
     "tie_word_embeddings": False,
 }
 
-Shapes = Mapping[str, tuple[int, ...]]
-
 
 def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
     """Return the sizes of the folder with these tensors. data: its config.json.
@@ -53,14 +52,14 @@ def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
     if not str(backbone).endswith("-pure"):
         raise ValueError(f"llm_backbone_id is {backbone!r}; only the prompt of '...-pure' is known.")
     try:
-        vocab = _whole(text, "text_config.vocab_size", shapes[LLAMA + "embed_tokens.weight"][0])
+        vocab = _whole(text, "text_config.vocab_size", axes(shapes, LLAMA + "embed_tokens.weight", 2)[0])
         action_vocab = vocab - _whole(data, "pad_to_multiple_of", 64, least=0)
         sizes = data.get("image_sizes")
         dino_size, siglip_size = sizes if isinstance(sizes, list) and len(sizes) == 2 else (None, None)
         return OpenVLAConfig(
             dino=_tower(shapes, DINO, dino_size),
             siglip=_tower(shapes, SIGLIP, siglip_size),
-            registers=shapes[DINO + "reg_token"][1],
+            registers=axes(shapes, DINO + "reg_token", 3)[1],
             prefix=_llama(shapes, text),
             vocab=vocab,
             action_vocab=action_vocab,
@@ -76,7 +75,7 @@ def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
 
 def _llama(shapes: Shapes, text: Mapping[str, Any]) -> LlamaConfig:
     layer = LLAMA + "layers.0."
-    rows, width = shapes[layer + "self_attn.q_proj.weight"]
+    rows, width = axes(shapes, layer + "self_attn.q_proj.weight", 2)
     published = OPENVLA_7B.prefix if width == OPENVLA_7B.prefix.width else None
     heads = _whole(text, "text_config.num_attention_heads", published.heads if published else None)
     epsilon = text.get("rms_norm_eps", LlamaConfig.norm_eps)
@@ -84,8 +83,12 @@ def _llama(shapes: Shapes, text: Mapping[str, Any]) -> LlamaConfig:
         raise ValueError(f"text_config.rms_norm_eps is {epsilon!r}; it must be between 0 and 1.")
     return LlamaConfig(
         width=_whole(text, "text_config.hidden_size", width),
-        depth=_whole(text, "text_config.num_hidden_layers", published.depth if published else _depth(shapes)),
-        mlp=_whole(text, "text_config.intermediate_size", shapes[layer + "mlp.gate_proj.weight"][0]),
+        depth=_whole(
+            text,
+            "text_config.num_hidden_layers",
+            published.depth if published else depth(shapes, LLAMA + "layers."),
+        ),
+        mlp=_whole(text, "text_config.intermediate_size", axes(shapes, layer + "mlp.gate_proj.weight", 2)[0]),
         heads=heads,
         kv_heads=_whole(text, "text_config.num_key_value_heads", heads),
         head_dim=_whole(text, "text_config.head_dim", rows // heads),
@@ -94,27 +97,22 @@ def _llama(shapes: Shapes, text: Mapping[str, Any]) -> LlamaConfig:
 
 
 def _tower(shapes: Shapes, root: str, image_size: Any) -> VisionConfig:
-    width, _, patch, _ = shapes[root + "patch_embed.proj.weight"]
+    width, _, patch, _ = axes(shapes, root + "patch_embed.proj.weight", 4)
     published = PUBLISHED.get(width)
     if published is None:
         raise ValueError(
             f"a tower of width {width} does not tell the number of heads; add the field "
             '"vla_accel_ros" with all sizes.'
         )
-    side = patch * round(shapes[root + "pos_embed"][1] ** 0.5)
+    side = patch * round(axes(shapes, root + "pos_embed", 3)[1] ** 0.5)
     return VisionConfig(
         width=width,
         depth=published.depth,
-        mlp=shapes[root + "blocks.0.mlp.fc1.weight"][0],
+        mlp=axes(shapes, root + "blocks.0.mlp.fc1.weight", 2)[0],
         heads=published.heads,
         image_size=side if image_size is None else image_size,
         patch=patch,
     )
-
-
-def _depth(shapes: Shapes) -> int:
-    root = LLAMA + "layers."
-    return 1 + max(int(name[len(root) :].split(".")[0]) for name in shapes if name.startswith(root))
 
 
 def _whole(data: Mapping[str, Any], field: str, default: int | None, least: int = 1) -> int:

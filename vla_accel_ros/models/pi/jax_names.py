@@ -8,13 +8,14 @@ checkpoint with a model before any array is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.models.config import IMAGE_NAMES, PI0, PI05, GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.inferred import Shapes, axes
 
 IMG, LLM = "PaliGemma/img/", "PaliGemma/llm/"
 BLOCK, ATTENTION = IMG + "Transformer/encoderblock/", "MultiHeadDotProductAttention_0/"
@@ -23,7 +24,6 @@ VISION = PALIGEMMA + "vision_tower.vision_model."
 PREFIX, EXPERT = PALIGEMMA + "language_model.", "paligemma_with_expert.gemma_expert.model."
 
 Turn = Callable[[Tensor], Tensor]
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Slice(NamedTuple):
@@ -179,25 +179,25 @@ def jax_config(shapes: Shapes, horizon: int = PI0.horizon) -> PiConfig:
     Raises KeyError if an array is missing, ValueError if one has other axes.
     """
     pi05 = "time_mlp_in/kernel" in shapes
-    patch, _, _, width = shapes[IMG + "embedding/kernel"]
-    depth, _, heads, _ = shapes[f"{BLOCK}{ATTENTION}query/kernel"]
+    patch, _, _, width = axes(shapes, IMG + "embedding/kernel", 4)
+    depth, _, heads, _ = axes(shapes, f"{BLOCK}{ATTENTION}query/kernel", 4)
     vision = VisionConfig(
         width=width,
         depth=depth,
-        mlp=shapes[BLOCK + "MlpBlock_0/Dense_0/kernel"][-1],
+        mlp=axes(shapes, BLOCK + "MlpBlock_0/Dense_0/kernel", 3)[-1],
         heads=heads,
-        image_size=patch * round(shapes[IMG + "pos_embedding"][1] ** 0.5),
+        image_size=patch * round(axes(shapes, IMG + "pos_embedding", 3)[1] ** 0.5),
         patch=patch,
     )
-    action_dim = shapes["action_in_proj/kernel"][0]
+    action_dim, _ = axes(shapes, "action_in_proj/kernel", 2)
     return PiConfig(
         kind="pi05" if pi05 else "pi0",
         vision=vision,
         prefix=_gemma(shapes, ""),
         expert=_gemma(shapes, "_1"),
-        vocab=shapes[LLM + "embedder/input_embedding"][0],
+        vocab=axes(shapes, LLM + "embedder/input_embedding", 2)[0],
         action_dim=action_dim,
-        state_dim=action_dim if pi05 else shapes["state_proj/kernel"][0],
+        state_dim=action_dim if pi05 else axes(shapes, "state_proj/kernel", 2)[0],
         horizon=horizon,
         max_prompt=(PI05 if pi05 else PI0).max_prompt,
         image_names=IMAGE_NAMES,
@@ -205,7 +205,7 @@ def jax_config(shapes: Shapes, horizon: int = PI0.horizon) -> PiConfig:
 
 
 def _gemma(shapes: Shapes, one: str) -> GemmaConfig:
-    depth, heads, width, head_dim = shapes[f"{LLM}layers/attn/q_einsum{one}/w"]
-    _, _, kv_heads, _, _ = shapes[f"{LLM}layers/attn/kv_einsum{one}/w"]
-    mlp = shapes[f"{LLM}layers/mlp{one}/linear"][1]
+    depth, heads, width, head_dim = axes(shapes, f"{LLM}layers/attn/q_einsum{one}/w", 4)
+    _, _, kv_heads, _, _ = axes(shapes, f"{LLM}layers/attn/kv_einsum{one}/w", 5)
+    mlp = axes(shapes, f"{LLM}layers/mlp{one}/linear", 3)[1]
     return GemmaConfig(width, depth, mlp, heads, kv_heads, head_dim)

@@ -115,6 +115,8 @@ def read_config(contents: Contents, arrays: list[Array]) -> PiConfig:
         raise ValueError(
             f"{contents.folder / PARAMS} has no array {error.args[0]}; give a checkpoint of a pi0 or pi0.5."
         ) from error
+    except ValueError as error:
+        raise ValueError(f"{contents.folder / PARAMS}: {error}") from error
 
 
 def load(contents: Contents, options: Options) -> Policy:

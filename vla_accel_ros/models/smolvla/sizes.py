@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
+from vla_accel_ros.models.inferred import Shapes, axes, depth
 from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
 
 VLM = "model.vlm_with_expert.vlm.model."
@@ -28,8 +29,6 @@ FIXED: dict[str, Any] = {
     "max_period": 4.0,
 }
 
-Shapes = Mapping[str, tuple[int, ...]]
-
 
 def infer_smolvla(
     shapes: Shapes, data: Mapping[str, Any], head_dim: int = HEAD_DIM, vision_head_dim: int = HEAD_DIM
@@ -43,7 +42,7 @@ def infer_smolvla(
             raise ValueError(f"{field} is {data[field]!r}; only {value!r} is known.")
     try:
         vision = _vision(shapes, vision_head_dim)
-        _, joined = shapes[VLM + "connector.modality_projection.proj.weight"]
+        _, joined = axes(shapes, VLM + "connector.modality_projection.proj.weight", 2)
         _check_resize(data, vision)
         return SmolVLAConfig(
             vision=vision,
@@ -51,9 +50,9 @@ def infer_smolvla(
             prefix=_llama(shapes, TEXT, head_dim),
             expert=_llama(shapes, EXPERT, head_dim),
             self_every=_self_every(data),
-            vocab=shapes[TEXT + "embed_tokens.weight"][0],
-            action_dim=shapes["model.action_in_proj.weight"][1],
-            state_dim=shapes["model.state_proj.weight"][1],
+            vocab=axes(shapes, TEXT + "embed_tokens.weight", 2)[0],
+            action_dim=axes(shapes, "model.action_in_proj.weight", 2)[1],
+            state_dim=axes(shapes, "model.state_proj.weight", 2)[1],
             horizon=_whole(data, "chunk_size"),
             max_prompt=_whole(data, "tokenizer_max_length"),
             image_names=_cameras(data),
@@ -66,12 +65,12 @@ def infer_smolvla(
 
 
 def _vision(shapes: Shapes, head_dim: int) -> VisionConfig:
-    patches = shapes[VISION + "embeddings.position_embedding.weight"][0]
-    width, _, patch, _ = shapes[VISION + "embeddings.patch_embedding.weight"]
+    patches, _ = axes(shapes, VISION + "embeddings.position_embedding.weight", 2)
+    width, _, patch, _ = axes(shapes, VISION + "embeddings.patch_embedding.weight", 4)
     return VisionConfig(
         width=width,
-        depth=_depth(shapes, VISION + "encoder."),
-        mlp=shapes[VISION + "encoder.layers.0.mlp.fc1.weight"][0],
+        depth=depth(shapes, VISION + "encoder.layers."),
+        mlp=axes(shapes, VISION + "encoder.layers.0.mlp.fc1.weight", 2)[0],
         heads=_heads(width, head_dim, VISION),
         image_size=patch * round(patches**0.5),
         patch=patch,
@@ -80,13 +79,13 @@ def _vision(shapes: Shapes, head_dim: int) -> VisionConfig:
 
 def _llama(shapes: Shapes, root: str, head_dim: int) -> LlamaConfig:
     layer = root + "layers.0."
-    rows, width = shapes[layer + "self_attn.q_proj.weight"]
+    rows, width = axes(shapes, layer + "self_attn.q_proj.weight", 2)
     return LlamaConfig(
         width=width,
-        depth=_depth(shapes, root),
-        mlp=shapes[layer + "mlp.gate_proj.weight"][0],
+        depth=depth(shapes, root + "layers."),
+        mlp=axes(shapes, layer + "mlp.gate_proj.weight", 2)[0],
         heads=_heads(rows, head_dim, root),
-        kv_heads=_heads(shapes[layer + "self_attn.k_proj.weight"][0], head_dim, root),
+        kv_heads=_heads(axes(shapes, layer + "self_attn.k_proj.weight", 2)[0], head_dim, root),
         head_dim=head_dim,
         norm_eps=NORM_EPS,
     )
@@ -99,13 +98,6 @@ def _heads(width: int, head_dim: int, root: str) -> int:
             'heads; add the field "vla_accel_ros" with all sizes.'
         )
     return width // head_dim
-
-
-def _depth(shapes: Shapes, root: str) -> int:
-    start = len(root + "layers.")
-    return 1 + max(
-        (int(name[start:].split(".")[0]) for name in shapes if name.startswith(root + "layers.")), default=0
-    )
 
 
 def _self_every(data: Mapping[str, Any]) -> int:
