@@ -24,7 +24,7 @@ from vla_accel_ros.models.checkpoints.checksum import sha256
 from vla_accel_ros.models.checkpoints.conversion import Target, convert, verify
 from vla_accel_ros.models.checkpoints.safetensors_writer import write_safetensors
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.pi.stored_fold import StoredFold
+from vla_accel_ros.models.pi.stored_fold import MOST_STEPS, StoredFold
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD
 from vla_accel_ros.types import Observation
 
@@ -164,7 +164,9 @@ def test_what_cannot_be_loaded_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-@pytest.mark.parametrize("said", [{"steps": 0}, {"steps": -1}, {"dtype": "float16"}, {"dtype": "int4"}])
+@pytest.mark.parametrize(
+    "said", [{"steps": 0}, {"steps": -1}, {"steps": MOST_STEPS + 1}, {"dtype": "float16"}, {"dtype": "int4"}]
+)
 def test_what_cannot_be_folded_for_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(said))} is "):
         Target(**said)

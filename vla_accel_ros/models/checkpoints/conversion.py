@@ -32,7 +32,7 @@ from vla_accel_ros.models.checkpoints.streaming import Progress, is_finite
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.pi.folded import Key
-from vla_accel_ros.models.pi.stored_fold import FOLDED, TORCH, fold_layout, write_fold
+from vla_accel_ros.models.pi.stored_fold import FOLDED, MOST_STEPS, TORCH, fold_layout, write_fold
 from vla_accel_ros.models.processing.norm_stats import read_json
 
 PROVENANCE, FIELD = "provenance", "folded"
@@ -61,6 +61,10 @@ class Target:
 
     def __post_init__(self) -> None:
         flow_times(self.steps)
+        if self.steps > MOST_STEPS:
+            raise ValueError(
+                f"steps is {self.steps}; constants are folded for at most {MOST_STEPS}, so give fewer."
+            )
         if self.dtype not in TORCH:
             raise ValueError(f"dtype is {self.dtype!r}; use one of {', '.join(TORCH)}.")
 
