@@ -136,3 +136,33 @@ def test_a_folder_that_is_neither_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert cli.main(["calibrate", str(folder), "--out", str(out), "--frames", "0"]) == 2
     assert "--frames is 0" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for out in (tmp_path, tmp_path / "none" / "made.safetensors"):
+        assert cli.main(["calibrate", str(tmp_path / "no checkpoint"), "--out", str(out)]) == 2
+        assert f"--out is {out}" in capsys.readouterr().err
+    policy = make_policy("pi05")
+    with pytest.raises(OSError, match="the calibration cannot be written"):
+        calibrate(policy, [make_observation(0)]).write(tmp_path / "none" / "made.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ("{", "info.json is not readable JSON"),
+        ("[]", "info.json holds a list"),
+        ('{"codebase_version": "v3.0"}', "it has no 'features'"),
+        ('{"codebase_version": "v3.0", "features": []}', "no dataset of version v3.0"),
+        ('{"codebase_version": "v3.0", "features": {"observation.state": {}}}', "it has no 'dtype'"),
+    ],
+)
+def test_a_dataset_that_lacks_something_is_refused(info: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "info.json").write_text(info)
+    assert is_dataset(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        of_dataset(tmp_path, 3, {})
+    assert str(tmp_path) in str(caught.value) and said in str(caught.value)

@@ -122,7 +122,10 @@ class Calibration:
             "alpha": str(self.alpha),
             "most_error": str(self.most_error),
         }
-        save_file(tensors, path, said)
+        try:
+            save_file(tensors, path, said)
+        except SafetensorError as error:  # it is no OSError
+            raise OSError(f"the calibration cannot be written: {error}.") from error
 
 
 def read(path: Path, model: nn.Module) -> Calibration:

@@ -60,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.frames < 1:
         raise ValueError(f"--frames is {arguments.frames}; give at least 1.")
+    if arguments.out.is_dir() or not arguments.out.parent.is_dir():
+        raise ValueError(f"--out is {arguments.out}; give a file in a folder that is there.")
     torch.set_num_threads(1)  # as in an engine
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32")

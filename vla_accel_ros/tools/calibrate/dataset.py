@@ -6,13 +6,13 @@ of the dataset to a policy's image; other cameras keep their own names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.models.processing.norm_stats import read_json
 from vla_accel_ros.tools.export.film import needed
 from vla_accel_ros.types import Observation
 
@@ -28,9 +28,20 @@ def is_dataset(path: Path) -> bool:
 def of_dataset(root: Path, most: int, names: Mapping[str, str]) -> list[Observation]:
     """Return at most `most` observations. names: dataset camera -> policy image.
 
-    Raises ValueError if the folder is no dataset of VERSION or is empty, RuntimeError without pyarrow and av.
+    Raises ValueError if the folder is no dataset of VERSION, is empty, or lacks a field, RuntimeError without
+    pyarrow and av.
     """
-    info = json.loads((root / "meta" / "info.json").read_text())
+    info = read_json(root / "meta" / "info.json")
+    try:
+        return _observations(root, info, most, names)
+    except (KeyError, IndexError, AttributeError, TypeError, ZeroDivisionError) as error:
+        what = f"it has no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{root} is no dataset of version {VERSION}: {what}; copy it again.") from error
+
+
+def _observations(
+    root: Path, info: Mapping[str, Any], most: int, names: Mapping[str, str]
+) -> list[Observation]:
     if info.get("codebase_version") != VERSION:
         raise ValueError(
             f"{root} is a dataset of version {info.get('codebase_version')}; convert it to {VERSION}."
