@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -246,3 +247,20 @@ def test_the_published_rows_of_orin_and_thor_are_predicted_within_15_percent_but
     missed = [row for row in rows if not row["met"]]
     assert len(rows) == 6 and [(row["precision"], row["views"]) for row in missed] == [("all-fp4", 3)]
     assert missed[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not readable JSON"),
+        ("[1]", "holds a list"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"vla_accel_ros": {"config": 5}}', "field vla_accel_ros: config must have exactly the fields"),
+        ('{"vla_accel_ros": {"kind": []}}', "field vla_accel_ros: config must have exactly the fields"),
+    ],
+)
+def test_a_config_without_sizes_is_refused_with_its_file(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError) as caught:
+        sizes_of(tmp_path)
+    assert str(tmp_path / "config.json") in str(caught.value) and said in str(caught.value)

@@ -6,12 +6,12 @@ any other folder and needs torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.planning.families.find import Sizes
@@ -35,10 +35,14 @@ def sizes_of(model: str | Path) -> Sizes:
         raise ValueError(
             f"{model} is no model: give one of {', '.join(MODELS)}, or the folder of a checkpoint."
         )
-    data = json.loads(file.read_text()).get(KEY)
+    data = read_json(file).get(KEY)
     if isinstance(data, dict):
         sizes = data.get("config", data)
-        return _READ.get(str(sizes.get("kind")), PiConfig.from_json)(sizes)
+        kind = str(sizes.get("kind")) if isinstance(sizes, dict) else ""
+        try:
+            return _READ.get(kind, PiConfig.from_json)(sizes)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{file}, field {KEY}: {error}") from error
     from vla_accel_ros.models.checkpoints.checkpoint import describe
 
     config: Any = describe(model).config

@@ -14,8 +14,8 @@ from vla_accel_ros.kernels.tuning import read_table
 from vla_accel_ros.models.checkpoints.checkpoint import describe
 from vla_accel_ros.models.checkpoints.shards import open_weights
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
-from vla_accel_ros.models.processing.norm_stats import read_json
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 

@@ -31,9 +31,9 @@ from vla_accel_ros.models.checkpoints.shards import SINGLE, Stored, inside
 from vla_accel_ros.models.checkpoints.streaming import Progress, is_finite
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.pi.folded import Key
 from vla_accel_ros.models.pi.stored_fold import FOLDED, MOST_STEPS, TORCH, fold_layout, write_fold
-from vla_accel_ros.models.processing.norm_stats import read_json
 
 PROVENANCE, FIELD = "provenance", "folded"
 SMALL = (

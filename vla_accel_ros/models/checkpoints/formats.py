@@ -20,8 +20,8 @@ from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, inside, read_table
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, read, reading_order
 from vla_accel_ros.models.flow.committed import FIELD
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.policies import AnyPolicy
-from vla_accel_ros.models.processing.norm_stats import read_json
 
 OURS = "vla_accel_ros"
 """Field of config.json with our sizes; `vla convert` and our trainers write it."""

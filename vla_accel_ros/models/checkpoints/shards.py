@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vla_accel_ros.models.processing.norm_stats import read_json
+from vla_accel_ros.models.json_file import read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.policy import ActionStats, PixelNorm
-from vla_accel_ros.models.processing.norm_stats import finite_numbers, read_json
+from vla_accel_ros.models.processing.norm_stats import finite_numbers
 
 
 def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:

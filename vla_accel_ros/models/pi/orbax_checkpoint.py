@@ -23,6 +23,7 @@ from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Opt
 from vla_accel_ros.models.checkpoints.shards import Stored
 from vla_accel_ros.models.checkpoints.streaming import Progress, fill
 from vla_accel_ros.models.config import PI0, PiConfig
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.checkpoint import make_policy, openpi_description, own_sizes
 from vla_accel_ros.models.pi.jax_names import jax_config, parameter_shapes, slices
@@ -30,7 +31,6 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import empty_pi, finished, pi_sources
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import OPENPI
-from vla_accel_ros.models.processing.norm_stats import read_json
 
 PARAMS, METADATA = "params", "_METADATA"
 DTYPES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}

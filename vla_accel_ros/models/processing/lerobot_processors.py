@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.shards import open_weights
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.processing.conventions import Normalizer
-from vla_accel_ros.models.processing.norm_stats import finite_numbers, read_json
+from vla_accel_ros.models.processing.norm_stats import finite_numbers
 
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vla_accel_ros.models.checkpoints.shards import inside
-from vla_accel_ros.models.processing.norm_stats import check_bytes
+from vla_accel_ros.models.json_file import check_bytes
 
 PLACES = (
     "tokenizer.json",

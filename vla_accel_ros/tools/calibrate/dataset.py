@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.models.processing.norm_stats import read_json
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.tools.export.film import needed
 from vla_accel_ros.types import Observation
 

@@ -1,0 +1,32 @@
+"""Read the JSON files of a checkpoint, of a bounded size, without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+MOST_JSON_BYTES = 4 << 20
+"""Largest JSON file beside a checkpoint: an index of 40,000 tensors. Python needs up to 22 bytes for each
+byte."""
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. Raises ValueError if it is unreadable, too large or no object."""
+    try:
+        check_bytes(file, MOST_JSON_BYTES)
+        data = json.loads(file.read_text())
+    except RecursionError as error:
+        raise ValueError(f"{file} is nested too deeply for JSON of a checkpoint; copy it again.") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is not readable JSON ({error}); copy it again.") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{file} holds a {type(data).__name__}; it must hold an object.")
+    return data
+
+
+def check_bytes(file: Path, most: int) -> None:
+    """Raise ValueError if a file is larger than `most` bytes."""
+    size = file.stat().st_size
+    if size > most:
+        raise ValueError(f"{file} has {size} bytes, no such file has more than {most}; copy it again.")
