@@ -34,6 +34,11 @@ def test_everything_is_there_as_json(capsys: pytest.CaptureFixture[str]) -> None
     assert found["numbers"].keys() == load("h200").numbers.keys()
 
 
+def test_a_model_with_one_camera_is_planned_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "openvla", "--action-hz", "1", "--vision-hz", "1"]) == 0
+    assert "1 views" in capsys.readouterr().out
+
+
 def test_a_fleet_that_is_too_large_is_given_engines(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "pi05", "--robots", "500", "--action-hz", "3"]) == 1
     assert "robots, but an engine serves" in capsys.readouterr().out
@@ -47,6 +52,11 @@ def test_a_fleet_that_is_too_large_is_given_engines(capsys: pytest.CaptureFixtur
         (["pi0", "--device", "gtx"], "no device 'gtx'"),
         (["pi0", "--device", "a100", "--precision", "fp8"], "has no fp8_tflops"),
         (["pi0", "--views", "0"], "views is 0"),
+        (["pi0", "--views", "4"], "views is 4; this pi0 has 3 cameras"),
+        (["pi0", "--prompt", "49"], "prompt is 49; this pi0 takes 1 to 48 tokens"),
+        (["pi0", "--slots", "0"], "slots is 0"),
+        (["smolvla", "--precision", "int8"], "precision is int8, but smolvla has no stages in it"),
+        (["openvla", "--precision", "w8a8-int4"], "but openvla has no stages in it"),
     ],
 )
 def test_what_there_is_not_is_refused_in_one_line(

@@ -116,8 +116,10 @@ def make_plan(
     """Plan a model on a device. slots: prefixes of the pool. seats: of staggered chunks, 0 = none.
     keep_exact, text: see planning.memory.
 
-    Raises ValueError if the device does not multiply the precision's dtype.
+    Raises ValueError if the device does not multiply the precision's dtype, or if there is no slot.
     """
+    if slots < 1:
+        raise ValueError(f"slots is {slots}; give 1 or more.")
     work = replace(work, fast_memory=device.fast_memory)
     ops = operations(sizes, work)
     for op in (op for name in STAGES for op in ops[name]):

@@ -20,6 +20,18 @@ def operations(sizes: Sizes, work: Work) -> Stages:
     return found
 
 
+def check_work(sizes: Sizes, work: Work) -> None:
+    """Raise ValueError for a load that the model cannot have in this engine: more cameras or words than it
+    takes, or a precision that its family lacks."""
+    kind = sizes.kind
+    if work.prompt > sizes.max_prompt:
+        raise ValueError(f"prompt is {work.prompt}; this {kind} takes 1 to {sizes.max_prompt} tokens.")
+    if not isinstance(sizes, OpenVLAConfig) and work.views > len(sizes.image_names):
+        raise ValueError(f"views is {work.views}; this {kind} has {len(sizes.image_names)} cameras.")
+    if work.precision in _family(sizes).LACKING:
+        raise ValueError(f"precision is {work.precision}, but {kind} has no stages in it; use exact.")
+
+
 def weight_bytes(sizes: Sizes) -> int:
     """Return the bytes of the parameters as loaded in bfloat16. Raises ValueError as operations."""
     return sum(weight_parts(sizes).values())

@@ -17,6 +17,8 @@ from vla_accel_ros.planning.operations import PACKED, PLAIN, Op, of_rows, one_pa
 ACTION_TOKENS = 7
 ROUND = 16
 """Rows of a segment are padded to a multiple of this."""
+LACKING = ("fp8", "w8a8-int4")
+"""The engine's precisions that the family lacks (engine.options)."""
 
 
 def stages(config: OpenVLAConfig, work: Work) -> Stages:

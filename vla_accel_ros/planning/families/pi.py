@@ -22,6 +22,8 @@ from vla_accel_ros.planning.operations import PACKED, Kind, Op, of_rows, one_pas
 
 MOST_NARROW = 128
 """Most rows that are denoised by five launches a layer (engine.stages.denoise.wide)."""
+LACKING: tuple[str, ...] = ()
+"""The engine's precisions that the family lacks (engine.options)."""
 
 
 def stages(config: PiConfig, work: Work) -> Stages:

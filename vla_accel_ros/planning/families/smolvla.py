@@ -14,7 +14,7 @@ from vla_accel_ros.planning.families.stacks import (
     tower_layers,
     vision_parameters,
 )
-from vla_accel_ros.planning.families.work import Stages, Work
+from vla_accel_ros.planning.families.work import ENGINE_PRECISIONS, Stages, Work
 from vla_accel_ros.planning.operations import BATCHED, PLAIN, Op, one_pass, product
 
 NORM, ROTATION = 8, 9
@@ -27,6 +27,8 @@ JOINING = 5 + 19
 """Passes of a prefix outside of the layers: embedding and joining; masks, tables and the last norm."""
 ENDS = 53
 """Passes of a step outside of the layers: 45 of models.smolvla.model.velocity, 8 of the stage around it."""
+LACKING = tuple(name for name in ENGINE_PRECISIONS if name != "exact")
+"""The engine's precisions that the family lacks (engine.options)."""
 
 
 def stages(config: SmolVLAConfig, work: Work) -> Stages:

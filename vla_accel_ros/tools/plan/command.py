@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vla_accel_ros.planning.device import Device, load, names
+from vla_accel_ros.planning.families.find import check_work
 from vla_accel_ros.planning.families.work import PRECISIONS, Work
 from vla_accel_ros.planning.fleet import plan_fleet
 from vla_accel_ros.planning.plan import make_plan
@@ -28,7 +29,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("model", help=f"{', '.join(MODELS)}, or the folder of a checkpoint")
     add("--device", default="h200", help=f"{', '.join(names())}, NAME:MODE for a power mode, or a file")
-    add("--views", type=int, default=2, help="cameras (default: %(default)s)")
+    add("--views", type=int, help="cameras (default: 2, or as many as the model has)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
     add("--chunk", type=int, help="actions of a chunk (default: the model's)")
     add("--steps", type=int, default=10, help="denoising steps (default: %(default)s)")
@@ -74,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     sizes, device = sizes_of(arguments.model), load(arguments.device)
     views, age = arguments.views, arguments.max_age
+    if views is None:
+        views = min(2, len(sizes.image_names))
     if arguments.contract is not None:
         from vla_accel_ros.contract.contract import Contract
 
@@ -89,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         precision=arguments.precision,
         eight_bit_denoise=arguments.eight_bit_denoise,
     )
+    check_work(sizes, work)
     plan = make_plan(
         sizes, device, work, arguments.slots, keep_exact=arguments.keep_exact, text=arguments.text
     )
