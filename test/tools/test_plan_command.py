@@ -45,6 +45,17 @@ def test_a_fleet_that_is_too_large_is_given_engines(capsys: pytest.CaptureFixtur
     assert fleet_line(40, 41).endswith("give 2 engines")
 
 
+def test_a_fleet_needs_memory_and_young_chunks_too(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = ["--robots", "1", "--action-hz", "0.2"]
+    assert main(["plan", "openvla", "--device", "orin-nx-16", *fleet]) == 1
+    out = capsys.readouterr().out
+    assert "16.6 GB do not fit into 16" in out.splitlines()[-1] and " 0 robots can be promised" in out
+    assert main(["plan", "pi05", "--device", "orin-nx-16", *fleet]) == 0
+    assert main(["plan", "pi05", "--device", "orin-nx-16", *fleet, "--max-age", "0.1"]) == 1
+    assert "ms old when it arrives" in capsys.readouterr().out.splitlines()[-1]
+    assert "an engine serves no robot" in fleet_line(0, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -87,6 +87,11 @@ def memory(
     )
 
 
+def room(device: Device) -> float:
+    """Return the bytes that an engine may take: of memory shared with the host, 85 %."""
+    return 1e9 * device.memory_gb * (0.85 if device.unified else 1.0)
+
+
 def kv_bytes(sizes: Sizes, slots: int) -> int:
     """Return the bytes of a pool."""
     g = sizes.prefix

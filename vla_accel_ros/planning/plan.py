@@ -15,7 +15,7 @@ from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.families.find import Sizes, operations
 from vla_accel_ros.planning.families.openvla import ACTION_TOKENS
 from vla_accel_ros.planning.families.work import STAGES, Work
-from vla_accel_ros.planning.memory import Memory, memory, parts
+from vla_accel_ros.planning.memory import Memory, memory, parts, room
 from vla_accel_ros.planning.operations import total_flops, total_launches
 
 SPARE = 0.1
@@ -81,7 +81,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether the memory is sufficient."""
-        return self.memory.total <= 1e9 * self.device.memory_gb * (0.85 if self.device.unified else 1.0)
+        return self.memory.total <= room(self.device)
 
     @property
     def watts(self) -> float:

@@ -98,9 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
     )
     wanted = Wanted(arguments.vision_hz, arguments.action_hz, max_age_s=age)
     verdict = judge(plan, wanted)
-    fleet = None
+    fleet, last, late = None, verdict.line, bool(verdict.late)
     if arguments.robots is not None:
-        fleet = plan_fleet(sizes, device, work, arguments.robots, arguments.action_hz)
+        held = arguments.slots, arguments.keep_exact, arguments.text
+        fleet = plan_fleet(sizes, device, work, arguments.robots, arguments.action_hz, *held)
+        one = judge(plan, Wanted(0.0, 0.0, max_age_s=age))  # the rates of all are in the fleet's plan
+        last = one.line if one.late else fleet_line(fleet.robots, arguments.robots)
+        late = bool(one.late) or fleet.robots < arguments.robots
     if arguments.json:
         print(json.dumps(as_json(plan, verdict, fleet), indent=1))
     else:
@@ -109,16 +113,17 @@ def run(arguments: argparse.Namespace) -> int:
             print(fleet_text(fleet, arguments.robots, arguments.action_hz))
         if arguments.numbers:
             print(numbers_text(device))
-        print(verdict.line if fleet is None else fleet_line(fleet.robots, arguments.robots))
-    kept = not verdict.late if fleet is None else fleet.robots >= arguments.robots
-    return 0 if kept else 1
+        print(last)
+    return 1 if late else 0
 
 
 def fleet_line(promised: int, wanted: int) -> str:
     """Return the sentence that says whether the wanted robots can be served."""
     if promised >= wanted:
         return f"the plan keeps the rates of {wanted} robots, of {promised} at most"
-    engines = -(-wanted // max(promised, 1))
+    if not promised:
+        return "late by the plan: an engine serves no robot at that rate or has no memory for one"
+    engines = -(-wanted // promised)
     return f"late by the plan: {wanted} robots, but an engine serves {promised}; give {engines} engines"
 
 
