@@ -62,6 +62,17 @@ def good() -> dict[str, Any]:
     return found
 
 
+def test_numbers_that_yaml_takes_for_texts_are_numbers() -> None:
+    data = good()
+    data["numbers"]["start_us"]["value"], data["watts"], data["gemm"] = (
+        "1e1",
+        "7e2",
+        [[1, 2, 3, "bf16", "1e6"]],
+    )
+    device = read(data, "FILE")
+    assert (device.value("start_us"), device.watts, device.gemm[0].us) == (10.0, 700.0, 1e6)
+
+
 def test_a_file_of_somebodys_own_is_taken(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text((FOLDER / "h200.yaml").read_text())
     assert load(str(tmp_path / "mine.yaml")) == load("h200")
@@ -78,6 +89,20 @@ def test_a_file_of_somebodys_own_is_taken(tmp_path: Path) -> None:
         (lambda d: d["numbers"]["start_us"].pop("within"), "no device file"),
         (lambda d: d.pop("sms"), "no device file"),
         (lambda d: d.update(gemm=[[1, 2]]), "no device file"),
+        *(
+            (lambda d, v=v: d.update(sms=v), "FILE: sms is .*whole number")
+            for v in (0, -1, 1.5, float("inf"), "x")
+        ),
+        (lambda d: d.update(memory_gb=float("nan")), "FILE: memory_gb is nan"),
+        (lambda d: d.update(watts="much"), "FILE: watts is 'much'"),
+        (lambda d: d.update(capability=10**400), "FILE: capability is 1000"),
+        (lambda d: d["numbers"]["start_us"].update(value="soon"), "FILE: start_us is soon"),
+        (lambda d: d["numbers"]["start_us"].update(value=True), "FILE: start_us is True"),
+        (lambda d: d.update(gemm=[[0, 1, 1, "bf16", 1.0]]), "FILE, gemm .*: m is 0"),
+        (lambda d: d.update(gemm=[[1, 1, 1, "bf16", 0.0]]), "FILE, gemm .*: us is 0.0"),
+        (lambda d: d.update(gemm=[[1, 1, 1, "fp77", 1.0]]), "FILE, gemm .*: dtype is 'fp77'"),
+        (lambda d: d.update(gemm=[[1, 1, 1, 7, 1.0]]), "FILE, gemm .*: dtype is 7"),
+        (lambda d: d.update(modes={"slow": {"watts": 5, "clock": 0}}), "FILE, mode slow: clock is 0"),
     ],
 )
 def test_a_file_that_is_none_is_refused_in_one_sentence(change: Any, said: str) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.planning.operations import BYTES, GATED, PACKED, ROWS, SDPA
 
 FOLDER = Path(__file__).parent / "devices"
 SOURCES = ("measured", "published", "datasheet", "derived")
@@ -172,15 +173,18 @@ def read(data: Any, where: str) -> Device:
         return Device(
             name=str(data["name"]),
             title=str(data["title"]),
-            sms=int(data["sms"]),
-            memory_gb=float(data["memory_gb"]),
+            sms=int(_amount(data, "sms", where, whole=True)),
+            memory_gb=_amount(data, "memory_gb", where),
             unified=bool(data["unified"]),
             fast_memory=bool(data["fast_memory"]),
-            capability=int(data["capability"]),
-            watts=float(data["watts"]),
+            capability=int(_amount(data, "capability", where, whole=True)),
+            watts=_amount(data, "watts", where),
             numbers=numbers,
-            modes={str(name): Mode(**given) for name, given in (data.get("modes") or {}).items()},
-            gemm=tuple(Shape(*given) for given in data.get("gemm") or ()),
+            modes={
+                str(name): _mode(given, f"{where}, mode {name}")
+                for name, given in (data.get("modes") or {}).items()
+            },
+            gemm=tuple(_shape(given, where) for given in data.get("gemm") or ()),
             like=load(str(data["like"])) if "like" in data else None,
         )
     except KeyError as error:
@@ -192,13 +196,46 @@ def read(data: Any, where: str) -> Device:
 def _number(name: str, given: Any, where: str) -> Number:
     if name not in NUMBERS:
         raise ValueError(f"{where} has the number {name}, which is not known; use {', '.join(NUMBERS)}.")
-    number = Number(float(given["value"]), str(given["source"]), str(given["from"]), float(given["within"]))
-    if number.source not in SOURCES or not 0 < number.value < inf or not 0 <= number.within < 1:
+    value, source, within = _float(given["value"]), given["source"], _float(given["within"])
+    if source not in SOURCES or not 0 < value < inf or not 0 <= within < 1:
         raise ValueError(
-            f"{where}: {name} is {number.value} from {number.source!r} within {number.within}; give a "
-            f"positive number, one of {', '.join(SOURCES)}, and a share below 1."
+            f"{where}: {name} is {given['value']} from {source!r} within {given['within']}; give a positive "
+            f"number, one of {', '.join(SOURCES)}, and a share below 1."
         )
-    return number
+    return Number(value, source, str(given["from"]), within)
+
+
+def _mode(given: Any, where: str) -> Mode:
+    mode = Mode(**given)
+    return Mode(**{name: _amount(vars(mode), name, where) for name in vars(mode)})
+
+
+def _shape(given: Any, where: str) -> Shape:
+    shape = Shape(*given)
+    where = f"{where}, gemm {given}"
+    m, n, k = (int(_amount(vars(shape), name, where, whole=True)) for name in ("m", "n", "k"))
+    dtype, _, by = str(shape.dtype).partition(" ")
+    if shape.dtype not in (SDPA, PACKED) and (dtype not in BYTES or by not in ("", ROWS, GATED)):
+        raise ValueError(f"{where}: dtype is {shape.dtype!r}; use {', '.join((*BYTES, SDPA, PACKED))}.")
+    return Shape(m, n, k, shape.dtype, _amount(vars(shape), "us", where))
+
+
+def _amount(data: Mapping[str, Any], name: str, where: str, whole: bool = False) -> float:
+    """Return a positive number of a file. Raises KeyError if it is not there."""
+    value = _float(data[name])
+    if not 0 < value < inf or (whole and value % 1):
+        raise ValueError(
+            f"{where}: {name} is {data[name]!r}; give a positive {'whole ' if whole else ''}number."
+        )
+    return value
+
+
+def _float(value: Any) -> float:
+    """Return a number of a YAML file, which takes 1e3 for a text; NaN for anything else."""
+    try:
+        return nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return nan
 
 
 def named_like(gpu: str) -> str | None:
