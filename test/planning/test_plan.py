@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from predicted.recorded import ours, published
+from vla_accel_ros.engine.config import MOST_SEATS
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.int8 import Int8
@@ -27,7 +29,7 @@ from vla_accel_ros.planning.fleet import BUSY, plan_fleet
 from vla_accel_ros.planning.memory import copies, kv_bytes
 from vla_accel_ros.planning.plan import SPARE, make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
-from vla_accel_ros.planning.verdict import Wanted, judge
+from vla_accel_ros.planning.verdict import SEATS, Wanted, judge
 from vla_accel_ros.tools.bench.memory import holding
 
 H200, ORIN = load("h200"), load("orin-agx-64")
@@ -161,6 +163,25 @@ def test_the_options_that_are_named_mend_it_and_the_others_do_not() -> None:
     tried |= {"denoise_steps: 5": Work(steps=5), "1 instead of 2 views": Work(views=1)}
     mended = {name for name, work in tried.items() if not judge(make_plan(PI05, ORIN, work), wanted).late}
     assert verdict.late and mended and mended == tried.keys() & set(verdict.mends)
+
+
+@pytest.mark.parametrize("held", [{"slots": 2000}, {"text": True}, {"keep_exact": False}, {"seats": 10}])
+def test_options_are_tried_with_all_else_as_it_is(held: dict[str, Any]) -> None:
+    """On a device whose memory is what another precision needs, or a byte less."""
+    large, small = ("w8a8", "int8") if held.get("keep_exact", True) else ("int8", "w8a8")
+    need = make_plan(PI05, H200, Work(precision=small), **held).memory.total / 1e9
+    for memory_gb, mended in ((need + 1e-8, True), (need - 1e-8, False)):
+        plan = make_plan(PI05, replace(H200, memory_gb=memory_gb), Work(precision=large), **held)
+        assert not plan.fits
+        assert (f"precision: {small}" in judge(plan, Wanted(0.1, 0.1)).mends) == mended
+
+
+def test_staggered_chunks_are_named_only_where_an_engine_takes_them() -> None:
+    assert range(2, MOST_SEATS + 1) == SEATS
+    for steps, named in ((1, False), (10, True), (65, False)):
+        plan = make_plan(PI05, H200, Work(steps=steps))
+        rate = 0.9 / plan.chunk[0]
+        assert (f"staggered: {steps}" in judge(plan, Wanted(30.0, rate)).mends) == named
 
 
 def test_what_may_be_late_is_mended_at_the_slow_end() -> None:

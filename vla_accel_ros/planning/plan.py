@@ -34,8 +34,8 @@ class Stage:
 @dataclass(frozen=True)
 class Plan:
     """stages: those of STAGES that the model has. shared: device time [s] of a chunk among others in
-    staggered seats, None = chunks are computed one by one. parts: see planning.memory. Triples of seconds are
-    (predicted, least, most)."""
+    staggered seats, None = chunks are computed one by one. parts: see planning.memory. slots, seats,
+    keep_exact, text: as given to make_plan. Triples of seconds are (predicted, least, most)."""
 
     sizes: Sizes
     device: Device
@@ -44,6 +44,10 @@ class Plan:
     memory: Memory
     shared: tuple[float, float, float] | None = None
     parts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    slots: int = 5
+    seats: int = 0
+    keep_exact: bool = True
+    text: bool = False
 
     @property
     def frame(self) -> tuple[float, float, float]:
@@ -136,7 +140,7 @@ def make_plan(
     }
     held = memory(sizes, work, device, slots, seats=seats, keep_exact=keep_exact, text=text)
     own = parts(sizes, work, text, keep_exact)
-    plan = Plan(sizes, device, work, stages, held, parts=own)
+    plan = Plan(sizes, device, work, stages, held, None, own, slots, seats, keep_exact, text)
     if seats < 2 or "denoise" not in stages:
         return plan
     together = total(operations(sizes, replace(work, batch=seats))["denoise"], device)

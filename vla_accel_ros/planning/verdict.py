@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.plan import Plan, make_plan
+
+SEATS = range(2, 65)
+"""Numbers of staggered chunks that an engine takes (engine.config.MOST_SEATS)."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +94,14 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
                 tried[f"precision: {precision}"] = other
     if "denoise" in plan.stages and work.steps > 5:
         tried[f"denoise_steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)
-    if isinstance(plan.sizes, PiConfig) and plan.shared is None:
-        seated = make_plan(plan.sizes, plan.device, work, seats=work.steps)
-        if not _late(seated, wanted, which):
-            found.append(f"staggered: {work.steps}")
+    can_stagger = isinstance(plan.sizes, PiConfig) and plan.keep_exact and work.steps in SEATS
+    if can_stagger and plan.shared is None and not _late(_again(plan, work, work.steps), wanted, which):
+        found.append(f"staggered: {work.steps}")
     if work.views > 1:
         tried[f"{work.views - 1} instead of {work.views} views"] = replace(work, views=work.views - 1)
     for name, other in tried.items():
         try:
-            better = make_plan(plan.sizes, plan.device, other)
+            better = _again(plan, other, plan.seats)
         except ValueError:
             continue
         if not _late(better, wanted, which):
@@ -108,3 +111,8 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     if not aged and plan.fits and rate < max(wanted.vision_hz, wanted.action_hz):
         found.append(f"vision and action at {rate:.1f} Hz")
     return tuple(found)
+
+
+def _again(plan: Plan, work: Work, seats: int) -> Plan:
+    """Return the plan of another load, with everything else as it was."""
+    return make_plan(plan.sizes, plan.device, work, plan.slots, seats, plan.keep_exact, plan.text)
