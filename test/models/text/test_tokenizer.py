@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders import make_tokenizer
 
-from vla_accel_ros.models.text.tokenizer import JsonTokenizer, load_tokenizer
+from vla_accel_ros.models.text.tokenizer import JsonTokenizer, SentencePieceTokenizer, load_tokenizer
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -63,6 +63,22 @@ def test_sentencepiece_encodes_and_decodes(tmp_path: Path) -> None:
     assert tokenizer.decode(ids[1:]) == "reach the red block"
     newline = tokenizer.encode("\n")
     assert tokenizer.decode(newline) == "\n"
+
+
+def test_ids_that_only_pad_the_embedding_have_no_text(folder: Path) -> None:
+    shutil.copy(DATA / "tiny_sentencepiece.model", folder / "alone.model")
+    for tokenizer in (load_tokenizer(folder, 400), SentencePieceTokenizer(folder / "alone.model")):
+        ids = tokenizer.encode("reach")
+        assert tokenizer.decode([tokenizer.size, *ids, 399]) == tokenizer.decode(ids) != ""
+
+
+def test_a_text_that_the_vocabulary_does_not_know_is_refused_with_the_file(tmp_path: Path) -> None:
+    model = {"type": "WordLevel", "vocab": {"reach": 0}, "unk_token": "<unk>"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model}))
+    tokenizer = load_tokenizer(tmp_path, vocab=300)
+    assert tokenizer.encode("reach") == [0]
+    with pytest.raises(ValueError, match=r"tokenizer\.json cannot encode 'lift'"):
+        tokenizer.encode("lift")
 
 
 def test_json_goes_before_sentencepiece(folder: Path) -> None:

@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,8 +64,14 @@ class JsonTokenizer:
         self._path = path
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        """Return the ids of the text. Raises ValueError if `bos` is asked for and the vocabulary has none."""
-        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        """Return the ids of the text. Raises ValueError if `bos` is asked for and the vocabulary has none, or
+        if the text has something that the vocabulary does not know."""
+        try:
+            ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(
+                f"{self._path} cannot encode {reprlib.repr(text)} ({error}); copy that of the training."
+            ) from error
         if not bos:
             return ids
         if self._bos is None:
@@ -103,8 +110,8 @@ class SentencePieceTokenizer:
         return list(self._inner.encode(text, add_bos=bos))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of the ids."""
-        return str(self._inner.decode(list(tokens)))
+        """Return the text of the ids; those of a model's padding, beyond the file's, have none."""
+        return str(self._inner.decode([token for token in tokens if token < self.size]))
 
 
 def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
