@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from builders import make_config
 
-from vla_accel_ros.models.config import PI0, PI05, GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.config import PI0, PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
 
 
 @pytest.mark.parametrize("config", [PI0, PI05, make_config("pi0"), make_config("pi05")])
@@ -70,3 +70,9 @@ def test_parts_are_checked() -> None:
         GemmaConfig(width=8, depth=1, mlp=8, heads=3, kv_heads=2, head_dim=4)
     with pytest.raises(ValueError, match=r"gemma\.head_dim 5"):
         GemmaConfig(width=8, depth=1, mlp=8, heads=2, kv_heads=1, head_dim=5)
+
+
+@pytest.mark.parametrize("epsilon", [None, "1e-6", 0.0, 1.0, float("nan"), True])
+def test_an_epsilon_that_is_none_is_refused(epsilon: Any) -> None:
+    with pytest.raises(ValueError, match=r"llama\.norm_eps is"):
+        LlamaConfig(8, 1, 8, 1, 1, 8, epsilon)

@@ -7,6 +7,7 @@ JSON form is stored in the checkpoint's `config.json` under the key `vla_accel_r
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -50,14 +51,18 @@ _MOST_OTHERS = 1 << 20
 _SHOWN = 1 << 62
 
 
-def check_whole(config: Any, where: str) -> None:
-    """Raise ValueError unless every field of type int is a whole number from 1 to what MOST allows."""
+def check_whole(config: Any, where: str, or_zero: Collection[str] = ()) -> None:
+    """Raise ValueError unless every field of type int is a whole number from 1 to what MOST allows; from 0
+    for the fields `or_zero`."""
     for field in fields(config):
         value = getattr(config, field.name)
         if field.type != "int":
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{where}.{field.name} is {value!r}; it must be a whole number of at least 1.")
+        least = 0 if field.name in or_zero else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(
+                f"{where}.{field.name} is {value!r}; it must be a whole number of at least {least}."
+            )
     check_most(config, where)
 
 
@@ -150,6 +155,11 @@ class LlamaConfig(GemmaConfig):
     """A Llama decoder stack: the sizes of GemmaConfig, and the epsilon of its norms."""
 
     norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
+            raise ValueError(f"llama.norm_eps is {self.norm_eps!r}; it must be between 0 and 1.")
 
 
 @dataclass(frozen=True)

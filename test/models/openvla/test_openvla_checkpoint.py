@@ -273,6 +273,7 @@ def test_without_a_mask_every_action_is_normalised(folder: Path) -> None:
         ("mask", [True] * 6, "the mask [True, True"),
         ("mask", [1] * 7, "the mask [1, 1"),
         ("mask", True, "the mask True"),
+        ("mask", [[], *[True] * 6], "the mask [[], True"),
     ],
 )
 def test_statistics_are_checked(folder: Path, field: str, value: object, message: str) -> None:

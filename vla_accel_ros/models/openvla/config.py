@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_most, read_fields, read_names
+from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_whole, read_fields, read_names
 
 SPACE_TOKEN = 29871
 """Llama's id of a single space, which ended every prompt in OpenVLA's training."""
@@ -45,7 +45,7 @@ class OpenVLAConfig:
     def __post_init__(self) -> None:
         if self.kind != "openvla":
             raise ValueError(f"kind is '{self.kind}'; these are the sizes of 'openvla'.")
-        check_most(self, "config")
+        check_whole(self, "config", or_zero=("registers",))
         for name in ("image_size", "patch"):
             if getattr(self.dino, name) != getattr(self.siglip, name):
                 raise ValueError(
@@ -57,20 +57,16 @@ class OpenVLAConfig:
                 raise ValueError(
                     f"{name}.depth is {tower.depth}; the last block is unused, so give 2 or more."
                 )
-        if self.registers < 0 or self.max_prompt < 1 or len(self.image_names) != 1:
-            raise ValueError(
-                f"registers {self.registers}, max_prompt {self.max_prompt}, image_names {self.image_names}: "
-                "give at least 0, at least 1 and exactly one name."
-            )
+        if len(self.image_names) != 1:
+            raise ValueError(f"image_names is {self.image_names}; give exactly one name.")
         if not 2 <= self.bins <= self.action_vocab <= self.vocab:
             raise ValueError(
                 f"bins {self.bins}, action_vocab {self.action_vocab}, vocab {self.vocab}: the action tokens "
                 "are the last ids of action_vocab, so give 2 <= bins <= action_vocab <= vocab."
             )
-        if self.space_token is not None and not 0 <= self.space_token < self.vocab:
-            raise ValueError(
-                f"space_token is {self.space_token}; give an id below vocab {self.vocab}, or null."
-            )
+        space = self.space_token
+        if space is not None and (type(space) is not int or not 0 <= space < self.vocab):
+            raise ValueError(f"space_token is {space!r}; give an id below vocab {self.vocab}, or null.")
 
     @property
     def features(self) -> int:

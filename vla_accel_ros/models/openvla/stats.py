@@ -35,16 +35,17 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
     action = data[dataset].get("action") if isinstance(data[dataset], dict) else None
     entry = action if isinstance(action, dict) else {}
     low, high = (finite_numbers(entry.get(name), f"{where}.{name}") for name in ("q01", "q99"))
-    mask = np.asarray(entry.get("mask", [True] * len(low)))
-    if high.shape != low.shape or mask.shape != low.shape or mask.dtype != np.bool_:
+    mask = entry.get("mask", [True] * len(low))
+    whole = isinstance(mask, list) and all(isinstance(one, bool) for one in mask)
+    if high.shape != low.shape or not whole or len(mask) != len(low):
         raise ValueError(
-            f"{where} has {len(low)} q01, {len(high)} q99 and the mask {mask.tolist()}; all must be as many, "
-            "the mask true or false."
+            f"{where} has {len(low)} q01, {len(high)} q99 and the mask {mask}; all must be as many, the mask "
+            "true or false."
         )
     below = np.flatnonzero(high < low)
     if len(below):
         raise ValueError(f"{where}.q99[{below[0]}] is below q01; compute the statistics again.")
-    return ActionStats(low, high, mask)
+    return ActionStats(low, high, np.array(mask, np.bool_))
 
 
 def statistics_names(folder: Path) -> tuple[str, ...]:
