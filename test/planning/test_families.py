@@ -16,6 +16,7 @@ from vla_accel_ros.engine.options import check_options
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.openvla.config import OPENVLA_7B
+from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.planning.families.find import check_work
 from vla_accel_ros.planning.families.work import ENGINE_PRECISIONS, Work
 
@@ -33,8 +34,13 @@ def _refused(check: Callable[[str], None]) -> list[str]:
 
 @pytest.mark.parametrize("family", ["pi0", "pi05", "openvla", "smolvla"])
 def test_precisions_are_those_of_the_engine(family: str, tmp_path: Path) -> None:
-    made = {"openvla": make_openvla_folder, "smolvla": make_smolvla_folder}.get(family)
-    policy = make_policy(family) if made is None else load_policy(made(tmp_path / "folder"))
+    policy: AnyPolicy
+    if family == "openvla":
+        policy = load_policy(make_openvla_folder(tmp_path))
+    elif family == "smolvla":
+        policy = load_policy(make_smolvla_folder(tmp_path / "folder"))
+    else:
+        policy = make_policy(family)
 
     def run(precision: str) -> None:
         check_options(policy, EngineConfig(fast=True, precision=precision))

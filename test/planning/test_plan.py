@@ -223,13 +223,10 @@ def test_a_fleet_is_promised_what_leaves_room_for_its_queue() -> None:
 
 def test_a_fleet_holds_what_its_engine_holds_and_a_slot_for_every_robot() -> None:
     work = Work(precision="w8a8")
-    for options in ({}, {"slots": 9}, {"keep_exact": False}, {"text": True}):
-        fleet = plan_fleet(PI05, H200, work, 3, 0.01, **options)
-        given = {"slots": 5, **options}
-        given["slots"] += 3
-        assert (
-            fleet.memory_gb == make_plan(PI05, H200, work, seats=fleet.together, **given).memory.total / 1e9
-        )
+    for slots, keep_exact, text in ((5, True, False), (9, True, False), (5, False, False), (5, True, True)):
+        fleet = plan_fleet(PI05, H200, work, 3, 0.01, slots, keep_exact, text)
+        plan = make_plan(PI05, H200, work, slots + 3, fleet.together, keep_exact, text)
+        assert fleet.memory_gb == plan.memory.total / 1e9
     small = replace(H200, memory_gb=fleet.memory_gb - 1e-6)
     slow = plan_fleet(PI05, small, work, 3, 0.01, text=True)
     assert slow.robots == 2 < int(BUSY * slow.chunks_hz / 0.01)
