@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -30,12 +31,18 @@ def robot(shared_start) -> NodeProcess:
     return shared_start("sim_robot")
 
 
-def send(operator: Operator, trajectory: Trajectory, stamp: str = "now") -> None:
-    """Send each controller its share, when the robot's controllers are listening."""
-    for controller in operator.contract.controllers:
-        publisher = operator.node.create_publisher(JointTrajectory, controller.topic, qos.COMMAND)
-        operator.wait(publisher.get_subscription_count, 90.0, "controller listening")
-        publisher.publish(TrajectoryMessage(controller.joints, stamp).fill(trajectory))
+@pytest.fixture
+def send(operator: Operator) -> Callable[[Trajectory], None]:
+    """send(trajectory): each controller gets its share, when it is listening."""
+    controllers = operator.contract.controllers
+    publishers = [operator.node.create_publisher(JointTrajectory, c.topic, qos.COMMAND) for c in controllers]
+
+    def send(trajectory: Trajectory) -> None:
+        for controller, publisher in zip(controllers, publishers):
+            operator.wait(publisher.get_subscription_count, 90.0, "controller listening")
+            publisher.publish(TrajectoryMessage(controller.joints, "now").fill(trajectory))
+
+    return send
 
 
 def test_streams_come_at_their_rates_with_stamps_of_the_present(robot, contract):
@@ -54,13 +61,13 @@ def test_streams_come_at_their_rates_with_stamps_of_the_present(robot, contract)
         assert len(set(image.data)) > 20  # a scene, not a blank
 
 
-def test_a_trajectory_moves_the_arm_and_it_holds_at_the_end(robot, operator):
+def test_a_trajectory_moves_the_arm_and_it_holds_at_the_end(robot, operator, send):
     begin = operator.wait(lambda: operator.measured, 90.0, "joint state")
     goal = begin.positions + np.array([0.4, 0.1, -0.1, 0.1, 0.3, 0.2])
     now = operator.now_ns()
     times = np.array([now, now + 800_000_000])
     rest = np.zeros((2, 6))
-    send(operator, Trajectory(operator.contract.joint_names, times, np.stack([begin.positions, goal]), rest))
+    send(Trajectory(operator.contract.joint_names, times, np.stack([begin.positions, goal]), rest))
     operator.wait(
         lambda: operator.measured.stamp_ns > now + 1_500_000_000, 90.0, "joint state after the motion"
     )
@@ -73,7 +80,7 @@ def test_a_trajectory_moves_the_arm_and_it_holds_at_the_end(robot, operator):
     [(2.0, 0.0, "the trajectory ended"), (-0.5, 1.0, "end with zero velocity")],
 )
 def test_a_trajectory_that_is_over_or_ends_in_motion_is_rejected(
-    robot, operator, age_s, end_velocity, reason
+    robot, operator, send, age_s, end_velocity, reason
 ):
     robot.forget_log()
     begin = operator.wait(lambda: operator.measured, 90.0, "joint state")
@@ -82,7 +89,7 @@ def test_a_trajectory_that_is_over_or_ends_in_motion_is_rejected(
 
     def logged() -> bool:  # one rejection a second
         times = np.array([operator.now_ns() - round(age_s * 1e9)])
-        send(operator, Trajectory(names, times, begin.positions[None] + 0.3, velocities))
+        send(Trajectory(names, times, begin.positions[None] + 0.3, velocities))
         return reason in robot.log
 
     until(logged, 90.0, f"{reason!r} in the log", lambda: robot.log)
