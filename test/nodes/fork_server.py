@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,8 @@ def main() -> None:
         raise RuntimeError("what was preloaded has started a thread or has imported rclpy")
     added = {str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     paths = [path for path in sys.path if path not in added]
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch would take back each of its operators
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who are forked
     gc.collect()
     gc.freeze()
