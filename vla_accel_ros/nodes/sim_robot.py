@@ -42,6 +42,7 @@ from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.cameras import SIM_ROBOT
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.sim_outputs import WrenchOutput, camera_info, truth_message
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.kinematics import JOINTS
 from vla_accel_ros.sim.robot import CAMERAS, SimRobot
@@ -69,7 +70,7 @@ class SimRobotNode(Node):
         self._controllers = ArmControllers()
         self._robot.render(CAMERAS[0])  # a missing OpenGL ends the process here, with its fix
         self._reset(choose_task(value(self, "task"), value(self, "seed")), value(self, "seed"))
-        self._rejected = 0
+        self._rejected, self._rejection = 0, Throttled(self, 1.0)
         self._busy_s, self._window = 0.0, (self._now_ns(), self._robot.time_s)
         self._joints = JointState(name=list(JOINTS))
         outputs = Outputs(value(self, "ring"), value(self, "ring_slots"), value(self, "image_hz"))
@@ -206,7 +207,7 @@ class SimRobotNode(Node):
             self._controllers[name].accept(trajectory, now_ns, self._measured(name, stamp_ns))
         except ValueError as refusal:
             self._rejected += 1
-            self.get_logger().warning(f"{name} rejects a trajectory: {refusal}", throttle_duration_sec=1.0)
+            self._rejection.warning(f"{name} rejects a trajectory: {refusal}")
 
     def _on_get_parameters(
         self, name: str, request: GetParameters.Request, response: GetParameters.Response

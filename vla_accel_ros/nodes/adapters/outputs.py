@@ -28,6 +28,7 @@ from vla_accel_ros.nodes.adapters.locked import LockedAdapter
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.timeline import Flows
 
 # After LONGEST_S (nodes/running/shutdown.py) a process that was asked to end is killed.
@@ -47,6 +48,7 @@ class Outputs:
     def __init__(self, node: ManagedNode, contract: Contract) -> None:
         self._node, self._names = node, contract.joint_names
         self._least_s, self._flows = value(node, "lead_s"), dict[Adapter, Flows]()
+        self._slow = Throttled(node, 10.0)
         self.twist = _twist(node, contract)
         self.lock, self.guard = threading.RLock(), make_guard(contract, self.twist)
         self.adapters = [
@@ -137,7 +139,7 @@ class Outputs:
         lead_s = max([self._least_s, *(adapter.lead_s(now_ns) for adapter in self.adapters)])
         slow = [f"{a.controller.topic}: {a.trouble}" for a in self.adapters if a.trouble]
         if slow:
-            self._node.get_logger().warning("; ".join(slow), throttle_duration_sec=10.0)
+            self._slow.warning("; ".join(slow))
         return lead_s
 
     @property

@@ -54,6 +54,7 @@ from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
+from vla_accel_ros.nodes.throttled import Throttled
 
 STEP_HZ = 50.0
 LOOK_HZ = 2.0
@@ -75,7 +76,7 @@ class FleetSchedulerNode(ManagedNode):
         self._sessions: Sessions | None = None
         self._forecasts: Background | None = None
         self._topics: dict[str, RobotTopics] = {}
-        self._unreadable = 0
+        self._unreadable, self._refusal = 0, Throttled(self, 1.0)
         self._time = SchedulerClock(lambda: self.now_ns() if self.get_clock().ros_time_is_active else None)
         self._reporter = Reporter(self, self._statuses)
 
@@ -250,7 +251,7 @@ class FleetSchedulerNode(ManagedNode):
 
     def _refuse(self, topics: RobotTopics, error: ValueError) -> None:
         self._unreadable += 1
-        self.get_logger().warning(f"in {topics.robot}: {error}", throttle_duration_sec=1.0)
+        self._refusal.warning(f"in {topics.robot}: {error}")
 
     def _refuse_request(self, topics: RobotTopics, message: FleetRequest, why: str) -> None:
         if self._scheduler is None or message.robot != topics.robot:

@@ -35,6 +35,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.messages import fleet_convert as convert
 from vla_accel_ros.nodes.messages.convert import session_from_message
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.types import Chunk
 
 ROBOT, REQUEST, ANSWER, CALL, ADMISSION, QUESTION, TEXT, SESSION = (
@@ -66,6 +67,7 @@ class FleetLink:
         self._said, self._told = said, told
         self._description = description
         self.refused: Counter[str] = Counter()
+        self._refusal = Throttled(node, 1.0)
         self.replica, self.queued_s = "", 0.0
         self._robot = node.output(FleetRobot, ROBOT, qos.LATCHED)
         self._request = node.output(FleetRequest, REQUEST, qos.COMMAND)
@@ -128,4 +130,4 @@ class FleetLink:
             take(message)
         except ValueError as refusal:
             self.refused[topic] += 1
-            self._node.get_logger().error(str(refusal), throttle_duration_sec=1.0)
+            self._refusal.error(str(refusal))

@@ -57,6 +57,7 @@ from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.running.shutdown import fatal
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.types import Chunk, Observation
@@ -70,6 +71,7 @@ class InferenceNode(ManagedNode):
         self._contract: Contract | None = None
         self._stream: Streaming | None = None
         self._instruction = Instruction(self)
+        self._conflict, self._failure = Throttled(self, 10.0), Throttled(self, 1.0)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -209,7 +211,7 @@ class InferenceNode(ManagedNode):
         if self._guiding.told(convert.execution_from_message(message)) and self._stream is not None:
             self._stream.forget()
         if self._guiding.conflict:
-            self.get_logger().warning(self._guiding.conflict, throttle_duration_sec=10.0)
+            self._conflict.warning(self._guiding.conflict)
 
     def _observe(self) -> Observation | None:
         observation = self._ingest.observe(self.now_ns())
@@ -245,7 +247,7 @@ class InferenceNode(ManagedNode):
             fatal(f"{loop} loop: {why}", error)
             return
         trace = "".join(traceback.format_exception(error))
-        self.get_logger().error(f"{loop} loop: {error}\n{trace}", throttle_duration_sec=1.0)
+        self._failure.error(f"{loop} loop: {error}\n{trace}")
 
     def _report(self) -> None:
         assert self._stream is not None

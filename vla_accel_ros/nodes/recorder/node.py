@@ -31,6 +31,7 @@ from vla_accel_ros.nodes.recorder.topics import Recorded, recorded
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.recording.background_writer import Recording
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.frames import NotReady
@@ -50,6 +51,7 @@ class RecorderNode(ManagedNode):
         self._contract: Contract | None = None
         self._recording: Recording | None = None
         self._subscriptions_of_bag: list[Subscription] = []
+        self._refusal = Throttled(self, 1.0)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -146,7 +148,7 @@ class RecorderNode(ManagedNode):
         try:
             self._rings.follow(camera, handle.ring)
         except ValueError as refusal:
-            self.get_logger().error(f"camera {camera}: {refusal}", throttle_duration_sec=1.0)
+            self._refusal.error(f"camera {camera}: {refusal}")
             self._lost[topic] += 1
             return
         lease = self._rings.take(handle)

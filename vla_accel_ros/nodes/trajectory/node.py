@@ -47,6 +47,7 @@ from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.nodes.trajectory.chunk_source import ChunkSource
 from vla_accel_ros.nodes.trajectory.force import ForceLoop
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
@@ -72,6 +73,7 @@ class TrajectoryNode(ManagedNode):
         self._hold = Hold(self, state)
         self._next: ActionChunk | None = None
         self._free_s = 0.0  # no chunk is followed before then
+        self._refused = {kind: Throttled(self, 1.0) for kind in ("chunk", "inputs", "joint_states")}
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -226,7 +228,7 @@ class TrajectoryNode(ManagedNode):
                 now_ns = self.now_ns()
                 self._outputs.send(self._follower.follow(chunk, now_ns, self.now_ns), now_ns)
         except ValueError as refusal:
-            self.get_logger().error(f"chunk refused: {refusal}", throttle_duration_sec=1.0)
+            self._refused["chunk"].error(f"chunk refused: {refusal}")
             return False
         return True
 
@@ -238,7 +240,7 @@ class TrajectoryNode(ManagedNode):
             try:
                 told = convert.inputs_from_message(message)
             except ValueError as refusal:
-                self.get_logger().error(f"inputs refused: {refusal}", throttle_duration_sec=1.0)
+                self._refused["inputs"].error(f"inputs refused: {refusal}")
                 return
             self._follower.safety.watchdog.told(
                 told.stamps_ns, self.now_ns(), told.problems, told.waiting_for, told.slow
@@ -252,7 +254,7 @@ class TrajectoryNode(ManagedNode):
             self._joints.add(message.name, message.position, stamp_ns)
         except ValueError as refusal:
             self._follower.safety.watchdog.note("joint_states", str(refusal))
-            self.get_logger().error(f"joint_states refused: {refusal}", throttle_duration_sec=1.0)
+            self._refused["joint_states"].error(f"joint_states refused: {refusal}")
             return
         newest_ns = self._joints.newest_ns
         if newest_ns is None or newest_ns == self._joints_ns:
