@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 
 Run = Callable[[argparse.Namespace], int]
+_NAMESPACE = re.compile(r"/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*)?/?", re.ASCII)
+_LONGEST_NAMESPACE = 200
+"""So that every topic below it keeps to the 255 characters of a ROS name."""
 
 
 def subcommand(
@@ -38,3 +42,19 @@ def chosen_contract(arguments: argparse.Namespace) -> Path:
 def chosen_model(arguments: argparse.Namespace) -> Path:
     """Return the --model folder, or the bundled policy. Raises FileNotFoundError if that is missing."""
     return arguments.model or demo_model()
+
+
+def namespace_option(parser: argparse.ArgumentParser) -> None:
+    """Add --namespace NS, a robot's."""
+    parser.add_argument(
+        "--namespace", type=_namespace, default="", metavar="NS", help="namespace of the robot (default: none)"
+    )
+
+
+def _namespace(text: str) -> str:
+    if len(text) > _LONGEST_NAMESPACE or not _NAMESPACE.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text[:80]!r} is no ROS namespace: give names of letters, digits and _ that do not begin with "
+            f"a digit, with / between them, {_LONGEST_NAMESPACE} characters at most"
+        )
+    return text.rstrip("/")

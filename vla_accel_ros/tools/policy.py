@@ -21,7 +21,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.running.environment import enclave
-from vla_accel_ros.tools.options import chosen_contract, contract_option, subcommand
+from vla_accel_ros.tools.options import chosen_contract, contract_option, namespace_option, subcommand
 
 _PARAMETERS = (
     "describe_parameters",
@@ -183,9 +183,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the subcommand."""
     parser = subcommand(subparsers, "policy", "print the SROS2 policy of a robot, from its contract", run)
     contract_option(parser)
-    parser.add_argument(
-        "--namespace", default="", metavar="NS", help="namespace of the robot (default: none)"
-    )
+    namespace_option(parser)
     parser.add_argument("--sim", action="store_true", help="include the simulated robot")
     parser.add_argument("--fleet", action="store_true", help="for a robot that gets its chunks from a fleet")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the policy to a file instead")

@@ -9,7 +9,7 @@ import argparse
 import math
 import sys
 
-from vla_accel_ros.tools.options import Run, subcommand
+from vla_accel_ros.tools.options import Run, namespace_option, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +28,7 @@ def _register(
     parser = subcommand(subparsers, name, what, run)
     add = parser.add_argument
     add("words", metavar=words, help="the words as one argument, in quotes")
-    add("--namespace", default="", metavar="NS", help="namespace of the robot (default: none)")
+    namespace_option(parser)
     add("--timeout", type=float, default=20.0, metavar="S", help="longest wait (default: %(default)g s)")
 
 

@@ -7,7 +7,7 @@ import argparse
 import os
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import namespace_option, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -18,7 +18,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("--contract", type=Path, metavar="FILE", help="the robot's contract (default: the running nodes')")
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the running nodes')")
-    add("--namespace", default="", metavar="NS", help="namespace of the robot (default: none)")
+    namespace_option(parser)
     add(
         "--seconds",
         type=float,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vla_accel_ros.timeline import Recorded, merged
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import namespace_option, subcommand
 
 SECONDS = 10.0
 
@@ -27,7 +27,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="S",
         help=f"length of the past (default: {SECONDS:g}), or of the end of the bag (default: all)",
     )
-    add("--namespace", default="", metavar="NS", help="namespace of the robot (default: none)")
+    namespace_option(parser)
     add(
         "--timeout",
         type=float,
