@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from vla_accel_ros.tools import cli
@@ -25,3 +29,23 @@ def test_a_namespace_may_have_slashes_around_it(namespace: str, capsys: pytest.C
     assert cli.main(["policy", "--namespace", namespace]) == 0
     inference = "/".join(["", *filter(None, namespace.split("/")), "inference"])
     assert f'<enclave path="{inference}">' in capsys.readouterr().out
+
+
+def vla(words: str, after: str) -> subprocess.CompletedProcess[str]:
+    """Run `vla WORDS` in a shell, which continues with `after`; its output says the status of vla."""
+    command = f"{sys.executable} -m vla_accel_ros.tools.cli {words} {after}; echo status ${{PIPESTATUS[0]}}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("words", ["policy", "plan pi0 --device h200"], ids=["much", "little"])
+def test_a_command_whose_reader_has_gone_ends_without_a_word(words: str) -> None:
+    ended = vla(words, "| (exec <&-; sleep 0.1)")
+    assert ended.stdout.split() == ["status", str(cli.SIGPIPE_STATUS)]
+    assert ended.stderr == ""
+
+
+def test_a_command_without_stdout_or_stderr_writes_to_nowhere() -> None:
+    quiet = vla("policy", ">&-")
+    assert (quiet.stdout.split(), quiet.stderr) == (["status", "0"], "")
+    wrong = vla(f"policy --contract {os.devnull}/none", "2>&-")
+    assert (wrong.stdout.split(), wrong.stderr) == (["status", "2"], "")

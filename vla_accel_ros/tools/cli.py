@@ -2,12 +2,15 @@
 
 A module has `register(subparsers)`, which sets `run`, a function from the parsed arguments to the exit
 status; heavy imports happen inside it. Wrong arguments and files exit with status 2, later failures with
-status 1; `--debug` shows the traceback.
+status 1; `--debug` shows the traceback. If nobody reads the output any more, as after `| head`, the command
+ends without a word.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -32,6 +35,10 @@ SUBCOMMANDS = (
     *(fleet, fleet_sim, fleet_trace, plan, bench, calibrate),
 )
 
+STDOUT = 1
+SIGPIPE_STATUS = 128 + 13
+"""Exit status of a program whose reader has gone."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return the exit status. arguments: without the program's name; None for
@@ -47,17 +54,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def finish(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments, call their `run` (here or in bench/), and return the exit status."""
+    _open_closed_streams()
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parsed = parser.parse_args(arguments)
     name = " ".join(filter(None, (parser.prog, getattr(parsed, "subcommand", ""))))
     try:
-        return int(parsed.run(parsed))
+        status = int(parsed.run(parsed))
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError as error:
+        return SIGPIPE_STATUS if _nobody_reads() else _fail(name, parsed, error, 2)
     except (TimeoutError, RuntimeError) as error:
         return _fail(name, parsed, error, 1)
     except (ValueError, TypeError, OSError) as error:
         return _fail(name, parsed, error, 2)
+
+
+def _open_closed_streams() -> None:
+    """Without stdout or stderr (`>&-`), write to nowhere: print would take the other one, or fail."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+
+
+def _nobody_reads() -> bool:
+    """Return whether the reader of stdout has gone; then nothing more is written to it, also at exit."""
+    looked = select.poll()
+    looked.register(STDOUT, select.POLLOUT)
+    if not any(seen & select.POLLERR for _, seen in looked.poll(0)):
+        return False
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), STDOUT)
+    return True
 
 
 def _fail(name: str, parsed: argparse.Namespace, error: Exception, status: int) -> int:
