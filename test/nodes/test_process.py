@@ -83,6 +83,36 @@ def test_a_ctrl_c_that_comes_in_the_end_of_the_interpreter_changes_no_status(tmp
     assert subprocess.run(command, env=environment, timeout=180, check=False).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["-r", "__ns:=/a//b"], "__ns:=/a//b"),
+        (["--params-file", "/nowhere.yaml"], "/nowhere.yaml"),
+        (["--log-level", "silly"], "--log-level silly"),
+        (["--silly"], "['--silly']"),
+        ([], "set HOME or ROS_LOG_DIR"),
+    ],
+)
+def test_what_ros_refuses_at_start_is_one_line(given, said, tmp_path):
+    environment = node_environment(tmp_path)
+    if not given:
+        environment = {name: environment[name] for name in environment if name not in ("HOME", "ROS_LOG_DIR")}
+    arguments = ["--ros-args", *given]
+    program = f"from vla_accel_ros.nodes.running.process import run; raise SystemExit(run(None, {arguments}))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    lines = [line for line in ended.stderr.splitlines() if "[rcl]" not in line]
+    assert (ended.returncode, len(lines)) == (2, 1)
+    assert lines[0].startswith("cannot start: ROS refuses the arguments or the environment: ")
+    assert said in lines[0] and ", at /" not in lines[0]
+
+
 ENDS_SLOWLY = """
 import os, signal, sys, threading
 from rclpy.node import Node

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -26,17 +27,20 @@ from vla_accel_ros.nodes.running import shutdown as ending
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
-
 def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int:
     """Run one node until something ends it; returns the exit status.
 
     The status is 0 for a signal and for a launcher that has gone, 1 for a fault: an exception in a callback
     or a thread, or a middleware that has lost this process. State that a node keeps over a crash it also
-    keeps over a fault. If make_node raises ValueError or OSError for parameters that cannot work, one line is
-    printed on stderr and the status is 2.
+    keeps over a fault. If ROS refuses the arguments or the environment, or make_node raises ValueError or
+    OSError for parameters that cannot work, one line is printed on stderr and the status is 2.
     """
     end = ending.begin()
-    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:
+        print(f"cannot start: {_refused(error)}", file=sys.stderr)
+        return 2
     try:
         node = make_node()
     except (ValueError, OSError, rclpy.exceptions.ParameterException) as error:
@@ -67,6 +71,14 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
     end.finish()
     _leave_terminal()
     return end.status
+
+
+def _refused(error: RuntimeError) -> str:
+    """Why ROS does not start, without the lines of its source: a remapping, parameter file or log level that
+    is wrong, an unknown argument, or no folder for logs."""
+    why = re.sub(r", at \S+:\d+", "", " ".join(str(error).split()))
+    mend = "; set HOME or ROS_LOG_DIR" if "logging directory" in why else ""
+    return f"ROS refuses the arguments or the environment: {why}{mend}"
 
 
 def _leave_terminal() -> None:
