@@ -169,6 +169,10 @@ def test_a_second_camera_of_that_name_says_who_has_it(start, operator, pictures)
             {"source": "{folder}", "ring": False, "image_hz": 0.0},
             "camera front sends nothing: set ring to true",
         ),
+        *(
+            ({"source": "{folder}", "camera": name}, f"camera is {name!r}: give a name of letters, digits and")
+            for name in ("left/front", "vorn_é", "2nd", "c" * 65)
+        ),
     ],
 )
 def test_what_cannot_work_ends_the_process_with_one_sentence(start, pictures, parameters, sentence):

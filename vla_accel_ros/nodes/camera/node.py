@@ -8,6 +8,7 @@ state for a lifecycle manager.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from sensor_msgs.msg import CameraInfo
 
+from vla_accel_ros.contract.parts import NAME, NAME_FORM
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
@@ -24,6 +26,7 @@ from vla_accel_ros.sensing.cameras.calibration import Calibration
 from vla_accel_ros.sensing.cameras.capture import Capture, Settings, open_source
 from vla_accel_ros.sensing.cameras.compressed import write_bgr
 
+_LONGEST_NAME = 64  # its topics and its ring, with a namespace, keep to the longest name of each
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 
 
@@ -37,6 +40,11 @@ class CameraNode(Node):
         super().__init__("camera")
         declare(self, CAMERA)
         self._camera, self._source = value(self, "camera"), value(self, "source")
+        if not re.fullmatch(NAME, self._camera) or len(self._camera) > _LONGEST_NAME:
+            raise ValueError(
+                f"camera is {self._camera[:80]!r}: give {NAME_FORM} that does not begin with a digit, "
+                f"{_LONGEST_NAME} characters at most"
+            )
         self._settings = Settings(*(value(self, n) for n in ("width", "height", "fps", "fourcc", "loop")))
         outputs = Outputs(
             *(value(self, n) for n in ("ring", "ring_slots", "image_hz", "jpeg_hz", "jpeg_quality"))
