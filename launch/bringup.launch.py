@@ -25,6 +25,7 @@ from vla_accel_ros.nodes.running.environment import (
 )
 
 RESPAWN_DELAY_S = 2.0
+YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -59,6 +60,13 @@ def generate_launch_description() -> LaunchDescription:
         for name, default, description in arguments
     ]
     return LaunchDescription([*declared, OpaqueFunction(function=nodes)])
+
+
+def yes_or_no(name: str, text: str) -> bool:
+    """An argument that no node has, in the words that the others take. Raises ValueError for any other."""
+    if text.lower() not in (*YES, *NO):
+        raise ValueError(f"{name} is {text!r}: give true or false")
+    return text.lower() in YES
 
 
 def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
@@ -126,6 +134,6 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         ),
         node("trajectory", {**shared, **text("mode")}),
     ]
-    if given("record").lower() in ("true", "1"):
+    if yes_or_no("record", given("record")):
         started.append(node("recorder", {**shared, **text("record_dir")}))
     return started

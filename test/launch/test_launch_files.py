@@ -165,6 +165,17 @@ def test_a_recorder_is_added_where_it_is_asked_for(path: Path) -> None:
     assert others == stand_in.start(path)
 
 
+@pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
+def test_record_takes_the_words_that_other_arguments_take_and_no_others(path: Path) -> None:
+    for word in ("true", "True", "yes", "on", "1"):
+        assert stand_in.start(path, record=word)[-1].name == "recorder"
+    for word in ("false", "no", "off", "0"):
+        assert stand_in.start(path, record=word) == stand_in.start(path)
+    for word in ("", "bags", "y"):
+        with pytest.raises(ValueError, match=f"record is '{word}': give true or false"):
+            stand_in.start(path, record=word)
+
+
 def test_what_a_person_held_survives_restarts_in_the_users_folder_but_not_from_demo_to_demo() -> None:
     assert all("XDG_STATE_HOME" not in node.environment for node in stand_in.start(BRINGUP))
     for node in stand_in.start(BRINGUP, state_dir="/state"):
