@@ -281,3 +281,6 @@ def test_following_errors_are_usual_given_or_off(tmp_path):
     wrong = text.replace("rad: 0.4", "rad: 0")
     with pytest.raises(ValueError, match=r"joints\[0\].following_error.rad = 0 is not greater than 0"):
         load(tmp_path, wrong)
+    for zero in ("0", "0.0"):  # which is no error at all, and not any
+        with pytest.raises(ValueError, match=rf"joints\[1\].following_error = {zero} is not a mapping"):
+            load(tmp_path, text.replace("following_error: off", f"following_error: {zero}"))

@@ -88,6 +88,7 @@ def changed(**changes: object) -> dict:
         (changed(type="WrenchStamped"), "force.wrench.type = 'WrenchStamped' belongs to a topic"),
         (changed(rate_hz=1e6), "force.wrench.rate_hz = 1000000.0 is more than 8000: lower it"),
         (changed(max_age_s=0.002), "is not longer than two periods at 1000 Hz: raise it"),
+        (changed(frozen_s=0), "force.wrench.frozen_s = 0 is not greater than 0: raise it"),
         (changed(release=1.0), "force.wrench.release = 1.0 is not below 1"),
         (changed(lowpas_hz=3), "force.wrench.lowpas_hz = 3 is an unknown key: did you mean lowpass_hz?"),
         (changed(torque_nm=None), "force.wrench.torque_nm is missing: add it"),

@@ -155,8 +155,9 @@ class Fields:
         return default
 
     def off(self, key: str) -> bool:
-        """Whether the key says `off`, which YAML reads as False; if so, it is consumed."""
-        if not self.has(key) or self._left[key] not in (False, "off"):
+        """Whether the key says `off`, which YAML reads as False; if so, it is consumed. The number 0 does
+        not: it equals False, and means the opposite."""
+        if not self.has(key) or not (self._left[key] is False or self._left[key] == "off"):
             return False
         self._left.pop(key)
         return True
