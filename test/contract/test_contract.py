@@ -86,6 +86,14 @@ def test_the_simulated_arm():
             "cameras.top.max_age_s = 0.03 is not longer than one period at 30 Hz: raise it",
         ),
         (
+            "max_age_s: 0.2",
+            "max_age_s: 1.0e+300",
+            "cameras.top.max_age_s = 1e+300 is more than 3600: lower it",
+        ),
+        ("max_age_s: 0.6", "max_age_s: 3601", "chunk.max_age_s = 3601 is more than 3600: lower it"),
+        ("max_skew_s: 0.05", "max_skew_s: 3601", "max_skew_s = 3601 is more than 3600: lower it"),
+        ("camera/top/image_raw", "c/" + 149 * "a", "image_raw, of at most 150 characters: mend it"),
+        (
             "topic: camera/top/image_raw",
             "topic: /camera/top",
             "cameras.top.topic = '/camera/top' is not a relative topic name such as camera/",
@@ -204,8 +212,8 @@ def test_all_mistakes_are_told_at_once_and_each_only_once(tmp_path):
     assert head == f"{tmp_path / 'robot.yaml'}: 10 mistakes:"
     assert sorted(mistake.strip() for mistake in mistakes) == [
         "cameras.side.rate_hz = 'fast' is not a finite number: write one such as 0.5",
-        "cameras.top.topic = '/camera/top' is not a relative topic name such as camera/front/image_raw: "
-        "mend it",
+        "cameras.top.topic = '/camera/top' is not a relative topic name such as camera/front/image_raw, "
+        "of at most 150 characters: mend it",
         "chunk.max_age = 0.6 is an unknown key: did you mean max_age_s?",
         "chunk.step_dt_s = 50.0 is more than 1 s between two actions: give seconds",
         "controllers[0].kind = 'magic' is unknown: write joint_trajectory or forward_command or servo_joint "

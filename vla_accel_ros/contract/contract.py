@@ -68,7 +68,7 @@ class Contract:
                 parts.read_camera(name, fields)
                 for name, fields in file.named("cameras", parts.NAME, parts.NAME_FORM)
             ),
-            max_skew_s=file.number("max_skew_s", above=0.0),
+            max_skew_s=file.number("max_skew_s", above=0.0, most=parts.LONGEST_AGE_S),
             joint_states=parts.read_stream(file.child("joint_states")),
             joints=tuple(
                 parts.read_joint(fields, limits, actions == "twist") for fields in file.children("joints")

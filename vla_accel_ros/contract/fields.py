@@ -63,14 +63,19 @@ class Fields:
         if self._mistakes:
             self._raise("")
 
-    def number(self, key: str, *, above: float | None = None, default: float = _REQUIRED) -> float:
-        """A finite number, greater than `above` if that is given; nan after a mistake."""
+    def number(
+        self, key: str, *, above: float | None = None, most: float = math.inf, default: float = _REQUIRED
+    ) -> float:
+        """A finite number, greater than `above` if that is given, and at most `most`; nan after a mistake."""
         value = self.take(key, default)
         if value is _REQUIRED:
             return math.nan
         number = self._number(key, value)
         if above is not None and number <= above:
             self.refuse(key, value, f"is not greater than {above:g}", "raise it")
+            return math.nan
+        if number > most:
+            self.refuse(key, value, f"is more than {most:g}", "lower it")
             return math.nan
         return number
 

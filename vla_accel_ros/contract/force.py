@@ -18,14 +18,13 @@ import math
 from dataclasses import replace
 
 from vla_accel_ros.contract.fields import Fields, closest
-from vla_accel_ros.contract.parts import Joint
+from vla_accel_ros.contract.parts import LONGEST_AGE_S, TOPIC, Joint
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
 
 WRENCH_TYPE, EFFORT_TYPES = "WrenchStamped", ("JointState", "Float64MultiArray")
 _AXES = ("x", "y", "z")
-_TOPIC = r"[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*"
 _SLOT = r"[A-Za-z0-9_.\-]+"
 _FROZEN_S = 0.5
 _MOST_HZ = 8000.0
@@ -98,7 +97,9 @@ def _sensor(
     fields: Fields, name: str, quantities: tuple[Quantity, ...], types: tuple[str, ...], frozen_s: float
 ) -> ForceSensor:
     slot = fields.text("slot", _SLOT, "letters, digits, _, - and .", default="")
-    topic = fields.text("topic", _TOPIC, "a relative topic name such as wrist/wrench", default="")
+    topic = fields.text(
+        "topic", TOPIC, "a relative topic name such as wrist/wrench, of at most 150 characters", default=""
+    )
     if slot and topic:
         fields.refuse("topic", topic, "is given together with slot", "remove one of them")
     elif not slot and not topic and fields.fine("slot") and fields.fine("topic"):
@@ -108,7 +109,8 @@ def _sensor(
         kind = fields.choice("type", types, types[0])
     elif fields.has("type"):
         fields.refuse("type", fields.take("type"), "belongs to a topic", "remove it, or give topic")
-    rate_hz, max_age_s = fields.number("rate_hz", above=0.0), fields.number("max_age_s", above=0.0)
+    rate_hz = fields.number("rate_hz", above=0.0)
+    max_age_s = fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S)
     if rate_hz > _MOST_HZ:
         fields.refuse("rate_hz", rate_hz, f"is more than {_MOST_HZ:g}", "lower it")
     if max_age_s <= 2.0 / rate_hz:

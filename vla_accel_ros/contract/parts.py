@@ -25,8 +25,9 @@ NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 NAME_FORM = "a name of letters, digits and underscores"
 TRANSPORTS = ("raw", "compressed", "ring")
 SERVO = ("servo_joint", "servo_twist")
-_TOPIC = rf"{NAME}(/{NAME})*"
-_TOPIC_FORM = "a relative topic name such as camera/front/image_raw"
+TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
+_TOPIC_FORM = "a relative topic name such as camera/front/image_raw, of at most 150 characters"
+LONGEST_AGE_S = 3600.0
 # A limit beyond these (rad or m, per s, per s^2) cannot be a joint's.
 _FURTHEST, _NARROWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e3, 1e5
 _LONGEST_STOP_S = 10.0
@@ -169,7 +170,7 @@ def read_camera(name: str, fields: Fields) -> Camera:
         name=name,
         image=fields.text("image", NAME, NAME_FORM),
         transport=fields.choice("transport", TRANSPORTS, "raw"),
-        info=fields.text("info", _TOPIC, _TOPIC_FORM, default=""),
+        info=fields.text("info", TOPIC, _TOPIC_FORM, default=""),
         max_pixels=_pixels(fields),
     )
     fields.close()
@@ -286,7 +287,7 @@ def read_controller(fields: Fields) -> Controller:
     """Read one controller."""
     name = fields.choice("kind", names(CONTROLLERS), "joint_trajectory")
     kind = _kind(fields, name) if fields.fine("kind") else None
-    topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
+    topic = fields.text("topic", TOPIC, _TOPIC_FORM)
     joints = fields.texts("joints", r"\S(.*\S)?", "a joint's name")
     rate_hz = 0.0
     frame = ""
@@ -303,7 +304,7 @@ def read_controller(fields: Fields) -> Controller:
     elif fields.has("rate_hz"):
         what = f"is not for {name}, which interpolates by itself"
         fields.refuse("rate_hz", fields.take("rate_hz"), what, "remove it, or mend kind")
-    action = fields.text("action", _TOPIC, _TOPIC_FORM, default="")
+    action = fields.text("action", TOPIC, _TOPIC_FORM, default="")
     if kind is not None and kind.frame:
         frame = fields.text("frame", r"\S+", "a frame such as base_link")
     elif fields.has("frame"):
@@ -336,15 +337,15 @@ def read_chunk(fields: Fields) -> ChunkTiming:
     if more or less:
         limit = f"more than {LONGEST_STEP_S:g}" if more else f"less than {SHORTEST_STEP_S:g}"
         fields.refuse("step_dt_s", step_dt_s, f"is {limit} s between two actions", "give seconds")
-    timing = ChunkTiming(step_dt_s, fields.number("max_age_s", above=0.0))
+    timing = ChunkTiming(step_dt_s, fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S))
     fields.close()
     return timing
 
 
 def _stream(fields: Fields) -> Stream:
-    topic = fields.text("topic", _TOPIC, _TOPIC_FORM)
+    topic = fields.text("topic", TOPIC, _TOPIC_FORM)
     rate_hz = fields.number("rate_hz", above=0.0)
-    max_age_s = fields.number("max_age_s", above=0.0)
+    max_age_s = fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S)
     if max_age_s <= 1.0 / rate_hz:
         fields.refuse("max_age_s", max_age_s, f"is not longer than one period at {rate_hz:g} Hz", "raise it")
     return Stream(topic, rate_hz, max_age_s)

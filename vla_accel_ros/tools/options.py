@@ -47,7 +47,11 @@ def chosen_model(arguments: argparse.Namespace) -> Path:
 def namespace_option(parser: argparse.ArgumentParser) -> None:
     """Add --namespace NS, a robot's."""
     parser.add_argument(
-        "--namespace", type=_namespace, default="", metavar="NS", help="namespace of the robot (default: none)"
+        "--namespace",
+        type=_namespace,
+        default="",
+        metavar="NS",
+        help="namespace of the robot (default: none)",
     )
 
 

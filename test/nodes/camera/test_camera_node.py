@@ -170,7 +170,10 @@ def test_a_second_camera_of_that_name_says_who_has_it(start, operator, pictures)
             "camera front sends nothing: set ring to true",
         ),
         *(
-            ({"source": "{folder}", "camera": name}, f"camera is {name!r}: give a name of letters, digits and")
+            (
+                {"source": "{folder}", "camera": name},
+                f"camera is {name!r}: give a name of letters, digits and",
+            )
             for name in ("left/front", "vorn_é", "2nd", "c" * 65)
         ),
     ],

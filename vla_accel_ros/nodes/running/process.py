@@ -27,6 +27,7 @@ from vla_accel_ros.nodes.running import shutdown as ending
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
+
 def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int:
     """Run one node until something ends it; returns the exit status.
 
