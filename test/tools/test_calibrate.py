@@ -14,7 +14,7 @@ from openvla_builders import make_openvla_folder, make_openvla_observation
 from recorded_run import Run
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.calibration import products, read
+from vla_accel_ros.models.calibration import Calibration, products, read
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.quantized import FP8
 from vla_accel_ros.tools import cli
@@ -138,17 +138,6 @@ def test_a_folder_that_is_neither_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert not out.exists()
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for out in (tmp_path, tmp_path / "none" / "made.safetensors"):
-        assert cli.main(["calibrate", str(tmp_path / "no checkpoint"), "--out", str(out)]) == 2
-        assert f"--out is {out}" in capsys.readouterr().err
-    policy = make_policy("pi05")
-    with pytest.raises(OSError, match="the calibration cannot be written"):
-        calibrate(policy, [make_observation(0)]).write(tmp_path / "none" / "made.safetensors")
-
-
 @pytest.mark.parametrize(
     ("info", "said"),
     [
@@ -166,3 +155,8 @@ def test_a_dataset_that_lacks_something_is_refused(info: str, said: str, tmp_pat
     with pytest.raises(ValueError) as caught:
         of_dataset(tmp_path, 3, {})
     assert str(tmp_path) in str(caught.value) and said in str(caught.value)
+
+
+def test_a_file_that_cannot_be_written_after_all_is_an_error_of_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot be written"):
+        Calibration("", 0, {}).write(tmp_path)

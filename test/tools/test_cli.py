@@ -5,11 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from vla_accel_ros.tools import cli
 
+WRITING = (
+    ["demo", "--json"],
+    ["fleet-demo", "--json"],
+    ["fleet-demo", "--svg"],
+    ["fleet", "top", "--svg"],
+    ["bench", "solvers", "--out"],
+    ["eval-demo", "--json"],
+    ["plan", "pi0", "--measure"],
+    ["fleet-sim", "--workload", "libero_pi05", "--json"],
+    ["fleet-trace", "none", "--out"],
+    ["calibrate", "none", "--out"],
+    ["trace", "--output"],
+    ["tune", "--out"],
+    ["policy", "--output"],
+)
 NAMED = (["say", "hi"], ["ask", "hi"], ["doctor"], ["trace"], ["policy"])
 
 
@@ -49,3 +65,22 @@ def test_a_command_without_stdout_or_stderr_writes_to_nowhere() -> None:
     assert (quiet.stdout.split(), quiet.stderr) == (["status", "0"], "")
     wrong = vla(f"policy --contract {os.devnull}/none", "2>&-")
     assert (wrong.stdout.split(), wrong.stderr) == (["status", "2"], "")
+
+
+@pytest.mark.parametrize("command", WRITING, ids=" ".join)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_starts(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file" / "x"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*command, str(place)])
+        assert ended.value.code == 2
+        assert f"{place} cannot be written: name a file, in a folder of yours" in capsys.readouterr().err
+
+
+def test_a_file_may_be_new_or_old_and_in_a_folder_that_is_made_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "robot.policy.xml"
+    for _ in range(2):
+        assert cli.main(["policy", "--output", str(file)]) == 0
+        assert file.read_text().startswith("<?xml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -62,3 +63,15 @@ def _namespace(text: str) -> str:
             f"a digit, with / between them, {_LONGEST_NAMESPACE} characters at most"
         )
     return text.rstrip("/")
+
+
+def output_file(text: str) -> Path:
+    """Return the path of a file that is written when a command has its results, perhaps after minutes: the
+    type of such an option. Raises ArgumentTypeError if no file can be there, or its folder cannot be made."""
+    above = os.path.dirname(os.path.abspath(text))
+    while not os.path.exists(above):  # os.path, not pathlib: what cannot even be looked at is not there
+        above = os.path.dirname(above)
+    takes_it = os.access(text if os.path.exists(text) else above, os.W_OK)
+    if os.path.isdir(text) or not os.path.isdir(above) or not takes_it:
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: name a file, in a folder of yours")
+    return Path(text)

@@ -14,14 +14,19 @@ import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from xml.etree import ElementTree
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.running.environment import enclave
-from vla_accel_ros.tools.options import chosen_contract, contract_option, namespace_option, subcommand
+from vla_accel_ros.tools.options import (
+    chosen_contract,
+    contract_option,
+    namespace_option,
+    output_file,
+    subcommand,
+)
 
 _PARAMETERS = (
     "describe_parameters",
@@ -186,7 +191,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     namespace_option(parser)
     parser.add_argument("--sim", action="store_true", help="include the simulated robot")
     parser.add_argument("--fleet", action="store_true", help="for a robot that gets its chunks from a fleet")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the policy to a file instead")
+    parser.add_argument(
+        "--output", type=output_file, metavar="FILE", help="write the policy to a file instead"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -196,5 +203,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         sys.stdout.write(text)
     else:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
         arguments.output.write_text(text)
     return 0

@@ -15,6 +15,7 @@ from vla_accel_ros.tools.options import (
     chosen_model,
     contract_option,
     model_option,
+    output_file,
     subcommand,
 )
 from vla_accel_ros.tools.provenance import provenance
@@ -47,7 +48,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--runs", type=int, default=20, help="timed chunks of each row, 0 = none (default: %(default)s)")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
     add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
-    add("--out", type=Path, metavar="FILE", help="JSON to write (default: none)")
+    add("--out", type=output_file, metavar="FILE", help="JSON to write (default: none)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     document = measure(arguments)
     print("\n".join(lines(document)))
     if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps({**document, **provenance()}, indent=1) + "\n")
     return 0
 

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vla_accel_ros.tools.options import chosen_contract, contract_option, subcommand
+from vla_accel_ros.tools.options import chosen_contract, contract_option, output_file, subcommand
 
 WORST = 5
 
@@ -25,7 +25,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("source", type=Path, nargs="?", help="a bag or a LeRobot dataset (default: the simulated arm)")
     add(
         "--out",
-        type=Path,
+        type=output_file,
         required=True,
         metavar="FILE",
         help="file to write, such as calibration.safetensors",
@@ -60,8 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.frames < 1:
         raise ValueError(f"--frames is {arguments.frames}; give at least 1.")
-    if arguments.out.is_dir() or not arguments.out.parent.is_dir():
-        raise ValueError(f"--out is {arguments.out}; give a file in a folder that is there.")
     torch.set_num_threads(1)  # as in an engine
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32")
@@ -76,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)
     made = calibrate(policy, observations, arguments.alpha, arguments.most_error, _say)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     made.write(arguments.out)
     print(f"\r{len(made.errors)} products on {made.observations} observations; relative errors in 8 bits:")
     for kind, called in {W8A8: "int8", FP8: "fp8"}.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from vla_accel_ros.control.chunking.buffer import MODES
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.demo.plan import DEMO_S, Options
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import output_file, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,7 +23,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"how many to play (default: as many as begin within {DEMO_S:.0f} s)",
     )
     add("--seconds", type=float, metavar="S", help="begin no episode after this time")
-    add("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    add("--json", type=output_file, metavar="FILE", help="write the figures here, too")
     add(
         "--out",
         type=Path,

@@ -17,6 +17,7 @@ from vla_accel_ros.tools.options import (
     chosen_model,
     contract_option,
     model_option,
+    output_file,
     subcommand,
 )
 
@@ -46,7 +47,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="precision of the fast stages: exact, fp8, int8 or int4 (default: the plain network)",
     )
     add("--processes", type=int, default=os.cpu_count() or 1, help="processes that play episodes")
-    add("--json", type=Path, help="write the summary and every episode here")
+    add("--json", type=output_file, help="write the summary and every episode here")
     model_option(parser)
     contract_option(parser)
 
@@ -90,5 +91,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         every = evaluation.as_json(episodes)
         document = {"summary": table, "plan": plan.as_dict(), **provenance(), "episodes": every}
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
     return 0

@@ -6,14 +6,13 @@ import argparse
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 
 from vla_accel_ros.tools.fleet import table
 from vla_accel_ros.tools.fleet.board import Board
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import output_file, subcommand
 
 REFRESH_HZ = 4.0
 LINES_EVERY_S = 5.0
@@ -32,7 +31,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="print lines once; status 1 if there is neither scheduler nor robot",
     )
-    add("--svg", type=Path, metavar="FILE", help="write the last table here as a picture")
+    add("--svg", type=output_file, metavar="FILE", help="write the last table here as a picture")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from vla_accel_ros.tools.fleet_demo.plan import KILLS, Options
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import output_file, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,10 +31,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--no-faults", dest="kill", action="store_const", const="", help="kill nothing")
     add("--policy", default="fifo", metavar="NAME", help="scheduling policy (default: %(default)s)")
     add("--headless", action="store_true", help="lines instead of the live table")
-    add("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    add("--json", type=output_file, metavar="FILE", help="write the figures here, too")
     add(
         "--svg",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="write the table here as a picture, a moment after the first kill",
     )

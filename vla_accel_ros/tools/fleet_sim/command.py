@@ -20,7 +20,7 @@ from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings
 from vla_accel_ros.fleet.simulator.workloads import HORIZONS, STATIC, WORKLOADS
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import output_file, subcommand
 
 HEAD = f"{'':>16} {'avg':>8} {'p25':>8} {'p50':>8} {'p95':>8} {'p99':>8}"
 ROWS = {
@@ -68,7 +68,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="execute actions beyond the horizon while no new chunk has come",
     )
-    add("--json", type=Path, help="file for all figures, - for standard output")
+    add("--json", type=output_file, help="file for all figures, - for standard output")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         if str(arguments.json) == "-":
             print(text)
         else:
+            arguments.json.parent.mkdir(parents=True, exist_ok=True)
             arguments.json.write_text(text + "\n")
     return 0
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_accel_ros.fleet.simulator import traces
 from vla_accel_ros.fleet.simulator.traces import RecordedRound
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import output_file, subcommand
 
 if TYPE_CHECKING:
     from vla_accel_ros.recording.reader import Bag
@@ -35,12 +35,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "bags", nargs="+", type=Path, metavar="BAG", help="bag of fleet/request and fleet/answer"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines (.jsonl)")
+    parser.add_argument("--out", type=output_file, required=True, metavar="FILE", help="JSON lines (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the bags and write the file. Raises ValueError if no request was answered with a chunk."""
     rounds = read(arguments.bags)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     traces.save(arguments.out, rounds)
     print(f"{arguments.out}: {len(rounds)} rounds of {len({one.task for one in rounds})} tasks")
     return 0

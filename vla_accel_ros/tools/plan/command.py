@@ -19,7 +19,7 @@ from vla_accel_ros.planning.fleet import plan_fleet
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import Wanted, judge
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import output_file, subcommand
 from vla_accel_ros.tools.plan.text import as_json, fleet_text, numbers_text, plan_text
 
 
@@ -61,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--json", action="store_true", help="print everything as JSON")
     add(
         "--measure",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="measure this GPU for a minute, write FILE and plan with it",
     )
@@ -147,6 +147,7 @@ def measured(base: Device, out: Path) -> Device:
         found, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor
     )
     note = f"Measured by vla plan --measure, torch {torch.__version__}; the rest is from {base.name}.yaml."
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(to_yaml(device, name, note))
     print(f"written: {out}")
     return device

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vla_accel_ros.timeline import Recorded, merged
-from vla_accel_ros.tools.options import namespace_option, subcommand
+from vla_accel_ros.tools.options import namespace_option, output_file, subcommand
 
 SECONDS = 10.0
 
@@ -20,7 +20,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subcommand(subparsers, "trace", what, run)
     add = parser.add_argument
     add("bag", type=Path, nargs="?", metavar="BAG", help="recording to read (default: a running robot)")
-    add("-o", "--output", type=Path, metavar="FILE", help="write the trace there; open it in ui.perfetto.dev")
+    add(
+        "-o",
+        "--output",
+        type=output_file,
+        metavar="FILE",
+        help="write the trace there; open it in ui.perfetto.dev",
+    )
     add(
         "--seconds",
         type=float,
@@ -57,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         from vla_accel_ros.tools.trace import perfetto_file
 
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
         count = perfetto_file.write(arguments.output, records)
         print(f"{arguments.output}: {count} events; open it in https://ui.perfetto.dev", file=sys.stderr)
     return 0

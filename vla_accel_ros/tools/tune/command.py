@@ -13,11 +13,10 @@ import argparse
 import time
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_accel_ros.kernels.tuning import WAYS
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import output_file, subcommand
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +60,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="most of the GPU's memory to take; kernels that need more are left as they were "
         "(default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, help="file to write (default: the user's cache)")
+    parser.add_argument("--out", type=output_file, help="file to write (default: the user's cache)")
 
 
 def run(arguments: argparse.Namespace) -> int:
