@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders import make_observation, make_policy
 
@@ -17,7 +19,7 @@ def test_what_waits_for_room_begins_once_a_slot_is_free(want: str) -> None:
     engine = Engine(make_policy("pi0"), steps=2)
     held = [engine.observe(make_observation(number)) for number in range(engine.config.slots)]
     seen = make_observation(9) if want == OBSERVE else None
-    given = {"observation": seen, "question": None if seen else QUESTIONS[0], "max_tokens": 2}
+    given: dict[str, Any] = {"observation": seen, "question": None if seen else QUESTIONS[0], "max_tokens": 2}
     at_once = engine.scheduler.submit(Request(want, **given))
     with pytest.raises(PoolExhausted):
         engine.scheduler.wait(at_once)
@@ -32,7 +34,7 @@ def test_what_waits_for_room_begins_once_a_slot_is_free(want: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"slots": 4}, {"slots": 6, "staggered": 2}])
-def test_questions_of_a_stream_leave_frames_and_actions_their_slots(options: dict[str, int]) -> None:
+def test_questions_of_a_stream_leave_frames_and_actions_their_slots(options: dict[str, Any]) -> None:
     """Each holds a prefix of its own, so as many as there are places would take all slots."""
     engine = Engine(make_policy("pi0"), steps=3, answers=4, **options)
     engine.observe(make_observation()).release()

@@ -71,7 +71,7 @@ def test_a_policy_that_raises_reaches_who_steps_and_does_not_end_the_lanes_threa
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_a_step_that_raises_in_one_lane_leaves_the_other_lanes_to_others(
-    error: type[BaseException],
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = Overlapping("two", WholeChunks())
     system.seen_beside()
@@ -82,10 +82,9 @@ def test_a_step_that_raises_in_one_lane_leaves_the_other_lanes_to_others(
             raise error
         return choose(lane, *given)
 
-    system.policy.next = broken  # type: ignore[method-assign]
-    with pytest.raises(error):
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(system.policy, "next", broken)
         system.scheduler.wait(acting)
-    system.policy.next = choose  # type: ignore[method-assign]
     assert not any(lane.lock.locked() for lane in system.scheduler.lanes)
     system.scheduler.wait(system.frame()).result.release()
     system.scheduler.wait(acting)
