@@ -28,6 +28,11 @@ def test_reads_every_field(tmp_path):
     np.testing.assert_array_equal(contract.delta_mask, [True, False])
 
 
+def test_an_image_has_any_name_that_the_policy_has_for_it(tmp_path):
+    contract = load(tmp_path, GOOD.replace("left_wrist_0_rgb", "observation.wrist-left/0"))
+    assert [camera.image for camera in contract.cameras] == ["base_0_rgb", "observation.wrist-left/0"]
+
+
 def test_units_cross_both_ways(tmp_path):
     contract = load(tmp_path, GOOD)
     np.testing.assert_allclose(contract.to_policy([[math.pi / 2, 0.05]]), [[0.0, 0.05]], atol=1e-12)
@@ -97,6 +102,11 @@ def test_the_simulated_arm():
             "topic: camera/top/image_raw",
             "topic: /camera/top",
             "cameras.top.topic = '/camera/top' is not a relative topic name such as camera/",
+        ),
+        (
+            "left_wrist_0_rgb",
+            '" "',
+            "cameras.side.image = ' ' is not the policy's name of an image: mend it",
         ),
         (
             "left_wrist_0_rgb",

@@ -16,7 +16,9 @@ from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_model
 from vla_accel_ros.tools.cli import main
 
+ODD = ("cam-high", "wrist.left", "yes", "2", "x: y", "a #b", "a_b", "a b")
 MAKERS = {
+    "odd cameras": lambda folder: make_checkpoint(folder, make_config("pi0", image_names=ODD)),
     "pi0": lambda folder: make_checkpoint(folder, make_config("pi0")),
     "lerobot": lambda folder: make_lerobot_folder(folder, relative=True),
     "openvla": lambda folder: make_openvla_folder(folder, shards=2),

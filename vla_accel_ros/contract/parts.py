@@ -25,6 +25,8 @@ NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 NAME_FORM = "a name of letters, digits and underscores"
 TRANSPORTS = ("raw", "compressed", "ring")
 SERVO = ("servo_joint", "servo_twist")
+_IMAGE = r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)"
+"""The model decides, so a name may have dots, hyphens and the like (`cam-high`, `wrist.left`)."""
 TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw, of at most 150 characters"
 LONGEST_AGE_S = 3600.0
@@ -168,7 +170,7 @@ def read_camera(name: str, fields: Fields) -> Camera:
     camera = Camera(
         **vars(stream),
         name=name,
-        image=fields.text("image", NAME, NAME_FORM),
+        image=fields.text("image", _IMAGE, "the policy's name of an image"),
         transport=fields.choice("transport", TRANSPORTS, "raw"),
         info=fields.text("info", TOPIC, _TOPIC_FORM, default=""),
         max_pixels=_pixels(fields),

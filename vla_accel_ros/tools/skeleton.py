@@ -6,13 +6,18 @@ once. Joint limits are the range of the training data where that is known.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import textwrap
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import yaml
 
+from vla_accel_ros.contract.parts import NAME
 from vla_accel_ros.models.checkpoints.conversion import FIELD, provenance_of
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
@@ -23,6 +28,19 @@ from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 GB, MB = 1e9, 1e6
 HAND = 6
 OURS = "# the robot's own"
+
+
+def camera_names(images: Iterable[str]) -> dict[str, str]:
+    """Return the policy's images by names that a contract's cameras can have: their own where they can."""
+    found: dict[str, str] = {}
+    for image in images:
+        name = image
+        if not re.fullmatch(NAME, name) or yaml.safe_load(name) != name:
+            name = "camera_" + re.sub("[^A-Za-z0-9_]", "_", image)
+        while name in found:
+            name += "_"
+        found[name] = image
+    return found
 
 
 def summary(told: Description) -> str:
@@ -119,9 +137,10 @@ def write_skeleton(told: Description) -> str:
         "# A contract for " + told.folder.name + f" ({told.config.kind}); see config/contracts/sim_arm.yaml."
     ]
     lines += ["robot: my_robot", "", "cameras:  # topics, rates and ages: " + OURS[2:]]
-    for name in told.config.image_names:
+    for name, image in camera_names(told.config.image_names).items():
+        quoted = image if image == name else json.dumps(image, ensure_ascii=False)
         lines.append(
-            f"  {name}: {{topic: camera/{name}/image_raw, image: {name}, rate_hz: 30, max_age_s: 0.5}}"
+            f"  {name}: {{topic: camera/{name}/image_raw, image: {quoted}, rate_hz: 30, max_age_s: 0.5}}"
         )
     lines += ["", "max_skew_s: 0.05", "", "joint_states: {topic: joint_states, rate_hz: 100, max_age_s: 0.5}"]
     if not told.state.shape[1] and not twist:
