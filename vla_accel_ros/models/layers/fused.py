@@ -58,7 +58,8 @@ def _joined(parameters: Sequence[Tensor]) -> Tensor:
     same = len({part.untyped_storage().data_ptr() for part in parts}) == 1
     if same and ends[:-1] == starts[1:]:
         return first.data.as_strided((rows, *first.shape[1:]), first.stride())
-    with torch.inference_mode(False):  # the plain network may still compute gradients with them
+    # As the parameters were made, not as this is called: the plain network may compute gradients with them.
+    with torch.inference_mode(first.is_inference()):
         joined = torch.cat(parts)
         for parameter, part in zip(parameters, joined.split([part.shape[0] for part in parts]), strict=True):
             parameter.data = part
