@@ -144,8 +144,10 @@ def test_a_controller_that_executes_at_another_speed_is_sent_nothing_until_it_re
         adapter.send(decided, node.now)
     assert len(heard) == count
     assert adapter.commanded(node.now) == dict(zip(NAMES, ANEW.tolist())), "joints are compared with that"
+    node.now += 600 * MS
+    assert "its state, and it has reported none since: is it active?" in adapter.hindrance
     says(1.0)
-    assert adapter.hindrance and len(heard) == count, "it still executes what it had"
+    assert "set it to 100 %" in adapter.hindrance and len(heard) == count, "it still executes what it had"
     says(1.0, rests=True)
     assert not adapter.hindrance
     adapter.send(path.later(S), node.now)

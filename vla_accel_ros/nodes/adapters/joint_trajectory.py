@@ -209,6 +209,11 @@ class JointTrajectoryAdapter(Adapter):
             )
         if not self._scaled:
             return ""
+        if self._told is not None and abs(self._node.now_ns() - self._told.stamp_ns) >= TOLD_NS:
+            return (
+                f"{self.controller.topic}: the controller's speed was scaled when it last reported its "
+                "state, and it has reported none since: is it active?"
+            )
         return (
             f"{self.controller.topic}: the controller's speed scaling changes the speed of what it is "
             "sent: set it to 100 %"
