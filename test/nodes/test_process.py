@@ -187,6 +187,33 @@ def test_an_end_in_a_call_that_holds_the_interpreter_is_broken_off_and_says_wher
     assert "Timeout (0:00:00.500000)!" in done.stderr and "in destroy_node" in done.stderr
 
 
+DOES_NOT_END = """
+import os, signal, threading
+from rclpy.node import Node
+from vla_accel_ros.nodes.running import shutdown
+from vla_accel_ros.nodes.running.process import run
+
+shutdown.LEAVES_S = 0.5
+
+class Leaves(Node):
+    def __init__(self):
+        super().__init__("leaves")
+        self.create_timer(0.01, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        threading.Thread(target=threading.Event().wait, name="for ever").start()
+
+raise SystemExit(run(Leaves))
+"""
+
+
+def test_a_thread_that_does_not_end_with_its_node_holds_up_no_process_and_is_named(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-uc", DOES_NOT_END],
+        env=node_environment(tmp_path), stderr=subprocess.PIPE, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Timeout (0:00:00.500000)!" in done.stderr and "in _shutdown" in done.stderr
+
+
 LEAVES = """
 import ctypes, sys
 from vla_accel_ros.nodes.clients.client_node import ClientNode

@@ -150,9 +150,11 @@ def test_handles_of_all_kinds(bench):
 def test_files_that_are_no_ring(head, length):
     """Locked, as a writer's are, so that nobody takes them for a dead one's."""
     name = unique("file")
-    with segment_path(name).open("xb") as file:
+    unlocked = segment_path(name).with_name(f"{name}.unlocked")
+    with unlocked.open("xb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
+            unlocked.rename(segment_path(name))
             file.write(head)
             file.truncate(length)
             found = RingReader({"front": name}, page_lock=False).newest_set(("front",), 0.0)

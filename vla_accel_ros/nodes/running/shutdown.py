@@ -7,7 +7,8 @@ second signal after 5 s). Another signal more than a second later also kills it 
 Ctrl-C, which a launch system passes on once more). A thread that dies ends the process with status 1 and the
 reason on stderr: a node that looks alive and does nothing would not be restarted. A native call that holds
 the interpreter and does not return holds up these threads, too: such a process ends LAST_S later with status
-1, after writing where every thread is to stderr.
+1, after writing where every thread is to stderr. So does one whose interpreter takes longer than LEAVES_S to
+end after its node.
 
 Python runs its signal handlers only between bytecodes of the main thread, which waits inside the middleware.
 The wake-up descriptor is written at once, and a thread that reads it completes the future.
@@ -37,7 +38,7 @@ PATIENCE_S = 1.8
 LONGEST_S = 4.5
 LAST_S = 1.0
 LEAVES_S = 20.0
-"""Time that a program's own node has to leave the graph."""
+"""Time that a program's own node has to leave the graph, and the interpreter of a node that has ended."""
 _SAME_SIGNAL_S = 1.0
 _LOOK_S = 0.2
 _FAULT = 0
@@ -69,9 +70,10 @@ class Ending:
 
     def finish(self) -> None:
         """Everything has ended except the interpreter, which restores the signals' defaults: ignore them, so
-        that a late Ctrl-C does not change the status of a clean end. Call it from the main thread."""
+        that a late Ctrl-C does not change the status of a clean end. It has LEAVES_S to end: it waits for
+        threads, and takes down what is left of the middleware. Call it from the main thread."""
         self.over.set()
-        faulthandler.cancel_dump_traceback_later()
+        _watch(LEAVES_S)
         for number in self._numbers:
             signal.signal(number, signal.SIG_IGN)
 
