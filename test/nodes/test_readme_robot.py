@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import yaml
 from readme_commands import inline, run, starting_with
 from running import NodeProcess
 from stack import Stack, wait_for_recorder
@@ -20,14 +21,24 @@ from stand_ins import ARM, write_contract
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 HOME = dict(zip(ARM, (0.0, 0.0, 0.8, 0.3, 0.0)))
+UPPER = {"shoulder_lift": 0.2, "elbow_flex": 2.0}
+"""Random weights lead the arm anywhere within limits; from further down the way home is through the table."""
+
+
+def above_the_table() -> list[dict[str, Any]]:
+    """The simulated arm's joints, as a contract has them, within UPPER."""
+    joints = yaml.safe_load(Path(demo_contract()).read_text())["joints"]
+    return [{**joint, "upper": UPPER.get(joint["name"], joint["upper"])} for joint in joints]
 
 
 def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
     start: Callable[..., NodeProcess], tmp_path: Path, ros_domain: int
 ) -> None:
-    file = write_contract(tmp_path, {"topic": "arm_controller/joint_trajectory"}, home=HOME)
+    arm = {"topic": "arm_controller/joint_trajectory"}
+    file = write_contract(tmp_path, arm, home=HOME, joints=above_the_table())
     given: dict[str, Any] = {"contract": str(file)}
     stack = Stack(start, tmp_path, "left_arm", inference={"language_max_tokens": 8, **given}, **given)
     recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"), **given)
