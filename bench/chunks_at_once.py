@@ -15,12 +15,11 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
-from full_size.command import measuring, place
+from full_size.command import measuring, new_document, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
 from grids.sizes import KINDS, config_of
@@ -28,7 +27,6 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 
 STEPS, WARM_UPS = 10, 10
 
@@ -47,15 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises RuntimeError without a CUDA device."""
     device, dtype, out = place(arguments)
-    document: dict[str, Any] = {
-        "steps": STEPS,
-        "prefix": arguments.prefix,
-        "runs": arguments.runs,
-        "dtype": str(dtype).removeprefix("torch."),
-        "seeds": "weights 0, prefixes and noise 0",
-        **provenance(),
-        "cases": [],
-    }
+    document = new_document(
+        dtype,
+        "weights 0, prefixes and noise 0",
+        steps=STEPS,
+        prefix=arguments.prefix,
+        runs=arguments.runs,
+    )
     print(f"{'':6}{'chunks':>7}{'p50 ms':>9}{'p99 ms':>9}{'/ one':>7}{'chunks/s':>10}", flush=True)
     with alone(gpu_id(device)), torch.inference_mode():
         for kind in arguments.kinds:

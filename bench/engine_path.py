@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from full_size.command import measuring, place
+from full_size.command import measuring, new_document, place
 from full_size.figures import Pinned, allocated_by, summary, write
 from full_size.gpu import alone, gpu_id
 from grids.measure import synchronize
@@ -45,7 +45,6 @@ from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.bench.tiny import TINY_SMOLVLA
 from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
 
 KINDS: dict[str, PiConfig | SmolVLAConfig] = {**PI_KINDS, "smolvla": SMOLVLA}
@@ -72,16 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises RuntimeError without a CUDA device."""
     device, dtype, out = place(arguments)
-    document: dict[str, Any] = {
-        "steps": STEPS,
-        "prompt": arguments.prompt,
-        "runs": arguments.runs,
-        "size": list(arguments.size),
-        "dtype": str(dtype).removeprefix("torch."),
-        "seeds": f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
-        **provenance(),
-        "cases": [],
-    }
+    document = new_document(
+        dtype,
+        f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
+        steps=STEPS,
+        prompt=arguments.prompt,
+        runs=arguments.runs,
+        size=list(arguments.size),
+    )
     print(HEAD, flush=True)
     with alone(gpu_id(device)):
         for kind in arguments.kinds:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from full_size.command import measuring, place
+from full_size.command import measuring, new_document, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
 from grids.measure import synchronize
@@ -35,7 +35,6 @@ from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Agreement, Observation
 
 STEPS, WARM_UP = 10, 10
@@ -60,16 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises RuntimeError without a CUDA device."""
     device, dtype, out = place(arguments)
-    document: dict[str, Any] = {
-        "steps": STEPS,
-        "views": arguments.views,
-        "prompt": arguments.prompt,
-        "runs": arguments.runs,
-        "dtype": str(dtype).removeprefix("torch."),
-        "seeds": "weights 0, observation 0, noise: the number of the request",
-        **provenance(),
-        "cases": [],
-    }
+    document = new_document(
+        dtype,
+        "weights 0, observation 0, noise: the number of the request",
+        steps=STEPS,
+        views=arguments.views,
+        prompt=arguments.prompt,
+        runs=arguments.runs,
+    )
     print(HEAD, flush=True)
     with alone(gpu_id(device)):
         for kind in arguments.kinds:

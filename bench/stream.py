@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from engine_path import page_locked
 
-from full_size.command import measuring, place
+from full_size.command import measuring, new_document, place
 from full_size.figures import summary, write
 from full_size.gpu import alone, gpu_id
 from full_size.options import read_options
@@ -46,7 +46,6 @@ from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Observation
 
 STEPS = 10
@@ -77,21 +76,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises RuntimeError without a CUDA device."""
     device, dtype, out = place(arguments)
-    document: dict[str, Any] = {
-        "steps": STEPS,
-        "staggered": arguments.staggered,
-        "views": arguments.views,
-        "prompt": arguments.prompt,
-        "seconds": arguments.seconds,
-        "saturated_seconds": arguments.saturated,
-        "vision_hz": VISION_HZ,
-        "joints_hz": arguments.joints,
-        "size": list(arguments.size),
-        "dtype": str(dtype).removeprefix("torch."),
-        "seeds": f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
-        **provenance(),
-        "cases": [],
-    }
+    document = new_document(
+        dtype,
+        f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
+        steps=STEPS,
+        staggered=arguments.staggered,
+        views=arguments.views,
+        prompt=arguments.prompt,
+        seconds=arguments.seconds,
+        saturated_seconds=arguments.saturated,
+        vision_hz=VISION_HZ,
+        joints_hz=arguments.joints,
+        size=list(arguments.size),
+    )
     print(HEAD, flush=True)
     sys.setswitchinterval(SWITCH_S)
     with alone(gpu_id(device)):

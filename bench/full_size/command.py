@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from vla_accel_ros.tools.provenance import provenance
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -36,3 +39,9 @@ def place(arguments: argparse.Namespace) -> tuple[torch.device, torch.dtype, Pat
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device here; --small tries the command on a CPU.")
     return torch.device("cuda"), torch.bfloat16, arguments.out or RESULTS
+
+
+def new_document(dtype: torch.dtype, seeds: str, **settings: Any) -> dict[str, Any]:
+    """The contents of a file of figures that has no cases yet."""
+    head = {**settings, "dtype": str(dtype).removeprefix("torch."), "seeds": seeds}
+    return {**head, **provenance(), "cases": []}
