@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 from fork_server import ForkServer
@@ -43,16 +44,20 @@ raise SystemExit(run(Told, ["--ros-args", "-p", "autostart:=true"]))
 """
 
 
-def test_what_a_node_has_loaded_is_collected_no_more_until_it_is_cleaned_up(tmp_path):
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=node_environment(tmp_path),
+def ended(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program in a process of its own, when it has ended."""
+    return subprocess.run(
+        [sys.executable, "-uc", program, *arguments],
+        env=node_environment(folder),
         capture_output=True,
         text=True,
         timeout=180,
         check=False,
     )
-    said = json.loads(process.stdout.splitlines()[0])
+
+
+def test_what_a_node_has_loaded_is_collected_no_more_until_it_is_cleaned_up(tmp_path):
+    said = json.loads(ended(PROGRAM, tmp_path).stdout.splitlines()[0])
     before, configured, cleaned_up = said["frozen"]
     assert before == 0 and configured > 10_000 and cleaned_up == 0
     assert round(said["switch_s"], 6) == SWITCH_S
@@ -79,8 +84,7 @@ raise SystemExit(status)
 
 
 def test_a_ctrl_c_that_comes_in_the_end_of_the_interpreter_changes_no_status(tmp_path):
-    command, environment = [sys.executable, "-c", ENDS], node_environment(tmp_path)
-    assert subprocess.run(command, env=environment, timeout=180, check=False).returncode == 0
+    assert ended(ENDS, tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_what_ros_refuses_at_start_is_one_line(given, said, tmp_path):
         environment = {name: environment[name] for name in environment if name not in ("HOME", "ROS_LOG_DIR")}
     arguments = ["--ros-args", *given]
     program = f"from vla_accel_ros.nodes.running.process import run; raise SystemExit(run(None, {arguments}))"
-    ended = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,
         capture_output=True,
@@ -107,8 +111,8 @@ def test_what_ros_refuses_at_start_is_one_line(given, said, tmp_path):
         timeout=180,
         check=False,
     )
-    lines = [line for line in ended.stderr.splitlines() if "[rcl]" not in line]
-    assert (ended.returncode, len(lines)) == (2, 1)
+    lines = [line for line in done.stderr.splitlines() if "[rcl]" not in line]
+    assert (done.returncode, len(lines)) == (2, 1)
     assert lines[0].startswith("cannot start: ROS refuses the arguments or the environment: ")
     assert said in lines[0] and ", at /" not in lines[0]
 
@@ -150,10 +154,7 @@ raise SystemExit(run(EndsSlowly))
 def test_an_end_that_has_begun_is_left_more_time_than_a_node_that_is_busy(
     tmp_path, longest_s, takes_s, status, said
 ):
-    done = subprocess.run(
-        [sys.executable, "-uc", ENDS_SLOWLY, str(longest_s), str(takes_s)],
-        env=node_environment(tmp_path), stdout=subprocess.PIPE, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    done = ended(ENDS_SLOWLY, tmp_path, str(longest_s), str(takes_s))
     assert (done.returncode, done.stdout.strip()) == (status, said)
 
 
@@ -179,10 +180,7 @@ raise SystemExit(run(Stuck))
 
 
 def test_an_end_in_a_call_that_holds_the_interpreter_is_broken_off_and_says_where(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-uc", HOLDS_THE_INTERPRETER],
-        env=node_environment(tmp_path), stderr=subprocess.PIPE, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    done = ended(HOLDS_THE_INTERPRETER, tmp_path)
     assert done.returncode == 1
     assert "Timeout (0:00:00.500000)!" in done.stderr and "in destroy_node" in done.stderr
 
@@ -206,10 +204,7 @@ raise SystemExit(run(Leaves))
 
 
 def test_a_thread_that_does_not_end_with_its_node_holds_up_no_process_and_is_named(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-uc", DOES_NOT_END],
-        env=node_environment(tmp_path), stderr=subprocess.PIPE, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    done = ended(DOES_NOT_END, tmp_path)
     assert done.returncode == 1
     assert "Timeout (0:00:00.500000)!" in done.stderr and "in _shutdown" in done.stderr
 
@@ -229,10 +224,7 @@ print("over")
 
 @pytest.mark.parametrize("stuck", [False, True])
 def test_a_program_that_cannot_leave_the_graph_ends_and_says_where(tmp_path, stuck):
-    done = subprocess.run(
-        [sys.executable, "-uc", LEAVES, *["stuck"] * stuck],
-        env=node_environment(tmp_path), capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    done = ended(LEAVES, tmp_path, *["stuck"] * stuck)
     assert (done.returncode, done.stdout) == ((1, "") if stuck else (0, "over\n"))
     assert ("Timeout (0:00:00.500000)!" in done.stderr and "in leave_graph" in done.stderr) == stuck
 
