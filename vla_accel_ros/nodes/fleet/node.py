@@ -77,6 +77,7 @@ class FleetSchedulerNode(ManagedNode):
         self._forecasts: Background | None = None
         self._topics: dict[str, RobotTopics] = {}
         self._unreadable, self._refusal = 0, Throttled(self, 1.0)
+        self._ignored = Throttled(self, 10.0)
         self._time = SchedulerClock(lambda: self.now_ns() if self.get_clock().ros_time_is_active else None)
         self._reporter = Reporter(self, self._statuses)
 
@@ -176,9 +177,8 @@ class FleetSchedulerNode(ManagedNode):
                 self._close_robot(robot)
         for robot in sorted(there - self._topics.keys()):
             if len(self._topics) >= 2 * value(self, "most_robots"):
-                self.get_logger().error(
-                    f"{robot} is ignored: there are {len(self._topics)} robots; raise most_robots",
-                    throttle_duration_sec=10.0,
+                self._ignored.error(
+                    f"{robot} is ignored: there are {len(self._topics)} robots; raise most_robots"
                 )
                 return
             self._topics[robot] = RobotTopics(

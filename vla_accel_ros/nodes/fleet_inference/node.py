@@ -49,6 +49,7 @@ from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.types import Chunk
 
@@ -64,7 +65,7 @@ class FleetInferenceNode(ManagedNode):
     def __init__(self) -> None:
         super().__init__("inference", INFERENCE)
         self._client: FleetClient | None = None
-        self._instruction = Instruction(self)
+        self._instruction, self._unanswered = Instruction(self), Throttled(self, 1.0)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -246,7 +247,7 @@ class FleetInferenceNode(ManagedNode):
             self._refuse(message.data, str(error))
 
     def _refuse(self, question: str, why: str) -> None:
-        self.get_logger().warning(f"question: {why}", throttle_duration_sec=1.0)
+        self._unanswered.warning(f"question: {why}")
         self._texts.publish(convert.refusal_to_message(question, why, self.now_ns()))
 
     def _on_cancel(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:

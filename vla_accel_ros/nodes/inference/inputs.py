@@ -17,6 +17,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.ingest import Ingest
 
@@ -34,7 +35,7 @@ class InputsTopic:
         self._node, self._ingest, self._pace = node, ingest, pace
         self._streams = {f"camera/{camera.name}": camera.name for camera in contract.cameras}
         self._streams["joint_states"] = "joint_states"
-        self._told = ""
+        self._told, self._slow = "", Throttled(node, 10.0)
         self.failed = self.detail = ""
         self._publisher = node.output(InputsMessage, "inputs", qos.REPORT)
         # Often enough that the delay of the message itself never reaches a limit.
@@ -72,7 +73,7 @@ class InputsTopic:
             if self._told:
                 log.warning(f"no chunks are made: {inputs.waiting_for}")
         if inputs.slow:
-            log.warning(inputs.slow, throttle_duration_sec=10.0)
+            self._slow.warning(inputs.slow)
 
     def _tell(self) -> None:
         self._publisher.publish(convert.inputs_to_message(self.now(), tuple(self._streams)))

@@ -72,6 +72,7 @@ class InferenceNode(ManagedNode):
         self._stream: Streaming | None = None
         self._instruction = Instruction(self)
         self._conflict, self._failure = Throttled(self, 10.0), Throttled(self, 1.0)
+        self._unanswered = Throttled(self, 1.0)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -195,7 +196,7 @@ class InferenceNode(ManagedNode):
             self._check_words(message.data)
             self._stream.ask(message.data)
         except ValueError as error:
-            self.get_logger().warning(f"question: {error}", throttle_duration_sec=1.0)
+            self._unanswered.warning(f"question: {error}")
             self._texts.publish(convert.refusal_to_message(message.data, str(error), self.now_ns()))
 
     def _check_words(self, text: str) -> None:

@@ -19,6 +19,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.sensing.ingest import Ingest
 
 
@@ -35,7 +36,7 @@ class Streams:
     ) -> None:
         self._node, self._ingest, self._joints_came = node, ingest, joints_came
         self._lost = dict.fromkeys((camera.name for camera in contract.cameras), 0)
-        self._told: set[str] = set()
+        self._told, self._slow = set[str](), Throttled(node, 10.0)
         self._refused_ns: dict[str, int] = {}
         for camera in contract.cameras:
             if camera.transport == "ring":
@@ -54,7 +55,7 @@ class Streams:
         """Log the streams that come too slowly."""
         slow = [monitor.warning(now_ns) for monitor in self._ingest.monitors.values()]
         if any(slow):
-            self._node.get_logger().warning("\n".join(filter(None, slow)), throttle_duration_sec=10.0)
+            self._slow.warning("\n".join(filter(None, slow)))
 
     def statuses(self, now_ns: int) -> list[DiagnosticStatus]:
         """A line of diagnostics for each stream."""
