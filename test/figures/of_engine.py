@@ -83,6 +83,14 @@ def engine() -> Iterator[Claim]:
     yield PERFORMANCE, "| `embed_actions` and `read_out`, per", [None, ends[0], *[None] * 4, ends[1]]
 
 
+def block_shapes() -> Iterator[Claim]:
+    found = result("block_shapes")
+    for row in found["compared"]:
+        begins = f"| {row['launches']} {row['kernels']} | {row['sizes']} | {row['processors']} |"
+        figures = [row[name][of] for name in ("chosen", "by_count", "table") for of in ("mean", "most")]
+        yield PERFORMANCE, begins, figures
+
+
 def guided() -> Iterator[Claim]:
     names = {"act": "act", "graph": "graph", "staggered step": "step"}
     cases = result("guided")["cases"]

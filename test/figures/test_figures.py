@@ -37,6 +37,7 @@ PARTS = (
     of_motion.cameras,
     of_engine.engine,
     of_engine.own_path,
+    of_engine.block_shapes,
     of_engine.guided,
     of_engine.pipelines,
     of_engine.loading_and_precision,

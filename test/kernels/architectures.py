@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from vla_accel_ros.kernels.gpu import Gpu
+
 
 class Architecture(NamedTuple):
-    """device: whose processors; shared_bytes: that a block may have."""
+    """device: which it is; shared_bytes: that a block may have."""
 
     device: str
-    processors: int
+    gpu: Gpu
     shared_bytes: int
 
 
@@ -21,11 +23,11 @@ REGISTERS = 64 << 10
 """Of a block, on all of them."""
 
 ARCHITECTURES = {
-    "80": Architecture("A100", 108, 163 << 10),
-    "86": Architecture("RTX 3090", 82, 99 << 10),
-    "87": Architecture("Jetson AGX Orin", 16, 163 << 10),
-    "89": Architecture("RTX 4090", 128, 99 << 10),
-    "90": Architecture("H200", 132, 227 << 10),
-    "100": Architecture("B200", 148, 227 << 10),
-    "120": Architecture("RTX 5090", 170, 99 << 10),
+    "80": Architecture("A100", Gpu(108, 80, 1.41, 2039), 163 << 10),
+    "86": Architecture("RTX 3090", Gpu(82, 86, 1.70, 936), 99 << 10),
+    "87": Architecture("Jetson AGX Orin", Gpu(16, 87, 1.30, 205), 163 << 10),
+    "89": Architecture("RTX 4090", Gpu(128, 89, 2.52, 1008), 99 << 10),
+    "90": Architecture("H200", Gpu(132, 90, 1.98, 4800), 227 << 10),
+    "100": Architecture("B200", Gpu(148, 100, 1.92, 8000), 227 << 10),
+    "120": Architecture("RTX 5090", Gpu(170, 120, 2.41, 1792), 99 << 10),
 }

@@ -33,6 +33,7 @@ from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.image import Views
 from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton import (
     attention,
     flow,
@@ -43,7 +44,7 @@ from vla_accel_ros.kernels.triton import (
     project,
     rotary_attention,
 )
-from vla_accel_ros.kernels.tuning import Config, Table, read_table
+from vla_accel_ros.kernels.tuning import Table, read_table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.openvla.policy import PixelNorm
 from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI
@@ -215,10 +216,10 @@ def narrow() -> None:
 
 if __name__ == "__main__":
     target = int(sys.argv[1])
-    processors = ARCHITECTURES[sys.argv[1]].processors
-    chosen = Table(processors)
+    gpu = ARCHITECTURES[sys.argv[1]].gpu
+    chosen = Table(gpu)
     if len(sys.argv) > 2:
-        chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], processors)
+        chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], gpu)
     pieces.LAYERS = 1
     for module in (attention, flow, image, linear, norm, project, rotary_attention):
         replace_kernels(module, target)

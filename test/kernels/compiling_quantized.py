@@ -11,16 +11,19 @@ import torch
 from architectures import ARCHITECTURES
 from compiling import CPU, POINTERS, replace_kernels
 
+from vla_accel_ros.kernels.block_shapes import chosen
+from vla_accel_ros.kernels.candidates import ROWS
+from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.reference import int8 as int8_reference
 from vla_accel_ros.kernels.reference.quantized import Product, Rows
+from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, Shape
 from vla_accel_ros.kernels.triton import int8, launch, linear, project, quantized, small_weights
-from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, Shape, Table, safe
+from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
 from vla_accel_ros.models.layers.quantized import quantized as quantize
 from vla_accel_ros.tools.tune import pieces
-from vla_accel_ros.tools.tune.candidates import ROWS
 
 
 def place(*shape: int) -> torch.Tensor:
@@ -51,7 +54,7 @@ def fp8_rows() -> None:
     quantized.gelu_rows(product(512, 4304), place(4304), Rows.place(512, 4304, CPU))
 
 
-def rows_in_8_bits(processors: int, kind: str) -> None:
+def rows_in_8_bits(gpu: Gpu, kind: str) -> None:
     """The products of encode, prefill, denoise and a word, as large as they are there, and the passes. kind:
     W8A8, of int8 rows, or FP8."""
     bf16, dtype = place(1), quantize(torch.ones(1, 16), kind).dtype
@@ -68,12 +71,12 @@ def rows_in_8_bits(processors: int, kind: str) -> None:
         (50, 1024, 4096, "none"),
         (1, 2560, 2048, "none"),
     ):
-        config = safe(Shape(INT8_PRODUCT, rows, columns, width, name), processors)
+        config = chosen(Shape(INT8_PRODUCT, rows, columns, width, name), gpu)
         weight = quantize(torch.ones(columns, width), kind)
         bias = bf16.expand(columns) if rows == 512 else None
         int8.multiply(place_rows(rows, width, CPU), weight, place(rows, columns), bias, finish, config=config)
     for rows, columns, width in ((544, 16384, 2048), (50, 4096, 1024), (1, 16384, 2048)):
-        config = safe(Shape(INT8_GATED, rows, columns, width, name), processors)
+        config = chosen(Shape(INT8_GATED, rows, columns, width, name), gpu)
         weight = quantize(torch.ones(2 * columns, width), kind)
         activation = "silu" if rows == 1 else "gelu"
         int8.gated(place_rows(rows, width, CPU), weight, place(rows, columns), activation, config=config)
@@ -94,7 +97,7 @@ def rows_in_8_bits(processors: int, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    target = int(sys.argv[1])
+    target, here = int(sys.argv[1]), ARCHITECTURES[sys.argv[1]].gpu
     POINTERS.update({torch.int8: "*i8", torch.uint8: "*u8", torch.float8_e4m3fn: "*fp8e4nv"})
     pieces.LAYERS = 1
     for module in (int8, linear, project, quantized, small_weights):
@@ -102,8 +105,8 @@ if __name__ == "__main__":
     if target < 90:
         launch.tiles = lambda *_: None  # as it says on such a device
     for kind in (FP8, INT8, INT4) if target >= 89 else (INT8, INT4):
-        few_rows(kind, Table(ARCHITECTURES[sys.argv[1]].processors, pdl=target >= 90))
-    rows_in_8_bits(ARCHITECTURES[sys.argv[1]].processors, W8A8)
+        few_rows(kind, Table(here, pdl=target >= 90))
+    rows_in_8_bits(here, W8A8)
     if target >= 89:
-        rows_in_8_bits(ARCHITECTURES[sys.argv[1]].processors, FP8)
+        rows_in_8_bits(here, FP8)
         fp8_rows()

@@ -8,10 +8,10 @@ from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference import attention
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton import attention as kernels
 from vla_accel_ros.kernels.triton import rotary_attention as rotary
 from vla_accel_ros.kernels.triton.launch import Scratch
-from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.reference import flow, linear, norm
 from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton import flow as kernels
 from vla_accel_ros.kernels.triton import norm as norm_kernels
 from vla_accel_ros.kernels.triton.launch import Scratch
-from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.models.flow.solver import AB2, rates
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)

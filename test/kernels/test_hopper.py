@@ -13,14 +13,15 @@ import torch
 from drawing import DEVICE, Drawing, assert_near, ints, poison
 from norms import assert_norms_near, norm_of, tables_of
 
+from vla_accel_ros.kernels.candidates import HOPPER
 from vla_accel_ros.kernels.cuda import attention as attention_kernel
 from vla_accel_ros.kernels.cuda import compiling, products
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.reference import attention, linear
-from vla_accel_ros.kernels.tuning import Config, Table, load_table
+from vla_accel_ros.kernels.shapes import Config
+from vla_accel_ros.kernels.tuning import Table, load_table
 from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.tools.tune import pieces
-from vla_accel_ros.tools.tune.candidates import HOPPER
 
 BF16 = torch.bfloat16
 tables = pytest.mark.parametrize("tables", [0, 1, 2], ids=["plain", "one row", "a row each"])
@@ -207,7 +208,7 @@ def test_attend(config: Config, batch: int, tokens: int, keys: int, alone: int) 
 def test_the_packaged_table_is_right_at_the_published_sizes_with_early_starts(config: Any) -> None:
     table = load_table(DEVICE)
     assert table.hopper and table.pdl
-    triton = TritonOps(DEVICE, Table(table.processors, table.entries, table.pdl))
+    triton = TritonOps(DEVICE, Table(table.gpu, table.entries, table.pdl))
     for ops in (TritonOps(DEVICE, table), triton):
         for name, error in pieces.errors(config, 1100, DEVICE, 1, ops):
             assert error < pieces.NEAR, name

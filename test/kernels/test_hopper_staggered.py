@@ -9,11 +9,11 @@ import pytest
 import torch
 from drawing import Drawing, assert_near, ints, poison
 
+from vla_accel_ros.kernels.candidates import HOPPER, STAGGERED
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda import rotary_attention as kernel
 from vla_accel_ros.kernels.reference import attention
-from vla_accel_ros.kernels.tuning import Config
-from vla_accel_ros.tools.tune.candidates import HOPPER, STAGGERED
+from vla_accel_ros.kernels.shapes import Config
 
 BF16 = torch.bfloat16
 CANDIDATES = HOPPER["attend_rotary"]

@@ -10,14 +10,14 @@ import torch
 from drawing import CUDA, DEVICE, DTYPES, Drawing, assert_near, ints, poison
 from torch import Tensor
 
+from vla_accel_ros.kernels.candidates import ROWS
 from vla_accel_ros.kernels.reference import int8
 from vla_accel_ros.kernels.reference.int8 import place_rows
 from vla_accel_ros.kernels.reference.quantized import Rows
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton import int8 as kernels
-from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, SHARED_BYTES, Config, Shape, safe
 from vla_accel_ros.models.layers.quantized import FP8, W8A8, Quantized, smoothing, top_of
 from vla_accel_ros.models.layers.quantized import quantized as quantize
-from vla_accel_ros.tools.tune.candidates import ROWS
 
 kinds = pytest.mark.parametrize("kind", [W8A8, FP8])
 DTYPE = {W8A8: torch.int8, FP8: torch.float8_e4m3fn}
@@ -226,13 +226,3 @@ def test_smoothing_takes_load_off_columns_with_outliers() -> None:
         errors.append(float((made - expected).norm() / expected.norm()))
         assert (small.dequantized() - weight).norm() < 0.05 * weight.norm()
     assert errors[1] < 0.4 * errors[0] < 0.05
-
-
-@pytest.mark.parametrize("kernel", [INT8_PRODUCT, INT8_GATED])
-@pytest.mark.parametrize("count", [1, 51, 128, 544, 4096])
-def test_safe_tiles_fit_every_device(kernel: str, count: int) -> None:
-    for columns, processors in ((1024, 16), (16384, 16), (2048, 132), (4304, 170)):
-        config = safe(Shape(kernel, count, columns, 2048, "int8"), processors)
-        right = 2 if kernel == INT8_GATED else 1
-        held = config.stages * config.block_k * (config.block_m + right * config.block_n)
-        assert held <= SHARED_BYTES and config.block_k >= 32

@@ -10,10 +10,10 @@ from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
 from norms import assert_norms_near, norm_of, tables_of
 
 from vla_accel_ros.kernels.reference import linear
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton import linear as kernels
 from vla_accel_ros.kernels.triton import project as project_kernels
 from vla_accel_ros.kernels.triton.launch import Scratch
-from vla_accel_ros.kernels.tuning import Config
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 

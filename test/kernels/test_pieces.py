@@ -7,17 +7,18 @@ import torch
 from builders import make_config
 from drawing import CUDA, DEVICE
 
+from vla_accel_ros.kernels.candidates import CANDIDATES
+from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.tools.tune import pieces
-from vla_accel_ros.tools.tune.candidates import CANDIDATES
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_pieces_of_a_small_model_are_near_their_twins(kind: str) -> None:
     dtype = torch.bfloat16 if CUDA else torch.float16
-    ops = TritonOps(DEVICE, Table(4))
+    ops = TritonOps(DEVICE, Table(Gpu(4)))
     found = dict(pieces.errors(make_config(kind), 21, DEVICE, 2, ops, dtype))
     assert found.keys() == CANDIDATES.keys()
     assert all(error < pieces.NEAR for error in found.values()), found

@@ -15,12 +15,12 @@ from torch import Tensor
 from vla_accel_ros.kernels.reference import linear, quantized
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.reference.quantized import Product, Rows
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton import linear as linear_kernels
 from vla_accel_ros.kernels.triton import project as project_kernels
 from vla_accel_ros.kernels.triton import quantized as kernels
 from vla_accel_ros.kernels.triton import small_weights
 from vla_accel_ros.kernels.triton.launch import Scratch
-from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.models.layers.quantized import FP8, GROUP, INT4, INT8, Quantized
 from vla_accel_ros.models.layers.quantized import quantized as quantize
 

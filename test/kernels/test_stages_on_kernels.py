@@ -17,6 +17,7 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.flow.committed import Committed
@@ -60,7 +61,7 @@ def fast(
     model: Pi, images: np.ndarray, prompt: Tensor, noise: Tensor, state: Tensor
 ) -> tuple[KV, Tensor, Tensor]:
     pool = KVPool(model.config.prefix, 2, model.config.max_tokens, DEVICE, model.language_model.dtype)
-    stages = Stages(model, pool, ops=lambda: TritonOps(DEVICE, Table(processors=4)))
+    stages = Stages(model, pool, ops=lambda: TritonOps(DEVICE, Table(Gpu(4))))
     for _ in range(RUNS):
         (length,) = stages.observe([images], [prompt], [1])
     stages.act(noise + 1, state, [1], [length], 2)
@@ -84,7 +85,7 @@ def test_int8_stages_on_kernels_are_those_on_references(kind: str) -> None:
     """Where a number lies between two, kernels may round it the other way."""
     model, found = make_model(make_config(kind), varied=False).to(DEVICE), []
     images, prompt, noise, state = inputs(model)
-    for make in (lambda: TritonOps(DEVICE, Table(processors=4)), Ops):
+    for make in (lambda: TritonOps(DEVICE, Table(Gpu(4))), Ops):
         pool = KVPool(model.config.prefix, 2, model.config.max_tokens, DEVICE, model.language_model.dtype)
         stages = Stages(model, pool, ops=make, precision="w8a8")
         for _ in range(RUNS):
@@ -106,7 +107,7 @@ def test_staggered_steps_on_kernels_are_the_plain_model(kind: str, wide: bool) -
     with torch.inference_mode():
         for ours, theirs in zip(pool.view(1, length), kv, strict=True):
             ours.copy_(theirs)
-        seats = CapturedSeats(stages, 2, 2, wide, TritonOps(DEVICE, Table(processors=4)))
+        seats = CapturedSeats(stages, 2, 2, wide, TritonOps(DEVICE, Table(Gpu(4))))
         batch = Seated(seats)
         for number in range(3):
             batch.begin(number, noise + number, state if kind == "pi0" else None, pool.span(1, 0, length))
@@ -125,7 +126,7 @@ def test_guided_and_committed_chunks_on_kernels_are_the_plain_model(kind: str, w
     images, prompt, noise, state = inputs(model)
     kv, _, _ = plain(model, images, prompt, noise, state)
     pool = KVPool(model.config.prefix, 2, model.config.max_tokens, DEVICE, model.language_model.dtype)
-    ops = partial(TritonOps, DEVICE, Table(processors=4))
+    ops = partial(TritonOps, DEVICE, Table(Gpu(4)))
     stages, length = Stages(model, pool, ops=ops), kv.k.shape[3]
     previous = torch.randn(noise.shape[1:], generator=torch.Generator().manual_seed(8)).to(DEVICE)
     given = (None, Guidance(previous[:6], 1, 4, max_weight=2.0), Committed(previous[:3]))

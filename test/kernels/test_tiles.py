@@ -14,14 +14,16 @@ from builders import make_config, make_model
 from drawing import DEVICE, Drawing, assert_near, poison
 
 from vla_accel_ros.engine.stages.prefill.encode import Encode
+from vla_accel_ros.kernels.candidates import ENCODER
 from vla_accel_ros.kernels.cuda import compiling, tiles
+from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.reference import norm
-from vla_accel_ros.kernels.tuning import Config, Shape, Table, load_table, read_table
+from vla_accel_ros.kernels.shapes import Config, Shape
+from vla_accel_ros.kernels.tuning import Table, load_table, read_table
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.processing.conventions import OPENPI, to_unit
 from vla_accel_ros.tools.tune import pieces, wide_pieces
-from vla_accel_ros.tools.tune.candidates import ENCODER
 
 BF16 = torch.bfloat16
 KERNELS, PROCESSORS = sorted(tiles.FINISHES), 132
@@ -49,7 +51,7 @@ def test_without_a_device_of_its_kind_nothing_is_taken() -> None:
 
 def test_entries_of_the_packaged_table_are_for_products_whose_blocks_run_at_once() -> None:
     text = (resources.files("vla_accel_ros.kernels") / "tuning" / "sm_90.json").read_text()
-    table, sizes = read_table(text, "sm_90.json", PROCESSORS), PI0.vision
+    table, sizes = read_table(text, "sm_90.json", Gpu(PROCESSORS, 90)), PI0.vision
     width, mlp = sizes.width, sizes.mlp
     for kernel, columns, inner in (
         ("bias_product", 3 * width, width),

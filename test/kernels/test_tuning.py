@@ -12,41 +12,35 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from vla_accel_ros.kernels.block_shapes import chosen
+from vla_accel_ros.kernels.candidates import CANDIDATES
+from vla_accel_ros.kernels.gpu import Gpu, gpu_of
+from vla_accel_ros.kernels.shapes import ATTENTION, INT8_GATED, INT8_PRODUCT, PARTED, Config, Shape
 from vla_accel_ros.kernels.tuning import (
-    ATTENTION,
-    INT8_GATED,
-    INT8_PRODUCT,
-    PARTED,
-    SHARED_BYTES,
-    Config,
-    Shape,
     Table,
     cache_file,
     load_table,
     packaged_table,
     read_table,
-    safe,
 )
-from vla_accel_ros.tools.tune.candidates import CANDIDATES
 
 SHAPE = Shape("project", 51, 1024, 4096, "bfloat16")
 A, B = Config(16, 32, 64), Config(64, 16, 32)
 
 
 def test_an_entry_serves_all_rows_up_to_a_power_of_two() -> None:
-    table = Table(132, {SHAPE.key: A})
+    table = Table(Gpu(132), {SHAPE.key: A})
     assert SHAPE.key == "project/64/1024/4096/bfloat16"
     assert table.pick(SHAPE) == table.pick(dataclasses.replace(SHAPE, rows=33)) == A
 
 
 def test_the_nearest_number_of_rows_serves_where_there_is_no_entry() -> None:
     small, large = dataclasses.replace(SHAPE, rows=16), dataclasses.replace(SHAPE, rows=512)
-    table = Table(132, {small.key: A, large.key: B})
+    table = Table(Gpu(132), {small.key: A, large.key: B})
     assert table.pick(dataclasses.replace(SHAPE, rows=32)) == A
     assert table.pick(dataclasses.replace(SHAPE, rows=800)) == B
-    assert table.pick(dataclasses.replace(SHAPE, columns=1000)) == safe(
-        dataclasses.replace(SHAPE, columns=1000), 132
-    )
+    other = dataclasses.replace(SHAPE, columns=1000)
+    assert table.pick(other) == chosen(other, Gpu(132))
 
 
 def test_attention_has_one_entry_for_any_number_of_keys() -> None:
@@ -54,27 +48,8 @@ def test_attention_has_one_entry_for_any_number_of_keys() -> None:
     assert few.key == many.key
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("rows", [1, 51, 816])
-@pytest.mark.parametrize("kernel", ["rotary_qkv", "gated_up", "project", "embed_actions"])
-@pytest.mark.parametrize("processors", [8, 132])
-def test_safe_tiles_fit_into_every_device(kernel: str, rows: int, dtype: str, processors: int) -> None:
-    shape = Shape(kernel, rows, 4096, 2048, dtype)
-    config = safe(shape, processors)
-    right = 2 if kernel in ("rotary_qkv", "gated_up") else 1
-    elements = config.stages * config.block_k * (config.block_m + right * config.block_n)
-    assert elements * shape.itemsize <= SHARED_BYTES
-
-
-def test_safe_splits_where_columns_are_too_few_for_the_processors() -> None:
-    assert safe(SHAPE, 132).split > 1
-    assert safe(SHAPE, 8).split == 1
-    assert safe(Shape("attend", 408, 900, 256, "bfloat16"), 132).split > 1
-    assert safe(Shape("attend", 4256, 900, 256, "bfloat16"), 132).split == 1
-
-
 def test_kernels_for_hopper_also_take_fewer_rows_but_not_more_or_others() -> None:
-    table = Table(132, hopper={"project/64/16/32/bfloat16": A, "project/256/16/32/bfloat16": B})
+    table = Table(Gpu(132), hopper={"project/64/16/32/bfloat16": A, "project/256/16/32/bfloat16": B})
 
     def found(rows: int, columns: int = 16, kernel: str = "project") -> Config | None:
         return table.pick_hopper(Shape(kernel, rows, columns, 32, "bfloat16"))
@@ -86,8 +61,8 @@ def test_kernels_for_hopper_also_take_fewer_rows_but_not_more_or_others() -> Non
 
 def test_a_table_reads_what_it_wrote() -> None:
     hopper = {SHAPE.key: Config(64, 80, 128, 8, 4, 1, "cuda")}
-    table = Table(132, {SHAPE.key: A, "attend/512/any/256/bfloat16": B}, pdl=True, hopper=hopper)
-    again = read_table(json.dumps(table.to_json()), "mine.json", 132)
+    table = Table(Gpu(132), {SHAPE.key: A, "attend/512/any/256/bfloat16": B}, pdl=True, hopper=hopper)
+    again = read_table(json.dumps(table.to_json()), "mine.json", Gpu(132))
     assert (again.entries, again.pdl, again.source) == (table.entries, True, "mine.json")
     assert again.hopper == hopper
 
@@ -107,7 +82,7 @@ def test_a_table_reads_what_it_wrote() -> None:
 )
 def test_a_table_that_is_none_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(ValueError, match=r"^mine\.json is no tuning table .*vla tune"):
-        read_table(text, "mine.json", 132)
+        read_table(text, "mine.json", Gpu(132))
 
 
 def test_tables_of_the_package_can_be_read() -> None:
@@ -115,7 +90,7 @@ def test_tables_of_the_package_can_be_read() -> None:
     names = [file.name for file in folder.iterdir() if file.name.endswith(".json")]
     assert "sm_90.json" in names
     for name in names:
-        table = read_table((folder / name).read_text(), name, 132)
+        table = read_table((folder / name).read_text(), name, Gpu(132, 90))
         known = {name.split()[0] for name in CANDIDATES} | {*ATTENTION, PARTED, INT8_PRODUCT, INT8_GATED}
         assert {key.split("/")[0] for key in table.entries} <= known
 
@@ -127,24 +102,26 @@ def test_a_partition_has_the_table_of_its_size_or_that_of_the_device(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: gpu)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "NVIDIA H200")
+    gpu_of.cache_clear()
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.6.0"))
     assert cache_file(device).name.startswith("NVIDIA-H200-torch")
     assert cache_file(device, 32).name.startswith("NVIDIA-H200-32sms-torch")
     own = cache_file(device, 32)
     own.parent.mkdir(parents=True)
-    own.write_text(json.dumps(Table(32, {SHAPE.key: A}).to_json()))
+    own.write_text(json.dumps(Table(Gpu(32), {SHAPE.key: A}).to_json()))
     table = load_table(device, 32)
-    assert (table.processors, table.entries, table.source) == (32, {SHAPE.key: A}, str(own))
+    assert (table.gpu.processors, table.entries, table.source) == (32, {SHAPE.key: A}, str(own))
     for other in (None, 100):
         assert load_table(device, other).source == "sm_90.json", "the same launches, so the same bits"
-        assert load_table(device, other).processors == 132
+        assert load_table(device, other).gpu.processors == 132
     own.write_text("{")
     with pytest.raises(ValueError, match=r"32sms.* is no tuning table"):
         load_table(device, 32)
+    gpu_of.cache_clear()
 
 
 def test_a_capability_has_the_table_of_the_package_or_an_empty_one() -> None:
-    packaged = packaged_table(90, 132)
-    assert packaged.source == "sm_90.json" and packaged.processors == 132
+    packaged = packaged_table(Gpu(132, 90))
+    assert packaged.source == "sm_90.json" and packaged.gpu == Gpu(132, 90)
     assert Shape("int8_product", 544, 2560, 2048, "int8").key in packaged.entries
-    assert packaged_table(80, 108) == Table(108)
+    assert packaged_table(Gpu(108, 80)) == Table(Gpu(108, 80))

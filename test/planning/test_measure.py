@@ -11,7 +11,7 @@ import torch
 from launches import Launches
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.models.layers.llama import RMSNorm
 from vla_accel_ros.models.smolvla.stack import rotary_tables, rotate
 from vla_accel_ros.planning import cost, micro

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from vla_accel_ros.engine.lanes.partitions import CannotDivide
-from vla_accel_ros.kernels.tuning import Config, Table, read_table
+from vla_accel_ros.kernels.gpu import Gpu
+from vla_accel_ros.kernels.shapes import Config
+from vla_accel_ros.kernels.tuning import Table, read_table
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.tune import choose
@@ -41,7 +43,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def steps(config: object, device: object, batches: object, tuning: Tuning, ways: object) -> Iterator[Any]:
         def step() -> Gain:
-            found.append(tuning.table.processors)
+            found.append(tuning.table.gpu.processors)
             return Gain(10.0, 8.0)
 
         yield "a kernel", step
@@ -54,7 +56,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     monkeypatch.setattr("vla_accel_ros.kernels.ops.ops_for", lambda device: None)
     monkeypatch.setattr("vla_accel_ros.tools.tune.choose.steps", steps)
     monkeypatch.setattr("vla_accel_ros.tools.tune.command.bound_memory", lambda device, gib: None)
-    monkeypatch.setattr("vla_accel_ros.kernels.tuning.load_table", lambda device, sms: Table(sms or 132))
+    monkeypatch.setattr("vla_accel_ros.kernels.tuning.load_table", lambda device, sms: Table(Gpu(sms or 132)))
     monkeypatch.setattr(
         "vla_accel_ros.kernels.tuning.cache_file", lambda device, sms: tmp_path / f"{sms}.json"
     )
@@ -69,7 +71,7 @@ def test_what_it_gained_is_said_and_stands_in_the_file(
     said, data = capsys.readouterr().out, json.loads((tmp_path / "out.json").read_text())
     assert "a layer of a denoising step: 10.00 us before, 8.00 now (-20.0%)" in said
     assert data["done"] == {name: {"before_us": 10.0, "us": 8.0} for name in ("a kernel", LAYER)}
-    assert data["finished"] and read_table(json.dumps(data), "out", 132).entries == {}
+    assert data["finished"] and read_table(json.dumps(data), "out", Gpu(132)).entries == {}
 
 
 def test_memory_is_bounded_on_the_gpu_in_use_by_its_number(
@@ -137,7 +139,7 @@ class Machine:
         self.fails: dict[str, Exception] = {}
 
     def tuning(self, **about: Any) -> Tuning:
-        return Tuning(Table(8), Table(8), self.path, about, self.said.append, lambda: self.now_s)
+        return Tuning(Table(Gpu(8)), Table(Gpu(8)), self.path, about, self.said.append, lambda: self.now_s)
 
     def steps(self, tuning: Tuning, names: str = "abc") -> list[tuple[str, Step]]:
         def step(name: str) -> Gain:
@@ -164,7 +166,7 @@ class TestSteps:
         second = machine.tuning()
         assert second.resume() == 2 and second.run(machine.steps(second), until_s=99.0)
         assert machine.ran == ["a", "b", "c"] and second.done == dict.fromkeys("abc", Gain(4.0, 2.0))
-        found = read_table(machine.path.read_text(), "file", 8)
+        found = read_table(machine.path.read_text(), "file", Gpu(8))
         assert {name: config.split for name, config in found.entries.items()} == {"a": 1, "b": 2, "c": 3}
 
     def test_what_is_killed_loses_the_kernel_that_it_was_at_alone(self, machine: Machine) -> None:

@@ -16,15 +16,18 @@ from builders import make_config, make_model
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_stage import kernels_for
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.kernels.block_shapes import chosen
+from vla_accel_ros.kernels.candidates import ROWS, rows_candidates
+from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import Ops, TritonOps, gated_int8_shape, multiply_int8_shape
 from vla_accel_ros.kernels.reference.int8 import place_rows
+from vla_accel_ros.kernels.shapes import Config, Shape
 from vla_accel_ros.kernels.triton import int8 as triton_int8
-from vla_accel_ros.kernels.tuning import Config, Shape, Table, read_table, safe
+from vla_accel_ros.kernels.tuning import Table, read_table
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.layers.quantized import FP8, W8A8, quantized
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.tune import choose
-from vla_accel_ros.tools.tune.candidates import ROWS, rows_candidates
 from vla_accel_ros.tools.tune.pieces import NEAR, Piece, error
 from vla_accel_ros.tools.tune.row_pieces import of_few_rows, of_frame
 from vla_accel_ros.tools.tune.steps import Gain, Tuning
@@ -51,7 +54,9 @@ def test_every_product_of_an_engine_has_an_entry_and_none_has_two(
         found.append(shape)
 
     monkeypatch.setattr(choose, "_choose", enter)
-    for _, step in choose.rows_steps(TOY, CPU, kind, (1,), Tuning(Table(8), Table(8), tmp_path, {})):
+    for _, step in choose.rows_steps(
+        TOY, CPU, kind, (1,), Tuning(Table(Gpu(8)), Table(Gpu(8)), tmp_path, {})
+    ):
         step()
     keys = [shape.key for shape in found]
     assert len(set(keys)) == len(keys) and {shape.dtype for shape in found} == {DTYPE[kind]}
@@ -101,7 +106,7 @@ def test_engines_launch_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(triton_int8, name, lambda *given, config: taken.append(config))
     one, other, a = Config(64, 32, 64), Config(64, 64, 64), place_rows(50, 32, CPU)
     weight, in_fp8 = (quantized(torch.ones(64, 32), kind) for kind in (W8A8, FP8))
-    table = Table(8, {"int8_product/64/64/32/int8": one, "int8_gated/64/32/32/int8": other})
+    table = Table(Gpu(8), {"int8_product/64/64/32/int8": one, "int8_gated/64/32/32/int8": other})
     for module in ("engine.stages.packed_stage.load_table", "kernels.tuning.load_table"):
         monkeypatch.setattr(f"vla_accel_ros.{module}", lambda device: table)
     both: tuple[Any, ...] = TritonOps(CPU, table), kernels_for(torch.device("cuda")).int8
@@ -110,7 +115,7 @@ def test_engines_launch_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> 
         ops.multiply_int8(a, weight, None)
         ops.gated_int8(a, weight, None)
         ops.multiply_int8(place_rows(50, 32, CPU, in_fp8.dtype), in_fp8, None)
-        assert taken == [one, other, safe(Shape("int8_product", 50, 64, 32, DTYPE[FP8]), 8)]
+        assert taken == [one, other, chosen(Shape("int8_product", 50, 64, 32, DTYPE[FP8]), Gpu(8))]
 
 
 @kinds
@@ -125,7 +130,7 @@ def test_a_product_that_is_timed_is_compared_with_its_reference(kind: str) -> No
 def test_weights_alone_leave_the_rest_of_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    used = Table(132, {"project/64/16/32/bfloat16": Config(16, 16, 16)}, pdl=True)
+    used = Table(Gpu(132), {"project/64/16/32/bfloat16": Config(16, 16, 16)}, pdl=True)
 
     def rows_steps(config: Any, device: Any, kind: str, batches: Any, tuning: Tuning) -> Any:
         def step() -> Gain:
@@ -144,7 +149,7 @@ def test_weights_alone_leave_the_rest_of_the_table(
     monkeypatch.setattr("torch.cuda.stream", lambda stream: nullcontext())
     options = ["tune", "--only-weights", "--out", str(tmp_path / "out.json")]
     assert main([*options, "--weights", "w8a8", "w8a8-fp8"]) == 0
-    table = read_table((tmp_path / "out.json").read_text(), "out", 132)
+    table = read_table((tmp_path / "out.json").read_text(), "out", Gpu(132))
     made = [f"int8_product/16/16/32/{kind}" for kind in (W8A8, FP8)]
     assert sorted(table.entries) == sorted([*made, *used.entries]) and table.pdl
     capsys.readouterr()

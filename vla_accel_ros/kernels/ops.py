@@ -19,7 +19,8 @@ from torch import Tensor
 from vla_accel_ros.kernels import tuning
 from vla_accel_ros.kernels.reference import attention, flow, image, int8, linear, norm, quantized
 from vla_accel_ros.kernels.reference.quantized import Rows
-from vla_accel_ros.kernels.tuning import Config, Shape, Table
+from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, PARTED, Config, Shape
+from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.layers.quantized import Weight
 
 
@@ -215,15 +216,19 @@ def attend_shape(
 ) -> Shape:
     """Return the shape; its keys are the capacity, because only the device knows how many there are."""
     keys = k.shape[2] + (0 if k_tail is None else k_tail.shape[2])
-    return Shape("attend", q.shape[1] * q.shape[2] // k.shape[1], keys, q.shape[3], _name(q.dtype))
+    return _attention_shape("attend", q, k, keys)
 
 
 def attend_rotary_shape(
     y: Tensor, cos: Tensor, sin: Tensor, q: Tensor, k_tail: Tensor, k: Tensor, *_: Any
 ) -> Shape:
     """Return the shape; its rows are those of one sequence."""
-    rows = q.shape[1] * q.shape[2] // k.shape[1]
-    return Shape("attend_rotary", rows, k.shape[2] + q.shape[1], q.shape[3], _name(q.dtype))
+    return _attention_shape("attend_rotary", q, k, k.shape[2] + q.shape[1])
+
+
+def _attention_shape(kernel: str, q: Tensor, k: Tensor, keys: int) -> Shape:
+    (sequences, tokens, heads, head), key_heads = q.shape, k.shape[1]
+    return Shape(kernel, tokens * heads // key_heads, keys, head, _name(q.dtype), sequences, key_heads)
 
 
 def rotary_qkv_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:
@@ -259,19 +264,19 @@ add_product_shape = partial(product_shape, "add_product")
 def multiply_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
     """Return the shape of a product of 8-bit rows, int8 or fp8 as the weight is."""
     rows, (columns, inner) = len(a.values if isinstance(a, Rows) else a), weight.shape
-    return Shape(tuning.INT8_PRODUCT, rows, columns, inner, _name(weight.dtype))
+    return Shape(INT8_PRODUCT, rows, columns, inner, _name(weight.dtype))
 
 
 def gated_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
     """Return the shape of the same product with two tiles of weights."""
     both = multiply_int8_shape(a, weight)
-    return replace(both, kernel=tuning.INT8_GATED, columns=both.columns // 2)
+    return replace(both, kernel=INT8_GATED, columns=both.columns // 2)
 
 
 def parts_shape(rows: int, weight: Tensor) -> Shape:
     """Return the shape of a product whose Config is only used for its split."""
     columns, inner = weight.shape
-    return Shape(tuning.PARTED, rows, columns, inner, _name(weight.dtype))
+    return Shape(PARTED, rows, columns, inner, _name(weight.dtype))
 
 
 def _rows(x: Tensor) -> int:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference.int8 import place_rows
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.work import Rows, Shape, Work
 from vla_accel_ros.models.layers.llama import RMSNorm
 from vla_accel_ros.models.layers.quantized import FP8, SHORT, W8A8, quantized

@@ -1,7 +1,7 @@
 """Predict products of 8-bit rows by this project's kernel (kernels.triton.int8), from its tiles.
 
-Tiles are those that engines launch without a user table: the package's for the device's capability, else the
-safe defaults of kernels.tuning. A block loops over the inner dimension in chunks; a chunk takes its share of
+Tiles are those that engines launch without a user table: the package's for the device's capability, else what
+kernels.block_shapes chooses. A block loops over the inner dimension in chunks; a chunk takes its share of
 the SM's arithmetic, or the time of its loads, whichever is longer. Several small blocks share an SM and end
 at different times, so blocks do not form whole waves; but fewer blocks than SMs take no less than one block's
 time. A device on which the kernel was not measured lacks these numbers; its plan uses the rate of other
@@ -11,9 +11,12 @@ libraries' 8-bit kernels.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
-from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, Config, Shape, Table, packaged_table
+from vla_accel_ros.kernels.gpu import Gpu
+from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, Config, Shape
+from vla_accel_ros.kernels.tuning import Table, packaged_table
 from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.operations import GATED, ROWS, Op
 
@@ -47,7 +50,7 @@ def tile(op: Op, device: Device) -> Config:
     """Return the tile with which engines on such a device launch a product by ROWS or GATED."""
     kernel = INT8_GATED if op.by == GATED else INT8_PRODUCT
     shape = Shape(kernel, op.rows, _columns(op), op.inner, FP8 if op.compute == "fp8" else op.compute)
-    return _table(device.capability, device.sms).pick(shape)
+    return _table(gpu_of(device)).pick(shape)
 
 
 def _columns(op: Op) -> int:
@@ -55,6 +58,13 @@ def _columns(op: Op) -> int:
     return op.columns // 2 if op.by == GATED else op.columns
 
 
+def gpu_of(device: Device) -> Gpu:
+    """Return the device as kernels.block_shapes takes it, at the clock of its bfloat16 rate."""
+    gpu = Gpu(device.sms, device.capability, bandwidth_gb_s=device.value("bandwidth_gb_s"))
+    cycles = device.rate("bf16") / device.sms / gpu.multiprocessor.flop
+    return replace(gpu, clock_ghz=cycles / 1e9)
+
+
 @lru_cache(maxsize=64)
-def _table(capability: int, processors: int) -> Table:
-    return packaged_table(capability, processors)
+def _table(gpu: Gpu) -> Table:
+    return packaged_table(gpu)

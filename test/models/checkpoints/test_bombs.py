@@ -10,6 +10,7 @@ import pytest
 from bombs import refused
 from builders import make_config
 
+from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.tuning import read_table
 from vla_accel_ros.models.checkpoints.checkpoint import describe
 from vla_accel_ros.models.checkpoints.shards import open_weights
@@ -117,4 +118,4 @@ def test_a_tokenizer(tmp_path):
 
 @pytest.mark.parametrize("text", ["[" * 1_000_000, " " * (5 << 20)], ids=["deep", "long"])
 def test_a_tuning_table(text):
-    assert "table.json is no tuning table" in refused(lambda: read_table(text, "table.json", 1)).sentence
+    assert "table.json is no tuning table" in refused(lambda: read_table(text, "table.json", Gpu(1))).sentence

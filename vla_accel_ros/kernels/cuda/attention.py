@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.shapes import Config
 
 HEAD, PANEL, PAD, WARP = 256, 64, 8, 32
 TILES = (48, 64, 80, 96, 112, 128, 192)

@@ -17,8 +17,8 @@ from torch import Tensor
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
 from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import per_sequence
-from vla_accel_ros.kernels.tuning import Config
 
 GATED_UP, ROTARY_QKV, PROJECT = range(3)
 CHUNK, PAD, THREADS = 64, 8, 288

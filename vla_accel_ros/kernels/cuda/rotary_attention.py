@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.shapes import Config
 
 HEAD, PANEL = 256, 64
 TILES = (64, 80, 96, 112)

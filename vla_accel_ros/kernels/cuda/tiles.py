@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, SHARED_BYTES
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.shapes import Config
 
 FINISHES = {"bias_product": 0, "gelu_product": 1, "add_product": 2}
 CHUNK, GROUP = 64, 64

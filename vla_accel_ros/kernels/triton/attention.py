@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import Scratch, after_previous, options, precision
-from vla_accel_ros.kernels.tuning import Config
 
 COMBINED_ROWS = 4
 """Rows that a block of the second launch combines, one for each warp."""

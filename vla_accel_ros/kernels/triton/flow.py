@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.linear import GROUP, NORM_EPS, Norm
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import (
     Scratch,
     after_previous,
@@ -26,7 +27,6 @@ from vla_accel_ros.kernels.triton.launch import (
     rounded,
     tiles_of_product,
 )
-from vla_accel_ros.kernels.tuning import Config
 
 
 @triton.jit

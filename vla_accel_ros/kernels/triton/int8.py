@@ -15,13 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.block_shapes import chosen
+from vla_accel_ros.kernels.gpu import gpu_of
 from vla_accel_ros.kernels.reference.int8 import Activations
 from vla_accel_ros.kernels.reference.linear import NORM_EPS
 from vla_accel_ros.kernels.reference.quantized import Rows
+from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, Config, Shape
 from vla_accel_ros.kernels.triton import norm, rows
 from vla_accel_ros.kernels.triton.norm import _gelu
-from vla_accel_ros.kernels.triton.small_weights import _processors
-from vla_accel_ros.kernels.tuning import INT8_GATED, INT8_PRODUCT, Config, Shape, safe
 from vla_accel_ros.models.layers.quantized import INT8_MAX, SHORT, Quantized, Weight, top_of
 
 
@@ -207,7 +208,7 @@ def multiply(
     *,
     config: Config | None = None,
 ) -> None:
-    """See kernels.reference.int8.multiply. config: None = a safe default."""
+    """See kernels.reference.int8.multiply. config: None = what kernels.block_shapes chooses."""
     if isinstance(a, Rows):
         return _launch(a, weight, out, bias, finish, False, config)
     assert isinstance(weight, Tensor), "exact activations need exact weights"
@@ -228,7 +229,7 @@ def multiply(
 def gated(
     a: Activations, weight: Weight, out: Tensor, activation: str = "gelu", *, config: Config | None = None
 ) -> None:
-    """See kernels.reference.int8.gated. config: None = a safe default."""
+    """See kernels.reference.int8.gated. config: None = what kernels.block_shapes chooses."""
     if isinstance(a, Rows):
         return _launch(a, weight, out, None, activation, True, config)
     assert isinstance(weight, Tensor), "exact activations need exact weights"
@@ -246,7 +247,7 @@ def _launch(
     if config is None:
         kernel = INT8_GATED if is_gated else INT8_PRODUCT
         dtype = str(weight.dtype).removeprefix("torch.")
-        config = safe(Shape(kernel, count, columns, width, dtype), _processors(out.device))
+        config = chosen(Shape(kernel, count, columns, width, dtype), gpu_of(out.device))
     whole = weight.dtype == torch.int8
     grid = triton.cdiv(count, config.block_m), triton.cdiv(columns, config.block_n)
     _int8_product[grid](

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.shapes import Config
 
 LINE = 128
 """Bytes of a cache line."""

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference.linear import NORM_EPS, Norm
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import (
     after_previous,
     bias_of,
@@ -25,7 +26,6 @@ from vla_accel_ros.kernels.triton.launch import (
     tiles_of_product,
 )
 from vla_accel_ros.kernels.triton.small_weights import cut, parts, two_small_products
-from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.models.layers.quantized import Weight
 
 

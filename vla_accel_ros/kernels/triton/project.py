@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference.linear import GROUP, Norm
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import (
     Scratch,
     after_previous,
@@ -24,7 +25,6 @@ from vla_accel_ros.kernels.triton.launch import (
     tiles_of_product,
 )
 from vla_accel_ros.kernels.triton.small_weights import cut, parts, small_product
-from vla_accel_ros.kernels.tuning import Config
 from vla_accel_ros.models.layers.quantized import Weight
 
 

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import Scratch, after_previous, options, precision
-from vla_accel_ros.kernels.tuning import Config
 
 MOST_PARTS = 3
 """Most parts: one block combines all parts of a tile, so more parts cost more than they save."""

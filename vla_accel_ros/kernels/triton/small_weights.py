@@ -9,15 +9,15 @@ group's sum is of whole numbers times activations; its scale is applied when the
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.block_shapes import chosen
+from vla_accel_ros.kernels.gpu import gpu_of
+from vla_accel_ros.kernels.shapes import Config, Shape, round_up
 from vla_accel_ros.kernels.triton.launch import precision
-from vla_accel_ros.kernels.tuning import Config, Shape, round_up, safe
 from vla_accel_ros.models.layers.quantized import GROUP, INT4, Quantized, Weight
 
 
@@ -170,16 +170,11 @@ def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> No
     """See kernels.reference.quantized.multiply; all tensors are contiguous."""
     (rows, width), columns = a.shape, weight.shape[0]
     values, scales, packed = parts(weight)
-    config = safe(Shape("multiply", rows, columns, width, "float16"), _processors(a.device))
-    config = cut(weight, config, a)
+    dtype = str(weight.dtype).removeprefix("torch.")
+    config = cut(weight, chosen(Shape("multiply", rows, columns, width, dtype), gpu_of(a.device)), a)
     _multiply[(triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))](
         a, values, scales, out, rows, columns, width, PACKED=packed, EVEN=width % config.block_k == 0,
         ADD=add, PRECISION=precision(a),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16

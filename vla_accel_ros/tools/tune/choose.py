@@ -18,11 +18,7 @@ from typing import Any
 import torch
 
 from vla_accel_ros.kernels import ops as kernel_ops
-from vla_accel_ros.kernels.cuda import compiling
-from vla_accel_ros.kernels.ops import Ops, TritonOps, parts_shape
-from vla_accel_ros.kernels.tuning import WAYS, Config, Shape, Table
-from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.tools.tune.candidates import (
+from vla_accel_ros.kernels.candidates import (
     CANDIDATES,
     ENCODER,
     HOPPER,
@@ -33,6 +29,11 @@ from vla_accel_ros.tools.tune.candidates import (
     STAGGERED_ATTENTION,
     rows_candidates,
 )
+from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.ops import Ops, TritonOps, parts_shape
+from vla_accel_ros.kernels.shapes import WAYS, Config, Shape
+from vla_accel_ros.kernels.tuning import Table
+from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.tools.tune.pieces import NEAR, Piece, chain_us, error, layer_us, pieces
 from vla_accel_ros.tools.tune.row_pieces import Product, products
 from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning

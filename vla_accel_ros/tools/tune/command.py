@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from vla_accel_ros.kernels.tuning import WAYS
+from vla_accel_ros.kernels.shapes import WAYS
 from vla_accel_ros.tools.options import output_file, subcommand
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         "only_weights": arguments.only_weights,
         "sms": sms,
     }
-    table = starting_table(Table(used.processors, source="vla tune"), ways, used, arguments.only_weights)
+    table = starting_table(Table(used.gpu, source="vla tune"), ways, used, arguments.only_weights)
     tuning = Tuning(table, used, out, about, say)
     if before := tuning.resume():
         say(f"{out}: {before} steps were done before; continuing with the next")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference.int8 import place_rows, quantize
-from vla_accel_ros.kernels.tuning import round_up
+from vla_accel_ros.kernels.shapes import round_up
 from vla_accel_ros.models.config import GemmaConfig, PiConfig
 from vla_accel_ros.models.layers.quantized import quantized
 from vla_accel_ros.tools.tune.pieces import LAYERS, Piece

@@ -60,7 +60,7 @@ class Tuning:
         if not self.path.exists():
             return 0
         text = self.path.read_text()
-        found, data = read_table(text, str(self.path), self.table.processors), json.loads(text)
+        found, data = read_table(text, str(self.path), self.table.gpu), json.loads(text)
         now = provenance()
         same = all(data.get(name) == now[name] for name in SAME) and data.get("about") == dict(self.about)
         if data.get("finished", True) or not same:

@@ -1,4 +1,4 @@
-"""Launch settings of each kernel that `vla tune` times: tiles from few large to many small blocks.
+"""Launch settings of each kernel: `vla tune` times them, and kernels.block_shapes chooses from them.
 
 Settings that are slow or wrong on a device are skipped there, so a list only needs the best ones of some
 device.
@@ -6,7 +6,7 @@ device.
 
 from __future__ import annotations
 
-from vla_accel_ros.kernels.tuning import Config
+from vla_accel_ros.kernels.shapes import Config
 
 # block_m, block_n, block_k, split, warps, stages
 PROJECT = tuple(
@@ -113,13 +113,15 @@ PREFIX_ATTENTION = (
     Config(128, 128, 16, 1, 8, 1),
 )
 SMALL_WEIGHTS = tuple(
-    Config(64, block_n, 128, split, warps, stages)
+    Config(16, block_n, 128, split, warps, stages)
     for block_n, warps, split in (
-        (16, 2, 1), (32, 2, 1), (32, 4, 1), (64, 4, 1), (64, 8, 1), (64, 4, 2), (64, 4, 4)
+        (16, 2, 1), (16, 4, 1), (16, 4, 2), (16, 4, 4), (32, 4, 1), (32, 4, 2), (64, 4, 1), (64, 4, 2),
+        (64, 4, 4)
     )
     for stages in (3, 5)
 )  # fmt: skip
-"""Settings for products with quantised weights; only `project` can use split-K."""
+"""Settings for products with quantised weights; only `project` can use split-K. All rows up to 64 are in one
+tile (triton.small_weights.cut)."""
 ROWS = tuple(
     Config(block_m, block_n, block_k, 1, warps, stages)
     for block_m, block_n, block_k, warps, depths in (
@@ -142,6 +144,15 @@ def rows_candidates(rows: int) -> tuple[Config, ...]:
     return tuple(each for each in ROWS if each.block_m <= most and (each.block_m >= 64 or rows <= 64))
 
 
+ATTENTION_TILES = tuple(
+    Config(block_m, block_n, 16, 1, warps, stages)
+    for block_m, block_n, warps, stages in (
+        (16, 16, 4, 1), (16, 32, 4, 1), (16, 32, 4, 3), (16, 64, 4, 2), (32, 16, 4, 1), (32, 32, 4, 1),
+        (32, 32, 4, 3), (32, 64, 4, 2), (64, 32, 4, 1), (64, 32, 4, 2), (64, 32, 4, 3), (64, 64, 8, 2),
+        (128, 32, 8, 3), (128, 64, 8, 2)
+    )
+)  # fmt: skip
+"""Tiles of any attention."""
 STAGGERED = 10
 """Batch of chunks for which their attention is tuned."""
 STAGGERED_ATTENTION = tuple(
