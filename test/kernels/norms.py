@@ -30,3 +30,9 @@ def assert_norms_near(ours: Norm, expected: Norm, rows: int, dtype: torch.dtype)
     if expected.scaled is not None:
         assert ours.scaled is not None
         assert_near(ours.scaled, expected.scaled, dtype)
+
+
+def chosen_rows(draw: Drawing, at: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A table of seven rows, which are not adjacent in memory, and those rows of it that `at` says."""
+    table = draw(7, 3, width, spread=0.3)[:, 1]
+    return table, table[at.long()].contiguous()

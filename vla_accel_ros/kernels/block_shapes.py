@@ -29,8 +29,10 @@ from vla_accel_ros.kernels.gpu import REGISTERS, Gpu
 from vla_accel_ros.kernels.shapes import ATTENTION, INT8_GATED, INT8_PRODUCT, PARTED, Config, Shape, round_up
 
 HELD = 48
-"""Registers of a thread besides its sums; MOST_SUMS: numbers that it can sum without spilling."""
-MOST_SUMS = 128
+"""Registers of a thread besides its sums."""
+HOPPER, MOST_SUMS, FEWER_SUMS = 90, 128, 96
+"""Numbers that a thread sums without spilling: on Hopper, whose matrix units read shared memory, and
+elsewhere, where operands are in registers, too."""
 RESERVED = 1 << 10
 """Bytes of shared memory that a block takes besides its tiles."""
 GROUP = 64
@@ -212,7 +214,8 @@ def _held(gpu: Gpu, config: Config, tile_bytes: float, sums: int) -> int:
     """Return how many blocks a multiprocessor holds at a time; 0 if not even one without spilling
     registers. sums: numbers that a block sums."""
     threads, one = 32 * config.warps, gpu.multiprocessor
-    if tile_bytes > one.block_shared or sums > MOST_SUMS * threads:
+    most = MOST_SUMS if gpu.capability == HOPPER else FEWER_SUMS
+    if tile_bytes > one.block_shared or sums > most * threads:
         return 0
     registers = min(255, HELD + sums // threads)
     by_shared = int(one.shared // (tile_bytes + RESERVED))

@@ -41,17 +41,23 @@ constexpr float EPS = 1e-6f;
 
 struct Arguments {
     const float *squares;    // [groups, room], of the rows that the norm is of
-    const float *bias;       // [1 or B, columns], or of `project` the gate
+    const float *bias;       // [1, B or R, columns], or of `project` the gate
     float *next_squares;     // of `project`, or null
-    const float *scale;      // [1 or B, columns], of the next norm
+    const float *scale;      // [1, B or R, columns], of the next norm
     u16 *scaled, *out;       // [rows, columns]
     const float *cos, *sin;  // [positions, half]
     const int *positions, *slots, *starts;
     u16 *q, *k, *v;
+    const int *table_at;  // [B], row of the tables for each sequence, or null: its own
     long long k_slot, k_head, k_token, v_slot, v_head, v_token;
     int rows, tokens, width, columns, groups, room, next_room, bias_stride, scale_stride, heads, kv_heads,
         half;
 };
+
+__device__ __forceinline__ int table_row(const Arguments &a, int row) {
+    int sequence = row / a.tokens;
+    return a.table_at ? a.table_at[sequence] : sequence;
+}
 
 __device__ __forceinline__ void multipliers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
@@ -109,7 +115,7 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float
     int column = blockIdx.x * (COLUMNS / 2) + p.pair, at = first_row + p.row;
     if (at >= a.rows) return;
     float factor = factor_of(a, m, p.row);
-    const float *bias = a.bias ? a.bias + at / a.tokens * a.bias_stride + column : nullptr;
+    const float *bias = a.bias ? a.bias + table_row(a, at) * a.bias_stride + column : nullptr;
     u16 *to = a.out + (long long)at * a.columns + column;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; ++i) {
@@ -164,7 +170,7 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float
     int at = first_row + p.row;
     if (at >= a.rows) return;
     float factor = factor_of(a, m, p.row);
-    const float *bias = a.bias ? a.bias + at / a.tokens * a.bias_stride + column : nullptr;
+    const float *bias = a.bias ? a.bias + table_row(a, at) * a.bias_stride + column : nullptr;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; ++i) {
         float2 low = make_float2(v[2 * i] * factor, v[2 * i + 1] * factor);
@@ -234,12 +240,12 @@ __device__ __forceinline__ Quad quad_of(const Arguments &a, int number, int firs
     quad.before = make_uint2(0, 0);
     quad.gate = make_float4(1, 1, 1, 1), quad.scale = make_float4(0, 0, 0, 0);
     if (quad.row < a.rows) {
-        int sequence = quad.row / a.tokens;
+        int of_tables = table_row(a, quad.row);
         quad.before = *reinterpret_cast<const uint2 *>(a.out + (long long)quad.row * a.columns + quad.column);
         if (a.bias)
-            quad.gate = *reinterpret_cast<const float4 *>(a.bias + sequence * a.bias_stride + quad.column);
+            quad.gate = *reinterpret_cast<const float4 *>(a.bias + of_tables * a.bias_stride + quad.column);
         if (a.scaled)
-            quad.scale = *reinterpret_cast<const float4 *>(a.scale + sequence * a.scale_stride + quad.column);
+            quad.scale = *reinterpret_cast<const float4 *>(a.scale + of_tables * a.scale_stride + quad.column);
     }
     return quad;
 }

@@ -30,7 +30,7 @@ MOST_TILES = 4
 
 POINTERS = (
     "squares", "bias", "next_squares", "scale", "scaled", "out", "cos", "sin", "positions", "slots", "starts",
-    "q", "k", "v",
+    "q", "k", "v", "table_at",
 )  # fmt: skip
 STRIDES = ("k_slot", "k_head", "k_token", "v_slot", "v_head", "v_token")
 SIZES = (
@@ -78,12 +78,13 @@ def gated_up(
     out: Tensor,
     norm: Norm,
     bias: Tensor | None = None,
+    at: Tensor | None = None,
     *,
     config: Config,
     pdl: bool = False,
 ) -> None:
     """See kernels.reference.linear.gated_up."""
-    arguments = _of_norm(x, norm, bias)
+    arguments = _of_norm(x, norm, bias, at)
     arguments.out, arguments.columns = out.data_ptr(), out.shape[2]
     x = x if norm.scaled is None else norm.scaled
     _launch(GATED_UP, x, weight, weight.shape[0] // 2 // config.block_n, arguments, config, pdl)
@@ -102,12 +103,13 @@ def rotary_qkv(
     starts: Tensor,
     norm: Norm,
     bias: Tensor | None = None,
+    at: Tensor | None = None,
     *,
     config: Config,
     pdl: bool = False,
 ) -> None:
     """See kernels.reference.linear.rotary_qkv."""
-    arguments = _of_norm(x, norm, bias)
+    arguments = _of_norm(x, norm, bias, at)
     for name, tensor in zip(("cos", "sin", "positions", "q", "k", "v", "slots", "starts"),
                             (cos, sin, positions, q, k, v, slots, starts), strict=True):  # fmt: skip
         setattr(arguments, name, tensor.data_ptr())
@@ -124,12 +126,13 @@ def project(
     x: Tensor,
     gate: Tensor | None = None,
     norm: Norm | None = None,
+    at: Tensor | None = None,
     *,
     config: Config,
     pdl: bool = False,
 ) -> None:
     """See kernels.reference.linear.project."""
-    arguments = _rows_of(x)
+    arguments = _rows_of(x, at)
     arguments.out, arguments.columns = x.data_ptr(), x.shape[2]
     _table(arguments, "bias", gate)
     if norm is not None:
@@ -140,20 +143,23 @@ def project(
     _launch(PROJECT, a, weight, x.shape[2] // config.block_n * config.split, arguments, config, pdl)
 
 
-def _of_norm(x: Tensor, norm: Norm, bias: Tensor | None) -> Arguments:
-    arguments = _rows_of(x)
+def _of_norm(x: Tensor, norm: Norm, bias: Tensor | None, at: Tensor | None) -> Arguments:
+    arguments = _rows_of(x, at)
     arguments.squares, (arguments.groups, arguments.room) = norm.squares.data_ptr(), norm.squares.shape
     _table(arguments, "bias", bias)
     return arguments
 
 
-def _rows_of(x: Tensor) -> Arguments:
-    return Arguments(rows=x.shape[0] * x.shape[1], tokens=x.shape[1], width=x.shape[2])
+def _rows_of(x: Tensor, at: Tensor | None) -> Arguments:
+    arguments = Arguments(rows=x.shape[0] * x.shape[1], tokens=x.shape[1], width=x.shape[2])
+    if at is not None:
+        arguments.table_at = at.data_ptr()
+    return arguments
 
 
 def _table(arguments: Arguments, name: str, table: Tensor | None) -> None:
-    """Set a table of one row, or of one row for each sequence. Raises ValueError if its columns are not
-    contiguous."""
+    """Set a table of one row, of one row for each sequence, or of rows that `at` chooses from. Raises
+    ValueError if its columns are not contiguous."""
     if table is not None:
         if table.stride(1) != 1:
             raise ValueError(f"{name}: the columns of a row are not contiguous; give a table with stride 1.")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.kernels.reference.linear import NORM_EPS, Norm
+from vla_accel_ros.kernels.reference.linear import NORM_EPS, Norm, rows_at
 
 
 class Guide(NamedTuple):
@@ -59,14 +59,16 @@ def embed_actions(
     mlp_bias: Tensor | None = None,
     state: Tensor | None = None,
     norm: Norm | None = None,
+    at: Tensor | None = None,
 ) -> None:
     """Compute the tokens of noisy actions.
 
     x float32 [B, H, A]; in_weight float32 [W, A]; in_bias float32 [1, B or B * H, W], the last with a flow
     time for each action; out [B, H, W], or for pi0 [B, 1 + H, W] whose first token is state [B, W]. With
     mlp_weight [W, W] and mlp_bias float32 [W], an action goes through SiLU and that layer too. norm: of out,
-    filled; its scale has as many rows as in_bias.
+    filled; its scale has as many rows as in_bias. at int32 [B or B * H]: rows of in_bias and of the scale.
     """
+    in_bias = rows_at(in_bias, at)
     each = in_bias.view(*x.shape[:2], -1) if len(in_bias) > len(x) else in_bias[:, None]
     tokens = F.linear(x, in_weight) + each
     if mlp_weight is not None and mlp_bias is not None:
@@ -76,7 +78,7 @@ def embed_actions(
         tokens = torch.cat((state[:, None].float(), tokens), dim=1)
     out.copy_(tokens)
     if norm is not None:
-        norm.leave(out)
+        norm.leave(out, at)
 
 
 def read_out(

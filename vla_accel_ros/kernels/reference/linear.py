@@ -4,8 +4,9 @@ triton/linear.py and triton/project.py.
 Each writes into given memory and keeps no allocation. A norm is the row factor 1 / rms(x) applied after the
 product, with a scale on the columns before and `bias` added after it (models/pi/folding.py). The kernel that
 makes the rows also computes what the following norm needs (`Norm`), so that the product itself only
-multiplies. Tables have one row for all sequences, or one for each. Weights may be quantised
-(models/layers/quantized.py); they are dequantised while they are multiplied.
+multiplies. Tables have one row for all sequences, or one for each, or any rows of which `at`, int32 [B], says
+which is a sequence's. Weights may be quantised (models/layers/quantized.py); they are dequantised while they
+are multiplied.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Norm(NamedTuple):
     """What a norm of rows x [B, T, W] needs, computed by the kernel that makes x.
 
     squares float32 [ceil(W / GROUP), rows], rows at least B * T: partial sums of a row's squares. scale
-    float32 [1 or B, W] and scaled [B, T, W] = x * (1 + scale), the input of the product, if the norm is
+    float32 [1, B or R, W] and scaled [B, T, W] = x * (1 + scale), the input of the product, if the norm is
     modulated; else None, and x itself is the input.
     """
 
@@ -45,12 +46,13 @@ class Norm(NamedTuple):
         squares = torch.zeros(-(-width // GROUP), rows, device=x.device)
         return cls(squares, None, torch.zeros_like(x) if scaled else None)
 
-    def leave(self, x: Tensor) -> None:
-        """Fill it for rows x."""
+    def leave(self, x: Tensor, at: Tensor | None = None) -> None:
+        """Fill it for rows x. at: rows of scale."""
         wide = F.pad(x.float().flatten(0, 1), (0, -x.shape[2] % GROUP)).unflatten(1, (-1, GROUP))
         self.squares[:, : len(wide)].copy_(wide.square().sum(2).T)
         if self.scale is not None and self.scaled is not None:
-            each = self.scale.view(x.shape) if len(self.scale) > len(x) else self.scale[:, None]
+            scale = rows_at(self.scale, at)
+            each = scale.view(x.shape) if len(scale) > len(x) else scale[:, None]
             self.scaled.copy_(x.float() * (1.0 + each))
 
 
@@ -67,15 +69,16 @@ def rotary_qkv(
     starts: Tensor,
     norm: Norm,
     bias: Tensor | None = None,
+    at: Tensor | None = None,
 ) -> None:
     """Project normed x to queries, keys and values, rotate them, and write them to their places.
 
     x [B, T, W]; weight [(heads + 2 kv_heads) * D, W]; cos, sin float32 [positions, D / 2]; positions int32
     [B], of the first token of each sequence; q [B, T, heads, D], written; k, v [slots, kv_heads, tokens, D],
-    written at slots[b], tokens starts[b] onwards; slots, starts int32 [B]; norm: of x; bias float32 [1 or B,
-    rows of weight].
+    written at slots[b], tokens starts[b] onwards; slots, starts int32 [B]; norm: of x; bias float32 [1, B or
+    R, rows of weight]; at: rows of bias.
     """
-    y = _normed_product(x, weight, norm, bias)
+    y = _normed_product(x, weight, norm, bias, at)
     place_qkv(y, cos, sin, positions, q, k, v, slots, starts)
 
 
@@ -104,13 +107,15 @@ def place_qkv(
     v[rows[0], :, rows[1]] = y[:, :, heads + kv_heads :].to(v.dtype)
 
 
-def gated_up(x: Tensor, weight: Weight, out: Tensor, norm: Norm, bias: Tensor | None = None) -> None:
+def gated_up(
+    x: Tensor, weight: Weight, out: Tensor, norm: Norm, bias: Tensor | None = None, at: Tensor | None = None
+) -> None:
     """out = gelu(gate) * up of normed x.
 
-    x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; norm: of x; bias float32 [1
-    or B, 2 N].
+    x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; norm: of x; bias float32 [1,
+    B or R, 2 N]; at: rows of bias.
     """
-    glu(_normed_product(x, weight, norm, bias), out)
+    glu(_normed_product(x, weight, norm, bias, at), out)
 
 
 def glu(y: Tensor, out: Tensor) -> None:
@@ -120,16 +125,22 @@ def glu(y: Tensor, out: Tensor) -> None:
 
 
 def project(
-    a: Tensor, weight: Weight, x: Tensor, gate: Tensor | None = None, norm: Norm | None = None
+    a: Tensor,
+    weight: Weight,
+    x: Tensor,
+    gate: Tensor | None = None,
+    norm: Norm | None = None,
+    at: Tensor | None = None,
 ) -> None:
     """x += gate * (a @ weight.T), in place.
 
-    a [B, T, K]; weight [N, K]; x [B, T, N]; gate float32 [1 or B, N], None = 1; norm: of the new x, filled.
+    a [B, T, K]; weight [N, K]; x [B, T, N]; gate float32 [1, B or R, N], None = 1; norm: of the new x,
+    filled; at: rows of gate and of the norm's scale.
     """
     y = product(a, weight).float()
-    x.copy_(x.float() + (y if gate is None else y * gate[:, None]))
+    x.copy_(x.float() + (y if gate is None else y * rows_at(gate, at)[:, None]))
     if norm is not None:
-        norm.leave(x)
+        norm.leave(x, at)
 
 
 def product_in_parts(a: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -142,9 +153,14 @@ def product_in_parts(a: Tensor, weight: Tensor, out: Tensor) -> None:
     torch.bmm(left, weight.unflatten(1, (len(out), -1)).permute(1, 2, 0), out=out)
 
 
-def _normed_product(x: Tensor, weight: Weight, norm: Norm, bias: Tensor | None) -> Tensor:
+def rows_at(table: Tensor, at: Tensor | None) -> Tensor:
+    """Return the rows of a table that sequences have."""
+    return table if at is None else table[at.long()]
+
+
+def _normed_product(x: Tensor, weight: Weight, norm: Norm, bias: Tensor | None, at: Tensor | None) -> Tensor:
     """Return float32 [B, T, N]."""
     squares = norm.squares.sum(0)[: x.shape[0] * x.shape[1]].view(*x.shape[:2], 1)
     factor = torch.rsqrt(squares / x.shape[2] + NORM_EPS)
     y = product(x if norm.scaled is None else norm.scaled, weight).float() * factor
-    return y if bias is None else y + bias[:, None]
+    return y if bias is None else y + rows_at(bias, at)[:, None]

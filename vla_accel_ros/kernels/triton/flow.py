@@ -25,13 +25,16 @@ from vla_accel_ros.kernels.triton.launch import (
     precision,
     prefetch_rows,
     rounded,
+    stride_of,
+    table_row,
     tiles_of_product,
 )
 
 
 @triton.jit
 def _embed(
-    x, in_weight, in_bias, out, squares, scale, scaled, rows, horizon, tokens, A, width, room,
+    x, in_weight, in_bias, out, squares, scale, scaled, table_at, rows, horizon, tokens, A, width,
+    bias_stride, scale_stride, room,
     PER_SEQUENCE: tl.constexpr, SCALE_PER_SEQUENCE: tl.constexpr, PER_ACTION: tl.constexpr,
     SILU: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr, BLOCK_A: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PDL: tl.constexpr,
@@ -41,7 +44,7 @@ def _embed(
     row = tl.minimum(row, rows - 1)
     sequence = row // tokens
     token = row % tokens - (tokens - horizon)
-    table = sequence * horizon + tl.maximum(token, 0) if PER_ACTION else sequence
+    table = table_row(table_at, sequence * horizon + tl.maximum(token, 0) if PER_ACTION else sequence)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     column_ok = column < width
     c = tl.arange(0, BLOCK_A)
@@ -52,7 +55,7 @@ def _embed(
     at = x + (sequence * horizon + token)[:, None] * A + c[None, :]
     actions = tl.load(at, mask=(row_ok & (token >= 0))[:, None] & (c < A)[None, :], other=0.0)
     made = tl.dot(actions, w, input_precision=EXACT)
-    made += bias_of(in_bias, table, column, column_ok, width, PER_SEQUENCE)
+    made += bias_of(in_bias, table, column, column_ok, bias_stride, PER_SEQUENCE)
     if SILU:
         made = made * tl.sigmoid(made)
     made = tl.where(column_ok[None, :], made, 0.0).to(out.dtype.element_ty)
@@ -60,7 +63,8 @@ def _embed(
     if squares is not None:
         leave_norm(
             made.to(tl.float32), row, row_ok, column, column_ok, table, room, width,
-            tl.program_id(1) * BLOCK_N, squares, scale, scaled, SCALE_PER_SEQUENCE, BLOCK_N, GROUP,
+            tl.program_id(1) * BLOCK_N, squares, scale, scaled, scale_stride, SCALE_PER_SEQUENCE, BLOCK_N,
+            GROUP,
         )  # fmt: skip
 
 
@@ -107,7 +111,7 @@ def _mix(
     if squares is not None:
         leave_norm(
             made.to(tl.float32), row, row_ok, column, column_ok, row, room, width,
-            tl.program_id(1) * BLOCK_N, squares, None, None, False, BLOCK_N, GROUP,
+            tl.program_id(1) * BLOCK_N, squares, None, None, 0, False, BLOCK_N, GROUP,
         )  # fmt: skip
 
 
@@ -173,6 +177,7 @@ def embed_actions(
     mlp_bias: Tensor | None = None,
     state: Tensor | None = None,
     norm: Norm | None = None,
+    at: Tensor | None = None,
     *,
     config: Config,
     scratch: Scratch,
@@ -187,9 +192,10 @@ def embed_actions(
     room = 0 if squares is None else squares.shape[1]
     columns = min(32, config.block_n)
     _embed[(triton.cdiv(rows, config.block_m), triton.cdiv(width, columns))](
-        x, in_weight, in_bias, made, *left, rows, horizon, tokens, size, width, room,
+        x, in_weight, in_bias, made, *left, at, rows, horizon, tokens, size, width, in_bias.stride(0),
+        stride_of(left[1]), room,
         PER_SEQUENCE=per_sequence(in_bias), SCALE_PER_SEQUENCE=per_sequence(scale),
-        PER_ACTION=in_bias.shape[0] > batch, SILU=further, GROUP=GROUP,
+        PER_ACTION=(in_bias if at is None else at).shape[0] > batch, SILU=further, GROUP=GROUP,
         EXACT="ieee" if out.dtype == x.dtype else "tf32x3",
         BLOCK_A=max(16, triton.next_power_of_2(size)), BLOCK_M=config.block_m, BLOCK_N=columns,
         **options(config.warps, config.stages, pdl),

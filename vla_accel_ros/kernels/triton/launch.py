@@ -88,11 +88,17 @@ def after_previous():
 
 
 @triton.jit
-def bias_of(bias, sequence, columns, ok, total, PER_SEQUENCE: tl.constexpr):
-    """Return columns of a table with one row, or with one for each sequence, in a form that broadcasts to the
+def table_row(at, sequence):
+    """Return which row of the tables a sequence has: its own, or what `at` says."""
+    return sequence if at is None else tl.load(at + sequence)
+
+
+@triton.jit
+def bias_of(bias, row, columns, ok, stride, PER_SEQUENCE: tl.constexpr):
+    """Return columns of a table with one row, or of some rows of it, in a form that broadcasts to the
     rows."""
     if PER_SEQUENCE:
-        found = tl.load(bias + sequence[:, None] * total + columns[None, :], mask=ok[None, :], other=0.0)
+        found = tl.load(bias + row[:, None] * stride + columns[None, :], mask=ok[None, :], other=0.0)
     else:
         found = tl.load(bias + columns, mask=ok, other=0.0)[None, :]
     return found
@@ -111,13 +117,14 @@ def rounded(products, ok):
 
 @triton.jit
 def leave_norm(
-    values, row, row_ok, column, column_ok, sequence, room, columns, first, squares, scale, scaled,
+    values, row, row_ok, column, column_ok, of_table, room, columns, first, squares, scale, scaled, stride,
     PER_SEQUENCE: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Compute what the norm of these rows needs from one tile of them: see kernels.reference.linear.Norm.
 
-    first: the tile's first column. values: as stored, in float32, zero beyond the last column. room: row
-    capacity of squares. The sum of the whole tile goes to the first of its groups.
+    first: the tile's first column. of_table: the scale's row of each row; stride: between them. values: as
+    stored, in float32, zero beyond the last column. room: row capacity of squares. The sum of the whole tile
+    goes to the first of its groups.
     """
     sums = tl.sum(rounded(values * values, column_ok[None, :]), axis=1)
     group = tl.arange(0, BLOCK_N // GROUP)
@@ -125,7 +132,7 @@ def leave_norm(
     ok = row_ok[:, None] & (first + group * GROUP < columns)[None, :]
     tl.store(to, tl.where(group[None, :] == 0, sums[:, None], 0.0), mask=ok)
     if scaled is not None:
-        by = bias_of(scale, sequence, column, column_ok, columns, PER_SEQUENCE)
+        by = bias_of(scale, of_table, column, column_ok, stride, PER_SEQUENCE)
         to = scaled + row[:, None].to(tl.int64) * columns + column[None, :]
         made = (values * (1.0 + by)).to(scaled.dtype.element_ty)
         tl.store(to, made, mask=row_ok[:, None] & column_ok[None, :])
@@ -134,6 +141,11 @@ def leave_norm(
 def per_sequence(*tables: Tensor | None) -> bool:
     """Return whether any table has a row for each sequence."""
     return any(table is not None and table.shape[0] > 1 for table in tables)
+
+
+def stride_of(table: Tensor | None) -> int:
+    """Return the elements from one row of a table to the next."""
+    return 0 if table is None else table.stride(0)
 
 
 def tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor | None:

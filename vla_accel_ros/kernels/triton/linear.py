@@ -23,6 +23,8 @@ from vla_accel_ros.kernels.triton.launch import (
     per_sequence,
     precision,
     prefetch_rows,
+    stride_of,
+    table_row,
     tiles_of_product,
 )
 from vla_accel_ros.kernels.triton.small_weights import cut, parts, two_small_products
@@ -85,8 +87,8 @@ def _squares(squares, room, groups, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr)
 
 @triton.jit
 def _rotary_qkv(
-    x, weight, scales, x_tiles, weight_tiles, squares, bias, cos, sin, positions, q, k, v, slots, starts,
-    rows, tokens, width, room, groups, k_slot, k_head, k_token, v_slot, v_head, v_token,
+    x, weight, scales, x_tiles, weight_tiles, squares, bias, table_at, cos, sin, positions, q, k, v, slots,
+    starts, rows, tokens, width, bias_stride, room, groups, k_slot, k_head, k_token, v_slot, v_head, v_token,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, PER_SEQUENCE: tl.constexpr,
     PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr, EPS: tl.constexpr,
     GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -123,8 +125,9 @@ def _rotary_qkv(
     factor = tl.rsqrt(tl.sum(sums, axis=0) / width + EPS)
     first, second = first * factor[:, None], second * factor[:, None]
     if bias is not None:
-        first += bias_of(bias, sequence, one, pair_ok, 2 * pairs, PER_SEQUENCE)
-        second += bias_of(bias, sequence, other, pair_ok, 2 * pairs, PER_SEQUENCE)
+        own = table_row(table_at, sequence)
+        first += bias_of(bias, own, one, pair_ok, bias_stride, PER_SEQUENCE)
+        second += bias_of(bias, own, other, pair_ok, bias_stride, PER_SEQUENCE)
     ok = row_ok[:, None] & pair_ok[None, :]
     low, high = first * c - second * s, second * c + first * s
 
@@ -147,10 +150,11 @@ def _rotary_qkv(
 
 @triton.jit
 def _gated_up(
-    x, weight, scales, x_tiles, weight_tiles, squares, bias, out, rows, tokens, width, columns, room, groups,
-    PER_SEQUENCE: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
-    ONCE: tl.constexpr, EPS: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
+    x, weight, scales, x_tiles, weight_tiles, squares, bias, table_at, out, rows, tokens, width, columns,
+    bias_stride, room, groups, PER_SEQUENCE: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    PRECISION: tl.constexpr, ONCE: tl.constexpr, EPS: tl.constexpr, GROUPS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, LINES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     one = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     ok = one < columns
@@ -174,8 +178,9 @@ def _gated_up(
     factor = tl.rsqrt(tl.sum(sums, axis=0) / width + EPS)
     gate, up = gate * factor[:, None], up * factor[:, None]
     if bias is not None:
-        gate += bias_of(bias, sequence, one, ok, 2 * columns, PER_SEQUENCE)
-        up += bias_of(bias, sequence, other, ok, 2 * columns, PER_SEQUENCE)
+        own = table_row(table_at, sequence)
+        gate += bias_of(bias, own, one, ok, bias_stride, PER_SEQUENCE)
+        up += bias_of(bias, own, other, ok, bias_stride, PER_SEQUENCE)
     # 0.5 (1 + tanh(z)) is the logistic function of 2 z.
     z = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
     fed = gate * tl.sigmoid(2.0 * z) * up
@@ -196,6 +201,7 @@ def rotary_qkv(
     starts: Tensor,
     norm: Norm,
     bias: Tensor | None = None,
+    at: Tensor | None = None,
     *,
     config: Config,
     pdl: bool = False,
@@ -212,8 +218,8 @@ def rotary_qkv(
         x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv((heads + 2 * k.shape[1]) * half, config.block_n))
     _rotary_qkv[grid](
-        x, values, scales, x_tiles, weight_tiles, norm.squares, bias, cos, sin, positions, q, k, v, slots,
-        starts, rows, tokens, width, room, groups, *k.stride()[:3], *v.stride()[:3],
+        x, values, scales, x_tiles, weight_tiles, norm.squares, bias, at, cos, sin, positions, q, k, v,
+        slots, starts, rows, tokens, width, stride_of(bias), room, groups, *k.stride()[:3], *v.stride()[:3],
         HEADS=heads, KV_HEADS=k.shape[1], HALF=half, PER_SEQUENCE=per_sequence(bias), PACKED=packed,
         EVEN=width % config.block_k == 0, PRECISION=precision(x), ONCE=grid[0] == 1, EPS=NORM_EPS,
         GROUPS=triton.next_power_of_2(groups), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
@@ -227,6 +233,7 @@ def gated_up(
     out: Tensor,
     norm: Norm,
     bias: Tensor | None = None,
+    at: Tensor | None = None,
     *,
     config: Config,
     pdl: bool = False,
@@ -243,9 +250,10 @@ def gated_up(
         x_tiles = weight_tiles = None
     grid = (triton.cdiv(rows, config.block_m), triton.cdiv(columns, config.block_n))
     _gated_up[grid](
-        x, values, scales, x_tiles, weight_tiles, norm.squares, bias, out, rows, tokens, width, columns, room,
-        groups, PER_SEQUENCE=per_sequence(bias), PACKED=packed, EVEN=width % config.block_k == 0,
-        PRECISION=precision(x), ONCE=grid[0] == 1, EPS=NORM_EPS, GROUPS=triton.next_power_of_2(groups),
+        x, values, scales, x_tiles, weight_tiles, norm.squares, bias, at, out, rows, tokens, width, columns,
+        stride_of(bias), room, groups, PER_SEQUENCE=per_sequence(bias), PACKED=packed,
+        EVEN=width % config.block_k == 0, PRECISION=precision(x), ONCE=grid[0] == 1, EPS=NORM_EPS,
+        GROUPS=triton.next_power_of_2(groups),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, LINES=lines(values, width),
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip

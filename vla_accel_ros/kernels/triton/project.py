@@ -22,6 +22,8 @@ from vla_accel_ros.kernels.triton.launch import (
     per_sequence,
     precision,
     prefetch_rows,
+    stride_of,
+    table_row,
     tiles_of_product,
 )
 from vla_accel_ros.kernels.triton.small_weights import cut, parts, small_product
@@ -30,11 +32,11 @@ from vla_accel_ros.models.layers.quantized import Weight
 
 @triton.jit
 def _project(
-    a, weight, scales, a_tiles, weight_tiles, gate, x, squares, scale, scaled, sums, counters, rows, tokens,
-    width, columns, room, PER_SEQUENCE: tl.constexpr, SCALE_PER_SEQUENCE: tl.constexpr, GROUP: tl.constexpr,
-    PACKED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, ONCE: tl.constexpr,
-    SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    LINES: tl.constexpr, PDL: tl.constexpr,
+    a, weight, scales, a_tiles, weight_tiles, gate, x, squares, scale, scaled, table_at, sums, counters, rows,
+    tokens, width, columns, gate_stride, scale_stride, room, PER_SEQUENCE: tl.constexpr,
+    SCALE_PER_SEQUENCE: tl.constexpr, GROUP: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    PRECISION: tl.constexpr, ONCE: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     column_ok = column < columns
@@ -90,15 +92,17 @@ def _project(
     if is_last:
         ok = row_ok[:, None] & column_ok[None, :]
         to = x + row[:, None].to(tl.int64) * columns + column[None, :]
+        own = table_row(table_at, row // tokens)
         if gate is not None:
-            total *= bias_of(gate, row // tokens, column, column_ok, columns, PER_SEQUENCE)
+            total *= bias_of(gate, own, column, column_ok, gate_stride, PER_SEQUENCE)
         before = tl.load(to, mask=ok, other=0.0).to(tl.float32)
         made = tl.where(column_ok[None, :], before + total, 0.0).to(x.dtype.element_ty)
         tl.store(to, made, mask=ok)
         if squares is not None:
             leave_norm(
-                made.to(tl.float32), row, row_ok, column, column_ok, row // tokens, room, columns,
-                tl.program_id(1) * BLOCK_N, squares, scale, scaled, SCALE_PER_SEQUENCE, BLOCK_N, GROUP,
+                made.to(tl.float32), row, row_ok, column, column_ok, own, room, columns,
+                tl.program_id(1) * BLOCK_N, squares, scale, scaled, scale_stride, SCALE_PER_SEQUENCE, BLOCK_N,
+                GROUP,
             )  # fmt: skip
 
 
@@ -108,6 +112,7 @@ def project(
     x: Tensor,
     gate: Tensor | None = None,
     norm: Norm | None = None,
+    at: Tensor | None = None,
     *,
     config: Config,
     scratch: Scratch,
@@ -129,9 +134,9 @@ def project(
         tiles_of_product(a, weight, config) if isinstance(weight, Tensor) else (None, None)
     )
     _project[(*blocks, split)](
-        a, values, scales, a_tiles, weight_tiles, gate, x, squares, scale, scaled,
-        scratch.sums, scratch.counters, rows, tokens, width, columns, room, PER_SEQUENCE=per_sequence(gate),
-        SCALE_PER_SEQUENCE=per_sequence(scale), GROUP=GROUP, PACKED=packed,
+        a, values, scales, a_tiles, weight_tiles, gate, x, squares, scale, scaled, at,
+        scratch.sums, scratch.counters, rows, tokens, width, columns, stride_of(gate), stride_of(scale), room,
+        PER_SEQUENCE=per_sequence(gate), SCALE_PER_SEQUENCE=per_sequence(scale), GROUP=GROUP, PACKED=packed,
         EVEN=width % config.block_k == 0, PRECISION=precision(a), ONCE=blocks[0] == 1, SPLIT=split,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, LINES=lines(values, chunk),
         **options(config.warps, config.stages, pdl),

@@ -27,7 +27,7 @@ class FoldedLayer:
 
 
 class LayerTables(NamedTuple):
-    """A layer's rows of Modulation for one step, or for each chunk's step: [1 or B, width] each.
+    """A layer's rows of Modulation for one step, [1, width], or for all of them, [S, width].
 
     None where the norms are not modulated.
     """
@@ -59,9 +59,8 @@ class Modulation:
     mlp_shift: Tensor
     final: Tensor
 
-    def at(self, steps: slice | Tensor) -> list[LayerTables]:
-        """Return the rows of one step (a slice of length one) or of each chunk's step (int64 [B]), one for
-        each layer."""
+    def at(self, steps: slice) -> list[LayerTables]:
+        """Return the rows of these steps, one for each layer."""
         rows = [getattr(self, name).transpose(0, 1)[:, steps].unbind(0) for name in LayerTables._fields]
         return [LayerTables(*row) for row in zip(*rows, strict=True)]
 

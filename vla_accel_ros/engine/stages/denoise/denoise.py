@@ -5,9 +5,9 @@ reuse. Slots and lengths are on the device, so one graph serves every frame. The
 everything that depends on the flow time alone is computed beforehand (models/pi/folded.py).
 
 A chunk may have to agree with given actions (models/flow/rtc.py). Guidance is arithmetic at the end of a
-step's last launch. Committed actions have another flow time, so the tables have a row for each action, and
-the launches that read them treat every token as a sequence of one. Each form has its own graph, so free
-chunks do not pay for the others.
+step's last launch. Committed actions have another flow time, so the launches that read the tables treat every
+token as a sequence of one, with a row of its own. Each form has its own graph, so free chunks do not pay for
+the others.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Form(IntEnum):
         return cls.COMMITTED if guide.committed else cls.GUIDED
 
 
+ALL = slice(None)
+"""All rows of the tables, of which launches choose by an index."""
 Guides = Sequence[Inpainting | None]
 """One for each chunk of a batch, None for a free one."""
 
@@ -244,11 +246,12 @@ class Denoise(Stage):
         return at[:, None].expand_as(held).masked_fill(held, self.expert.steps).flatten()
 
     def _step(self, now: slice | Tensor, at: Tensor, token: Tensor | None) -> None:
-        """One step of x. now: rows of the tables, one for all chunks or one for each; at: step of each
+        """One step of x. now: row of the tables for all chunks, or int32 [B], one for each; at: step of each
         chunk."""
-        expert, ops, rows, own_now = self.expert, self.ops, self._sequences, now
+        expert, ops, rows = self.expert, self.ops, self._sequences
+        own_now, own_at = (now, None) if isinstance(now, slice) else (ALL, now)
         if self.variant is Form.COMMITTED:
-            expert, own_now = self._timed, self._times_of_actions(at)
+            expert, own_now, own_at = self._timed, ALL, self._times_of_actions(at)
         table = expert.modulation
         if self.variant is Form.COMMITTED and table is not None:
             rows = self._tokens
@@ -257,7 +260,7 @@ class Denoise(Stage):
         tables = [LayerTables()] * len(expert.layers) if table is None else table.at(own_now)
         ops.embed_actions(
             self.x, expert.in_weight, expert.in_bias[own_now], self._hidden, expert.mlp_weight,
-            expert.mlp_bias, token, self._normed._replace(scale=tables[0].attention_scale),
+            expert.mlp_bias, token, self._normed._replace(scale=tables[0].attention_scale), at=own_at,
         )  # fmt: skip
         norm = rows.normed
         for index, (layer, own) in enumerate(zip(self._layers, tables, strict=True)):
@@ -267,14 +270,15 @@ class Denoise(Stage):
             ops.rotary_qkv(
                 rows.hidden, layer.qkv, self.cos, self.sin, rows.positions, rows.q, self._k, self._v,
                 rows.sequences, rows.starts, norm._replace(scale=own.attention_scale), own.attention_bias,
+                at=own_at,
             )  # fmt: skip
             ops.attend(
                 self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths,
                 self._attended, self._k, self._v, self._tails, self.alone,
             )  # fmt: skip
-            ops.project(rows.attended, layer.o, rows.hidden, own.attention_gate, mlp_norm)
-            ops.gated_up(rows.hidden, layer.gate_up, rows.fed, mlp_norm, own.mlp_bias)
-            ops.project(rows.fed, layer.down, rows.hidden, own.mlp_gate, onward)
+            ops.project(rows.attended, layer.o, rows.hidden, own.attention_gate, mlp_norm, at=own_at)
+            ops.gated_up(rows.hidden, layer.gate_up, rows.fed, mlp_norm, own.mlp_bias, at=own_at)
+            ops.project(rows.fed, layer.down, rows.hidden, own.mlp_gate, onward, at=own_at)
         self._end(now, at)
 
     def _end(self, now: slice | Tensor, at: Tensor) -> None:
