@@ -81,6 +81,7 @@ class TakingOver:
             if guard.armed and state is Motion.RUNNING:
                 guard.go_on()
         if self._holds.lent:
+            self.end_retreat(now_ns)  # nobody watches the sensors on the way back any more
             self._clear()
             return problem or contact
         if wrong and wrong not in self._holds.holds:
@@ -92,6 +93,14 @@ class TakingOver:
         if self._yielded:
             self._look_whether_over(level, contact, now_ns)
         return ""
+
+    def end_retreat(self, now_ns: int) -> None:
+        """End a retreat because of something else, which takes effect at once."""
+        with self._lock:
+            reaction = self.guard.end_retreat(now_ns, round(self._follower.buffer.kept_s * 1e9))
+            if reaction is not None:
+                self._react(reaction)
+        self.adopt(now_ns)
 
     def forgive(self) -> None:
         """A person has resumed."""
@@ -131,7 +140,7 @@ class TakingOver:
         """Decide whether motion continues after the arm gave way."""
         own = {self._yielded, self._blind, self._collision}
         if self.guard.phase is Phase.RETREATING and set(self._holds.holds) - own:
-            self._end_retreat(now_ns)
+            self.end_retreat(now_ns)
         if level is not Level.FREE or self._free_since_ns is None:
             self._free_since_ns = now_ns if level is Level.FREE else None
         if self._follower.safety.state is not Motion.HOLDING:
@@ -143,14 +152,6 @@ class TakingOver:
         elif level is not Level.FREE and now_ns - self._rested_ns >= rest_ns:
             self._clear_yield()
             self._holds.fault(f"gave way as far as it may, but still {contact}: free the arm{AGAIN}")
-
-    def _end_retreat(self, now_ns: int) -> None:
-        """End the retreat because of another hold, which takes effect at once."""
-        with self._lock:
-            reaction = self.guard.end_retreat(now_ns, round(self._follower.buffer.kept_s * 1e9))
-            if reaction is not None:
-                self._react(reaction)
-        self.adopt(now_ns)
 
     def _clear(self) -> None:
         self._clear_yield()

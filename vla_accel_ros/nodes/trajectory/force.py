@@ -92,6 +92,11 @@ class ForceLoop:
         if self._taking_over is not None:
             self._taking_over.adopt(self._node.now_ns() - set_by_ns)
 
+    def stop(self) -> None:
+        """Take over the reactions, and end a retreat: the node is about to be inactive."""
+        if self._taking_over is not None:
+            self._taking_over.end_retreat(self._node.now_ns())
+
     def watch(self) -> None:
         """Hold and release the robot according to the sensors; call it at the watchdog's rate, after the
         follower's step."""

@@ -143,7 +143,7 @@ class TrajectoryNode(ManagedNode):
     def deactivate(self) -> None:
         self._home.cancel("the trajectory node was deactivated")
         self._hold.abandon()
-        self._force.adopt()
+        self._force.stop()
         now_ns = self.now_ns()
         self._outputs.send(self._follower.stop(now_ns), now_ns)
         self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
@@ -343,6 +343,7 @@ class TrajectoryNode(ManagedNode):
         self._home.cancel("the joints were put elsewhere")
         # No stop of chunks: it would begin where the joints were before.
         self._follower.begin_anew(self.now_ns())
+        self._force.begin(self._follower)
         self._outputs.begin()
         self._motion.begin()
         return say(response, True, "beginning anew from where the joints are")
