@@ -10,7 +10,7 @@ import pytest
 from builtin_interfaces.msg import Duration
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from vla_accel_msgs.msg import ActionChunk
+from vla_accel_msgs.msg import ActionChunk, Motion
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.joint_trajectory import TrajectoryMessage
 from vla_accel_ros.nodes.messages import convert
@@ -136,6 +136,13 @@ def test_what_was_received_survives_the_way_through_a_message():
     message.problems = [""]
     with pytest.raises(ValueError, match="names 3 streams with 3 stamps and 1 problems"):
         convert.inputs_from_message(message)
+
+
+@pytest.mark.parametrize("lead_s", [math.nan, math.inf, -math.inf, -0.1, 1e300])
+def test_a_motion_whose_lead_is_no_duration_is_refused_in_a_sentence(lead_s):
+    message = Motion(state=Motion.RUNNING, mode="rtc", lead_s=lead_s)
+    with pytest.raises(ValueError, match="motion has lead_s .*: it must be at least 0 and at most 60"):
+        convert.execution_from_message(message)
 
 
 def test_a_trajectory_is_split_by_controller_and_begins_at_its_stamp():

@@ -190,9 +190,10 @@ def test_who_is_nobody_and_what_has_no_reason_is_refused():
     admission = Admission("engine-1", "/left", "scheduler-1", False)
     with pytest.raises(ValueError, match="no contract"):
         convert.description_from_message(convert.description_to_message(replace(robot, contract=""), 0))
-    with pytest.raises(ValueError, match="chunks_per_s inf"):
-        rate = replace(robot, chunks_per_s=math.inf)
-        convert.description_from_message(convert.description_to_message(rate, 0))
+    for rate_hz in (math.inf, math.nan, -1.0, 1e-308, 5e-324):
+        with pytest.raises(ValueError, match=f"chunks_per_s {rate_hz:g}"):
+            rate = replace(robot, chunks_per_s=rate_hz)
+            convert.description_from_message(convert.description_to_message(rate, 0))
     with pytest.raises(ValueError, match="without a reason"):
         convert.admission_from_message(convert.admission_to_message(admission))
     with pytest.raises(ValueError, match="names no robot"):

@@ -65,7 +65,8 @@ class FleetInferenceNode(ManagedNode):
     def __init__(self) -> None:
         super().__init__("inference", INFERENCE)
         self._client: FleetClient | None = None
-        self._instruction, self._unanswered = Instruction(self), Throttled(self, 1.0)
+        self._instruction = Instruction(self)
+        self._unanswered, self._unreadable = Throttled(self, 1.0), Throttled(self, 1.0)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -233,9 +234,14 @@ class FleetInferenceNode(ManagedNode):
         self._client.instruct(text, self.now_ns(), self._instruction.missing)
 
     def _on_motion(self, message: Motion) -> None:
-        if self._client is not None:
+        if self._client is None:
+            return
+        try:
             told = convert.execution_from_message(message)
-            self._client.execution.told(told.state, told.mode, told.lead_s, told.beginning, self.now_ns())
+        except ValueError as refusal:
+            self._unreadable.error(f"motion refused: {refusal}")
+            return
+        self._client.execution.told(told.state, told.mode, told.lead_s, told.beginning, self.now_ns())
 
     def _on_question(self, message: String) -> None:
         assert self._client is not None

@@ -72,7 +72,7 @@ class InferenceNode(ManagedNode):
         self._stream: Streaming | None = None
         self._instruction = Instruction(self)
         self._conflict, self._failure = Throttled(self, 10.0), Throttled(self, 1.0)
-        self._unanswered = Throttled(self, 1.0)
+        self._unanswered, self._unreadable = Throttled(self, 1.0), Throttled(self, 1.0)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -209,7 +209,12 @@ class InferenceNode(ManagedNode):
         return response
 
     def _on_motion(self, message: Motion) -> None:
-        if self._guiding.told(convert.execution_from_message(message)) and self._stream is not None:
+        try:
+            told = convert.execution_from_message(message)
+        except ValueError as refusal:
+            self._unreadable.error(f"motion refused: {refusal}")
+            return
+        if self._guiding.told(told) and self._stream is not None:
             self._stream.forget()
         if self._guiding.conflict:
             self._conflict.warning(self._guiding.conflict)

@@ -41,6 +41,8 @@ MOTION = {
     "released": Motion.RELEASED,
 }
 """States of motion by name."""
+LONGEST_LEAD_S = 60.0
+"""Longest lead that a trajectory node may report."""
 
 
 def stamp_ns(stamp: Time | Duration) -> int:
@@ -251,7 +253,12 @@ def refusal_to_message(question: str, reason: str, now_ns: int) -> LanguageOutpu
 
 
 def execution_from_message(message: Motion) -> Execution:
-    """What a trajectory node reports about itself. A state of a later version counts as not running."""
+    """What a trajectory node reports about itself. A state of a later version counts as not running. Raises
+    ValueError, in one sentence, if its lead is no duration."""
+    if not 0.0 <= message.lead_s <= LONGEST_LEAD_S:
+        raise ValueError(
+            f"motion has lead_s {message.lead_s:g}: it must be at least 0 and at most {LONGEST_LEAD_S:g}"
+        )
     words = {number: word for word, number in MOTION.items()}
     word = words.get(message.state, f"state {message.state}")
     return Execution(word, message.mode, message.lead_s, message.beginning)

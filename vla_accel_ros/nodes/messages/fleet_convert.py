@@ -40,6 +40,8 @@ MOST_LETTERS = 256
 """Limit for the names of processes, robots and replicas."""
 MOST_WORDS = 65536
 """Limit for the characters of an instruction."""
+LEAST_HZ = 1e-3
+"""Lowest rate at which a robot may need chunks; 0 says that the rate is not known."""
 
 
 class _Numbered(Protocol):
@@ -71,7 +73,7 @@ def description_from_message(message: FleetRobot) -> RobotDescription:
         statistics=message.statistics,
         horizon=message.horizon,
         priority=message.priority,
-        chunks_per_s=_seconds(who, "chunks_per_s", message.chunks_per_s),
+        chunks_per_s=_needed(who, message.chunks_per_s),
     )
 
 
@@ -289,6 +291,12 @@ def _seconds(who: str, field: str, told: float, infinite: bool = False) -> float
     if not (told >= 0.0 and (infinite or math.isfinite(told))):
         raise ValueError(f"{who} has {field} {told}: it must be 0 or more")
     return told
+
+
+def _needed(who: str, told: float) -> float:
+    if 0.0 < told < LEAST_HZ:
+        raise ValueError(f"{who} has chunks_per_s {told:g}: it must be 0 or at least {LEAST_HZ:g}")
+    return _seconds(who, "chunks_per_s", told)
 
 
 def _executed(who: str, told: float) -> float:
