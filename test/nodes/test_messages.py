@@ -141,7 +141,7 @@ def test_what_was_received_survives_the_way_through_a_message():
 @pytest.mark.parametrize("lead_s", [math.nan, math.inf, -math.inf, -0.1, 1e300])
 def test_a_motion_whose_lead_is_no_duration_is_refused_in_a_sentence(lead_s):
     message = Motion(state=Motion.RUNNING, mode="rtc", lead_s=lead_s)
-    with pytest.raises(ValueError, match="motion has lead_s .*: it must be at least 0 and at most 60"):
+    with pytest.raises(ValueError, match=r"motion has lead_s .*: it must be at least 0 and at most 60"):
         convert.execution_from_message(message)
 
 

@@ -45,7 +45,8 @@ def level(seconds: float) -> int:
 
 class Drive:
     """Writes a bag in /arm. contract: changes of the simulated arm's. seen: whether a camera's picture of a
-    time is there. told, observed: (seconds, instruction) as it was given, and with which it was observed."""
+    time is there. told, observed: (seconds, instruction) as it was given, and with which it was observed.
+    set_by: when the clock is set, and by how many seconds."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Drive:
         observed: tuple[tuple[float, str], ...] = (),
         size: tuple[int, int] = SIZE,
         commands: bool = True,
+        set_by: tuple[float, float] = (np.inf, 0.0),
         **changes: object,
     ) -> None:
         self._file = path.parent / f"{path.name}.yaml"
@@ -70,7 +72,7 @@ class Drive:
         words, observations = list(told), list(observed)
         for tick in range(round(seconds * 300) + 1):
             now_s = tick / 300
-            self._now_ns = START_NS + round(now_s * S)
+            self._now_ns = START_NS + round((now_s + (set_by[1] if now_s >= set_by[0] else 0.0)) * S)
             while words and words[0][0] <= now_s:
                 self._write("instruction", String(data=words.pop(0)[1]))
             while observations and observations[0][0] <= now_s:

@@ -125,6 +125,24 @@ def test_a_camera_that_was_silent_ends_an_episode(tmp_path):
     assert second["length"] == pytest.approx(30 + 0.5 * FPS, abs=2)
 
 
+@pytest.mark.parametrize("by_s", [-1.5, -3.0, 3600.0, 1.7e9], ids=["a bit", "a reset", "an hour", "an epoch"])
+def test_a_clock_that_was_set_begins_another_episode_and_no_picture_meets_joints_of_another_time(
+    tmp_path, by_s
+):
+    observed = tuple((tick / 10, "reach the red block") for tick in range(40))
+    Drive(tmp_path / "bag", seconds=4.0, set_by=(2.0, by_s), observed=observed)
+    assert export([tmp_path / "bag"], tmp_path / "dataset") == 2
+    for episode, begins_s in enumerate((0.0, 2.0)):
+        table = rows(tmp_path / "dataset", episode)
+        length = len(table["index"])
+        assert length == pytest.approx(60, abs=2)
+        seconds = begins_s + np.arange(length) / FPS
+        expected = np.array([[measured(t, j) for j in range(6)] for t in seconds])
+        np.testing.assert_allclose(table["observation.state"], expected, atol=1e-3)
+        _, greys = film(tmp_path / "dataset", "wrist", episode)
+        assert greys == pytest.approx([level(t) for t in seconds], abs=4)
+
+
 def test_several_bags_are_several_episodes(tmp_path):
     Drive(tmp_path / "a", told=((0.0, "reach the red block"),))
     Drive(tmp_path / "b", seconds=1.0, told=((0.0, "put the red block on the pad"),))

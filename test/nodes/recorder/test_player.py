@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import rclpy
@@ -72,6 +73,34 @@ def test_messages_come_in_their_order_with_the_clock_of_their_time(tmp_path, ope
     assert ticks[0] == first and all(0 < b - a <= CLOCK_NS for a, b in pairwise(ticks))
     took_s = time.now_s - 100.0 - player.SETTLE_S
     assert took_s == pytest.approx((last - first) * 1e-9 / rate, abs=0.02)
+    node.destroy_node()
+
+
+@pytest.mark.parametrize("by_s", [-900.0, -5.0, 1e9], ids=["a reset", "a bit", "an epoch"])
+def test_where_the_clock_was_set_it_is_set_again_and_the_rest_is_played_in_its_own_time(
+    tmp_path, operator, by_s
+):
+    run = Run(tmp_path)
+    for k in range(20):
+        run._now_ns = START_NS + k * PERIOD_NS + (round(by_s * 1e9) if k >= 10 else 0)
+        run.write("/instruction", String(data=f"{k}"))
+    bag = Bag(run.end())
+    bag.survey()
+    node = rclpy.create_node("player", context=operator.node.context)
+    time = Time(None)
+    said: list[str] = []
+    playing = Player(node, bag, 1.0, bag.topics, time, time.wait, say=said.append)
+    told: list[int] = []
+    playing.clock = SimpleNamespace(publish=lambda m: told.append(convert.stamp_ns(m.clock)))
+    played: list[float] = []
+    for entry in bag.entries():
+        playing.play(entry)
+        played.append(time.now_s)
+        assert told[-1] == entry.log_ns
+    assert [later - sooner for sooner, later in pairwise(played[:10])] == pytest.approx([0.1] * 9)
+    assert [later - sooner for sooner, later in pairwise(played[10:])] == pytest.approx([0.1] * 9)
+    assert played[10] - played[9] < 0.1
+    assert said == [f"the clock of the recording was set by {by_s + 0.1:.3f} s"]
     node.destroy_node()
 
 

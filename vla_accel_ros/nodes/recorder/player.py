@@ -6,7 +6,8 @@ motion. The graph is checked before the first message and again while playing.
 
 `ros2 bag play` does the same without this care, if it is installed; this player needs no rosbag2 and plays a
 bag whose recorder was killed. Messages go out as bytes, with the QoS they were recorded with, when /clock
-shows the time of their recording, so nodes with use_sim_time see the same ages.
+shows the time of their recording, so nodes with use_sim_time see the same ages. Where the clock was set
+during the recording, /clock is set too, and the next message is played at once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from vla_accel_ros.nodes.graph import name_of
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.shutdown import leave_graph
+from vla_accel_ros.recording.jumps import jump_ns
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.roles import Role, role
 
@@ -67,8 +69,7 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
         refuse_alive(node, bag, topics)
         player = Player(node, bag, rate, topics, look=partial(refuse_alive, node, bag, topics), say=say)
         for entry in bag.entries():
-            if entry.topic in topics:
-                player.play(entry)
+            player.play(entry)
         say(f"played {player.played.total()} messages on {len(player.played)} topics")
     finally:
         leave_graph(node, context)
@@ -143,15 +144,17 @@ class Player:
             kind = interface(bag.topics[topic], f"playing {topic}")
             self.publishers[topic] = node.create_publisher(kind, topic, profile(bag.offered.get(topic, "")))
         self._begun: tuple[float, int] | None = None
-        self._told_ns = 0
+        self._told_ns = self._before_ns = 0
         self._looked_s = self._said_s = 0.0
         self.played: Counter[str] = Counter()
 
     def play(self, entry: Entry) -> None:
-        """Wait until the entry is due, publishing /clock meanwhile, and publish it."""
+        """Wait until the entry is due, publishing /clock meanwhile, and publish it if it is of a chosen
+        topic."""
         self._advance(entry.log_ns)
-        self.publishers[entry.topic].publish(entry.data)
-        self.played[entry.topic] += 1
+        if entry.topic in self.publishers:
+            self.publishers[entry.topic].publish(entry.data)
+            self.played[entry.topic] += 1
 
     def _advance(self, log_ns: int) -> None:
         if self._begun is None:
@@ -159,11 +162,16 @@ class Player:
             self._begun, self._told_ns = (self._now_s(), log_ns), log_ns - CLOCK_NS
             self._said_s = self._now_s()
         began_s, first_ns = self._begun
+        if by_ns := jump_ns(self._told_ns, log_ns):
+            self._before_ns += self._told_ns - first_ns
+            self._say(f"the clock of the recording was set by {by_ns * 1e-9:.3f} s")
+            began_s, first_ns = self._begun = (self._now_s(), log_ns)
+            self._told_ns = log_ns - CLOCK_NS
         while self._told_ns < log_ns:
             self._told_ns = min(self._told_ns + CLOCK_NS, log_ns)
             due_s = began_s + (self._told_ns - first_ns) * 1e-9 / self._rate
             self._wait(max(0.0, due_s - self._now_s()))
-            self._tell(self._told_ns - first_ns)
+            self._tell(self._before_ns + self._told_ns - first_ns)
             message = Clock()
             convert.set_stamp(message.clock, self._told_ns)
             self.clock.publish(message)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vla_accel_ros.recording.jumps import parts
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.tools.export.dataset import Dataset
 from vla_accel_ros.tools.export.episodes import Episode, episodes
@@ -35,17 +36,25 @@ def export(
     first: Streams | None = None
     total = 0
     for path in bags:
-        streams = Streams(Bag(path), task)
-        if dataset is None or first is None:
-            first = streams
-            fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
-            dataset = Dataset(output, streams.contract, fps)
-        _check_same(first, streams)
-        found = episodes(streams, fps, actions, split)
-        _fill(dataset, streams, found)
-        frames = sum(map(len, found))
-        say(f"{path}: {len(found)} episodes, {frames} frames, {frames / fps:.1f} s")
-        total += len(found)
+        count, frames, nothing = 0, 0, list[ValueError]()
+        for part in parts(Bag(path)):
+            streams = Streams(part, task)
+            if dataset is None or first is None:
+                first = streams
+                fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
+                dataset = Dataset(output, streams.contract, fps)
+            _check_same(first, streams)
+            try:
+                found = episodes(streams, fps, actions, split)
+            except ValueError as error:
+                nothing.append(error)
+                continue
+            _fill(dataset, streams, found)
+            count, frames = count + len(found), frames + sum(map(len, found))
+        if nothing and not count:
+            raise nothing[0]
+        say(f"{path}: {count} episodes, {frames} frames, {frames / fps:.1f} s")
+        total += count
     if dataset is not None:
         dataset.finish()
     return total
@@ -66,7 +75,7 @@ def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
     lines = {camera: _Line(camera, found) for camera in streams.topics}
     cameras = {topic: camera for camera, topic in streams.topics.items()}
     ended = 0
-    for entry in streams.bag.entries((IMAGE, COMPRESSED)):
+    for entry in streams.part.entries((IMAGE, COMPRESSED)):
         if entry.topic not in cameras:
             continue
         lines[cameras[entry.topic]].arrive(entry)
@@ -93,7 +102,7 @@ class _Line:
         self._kept: dict[int, np.ndarray] = {}
 
     def arrive(self, entry: Entry) -> None:
-        """Take the next image of the bag."""
+        """Take the next image."""
         stamp = image_stamp_ns(entry)
         if stamp in self._wanted:
             self._wanted.remove(stamp)

@@ -14,7 +14,8 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.recording.reader import Bag, Entry
+from vla_accel_ros.recording.jumps import Part
+from vla_accel_ros.recording.reader import Entry
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,
     IMAGE,
@@ -50,7 +51,7 @@ class Timed:
 
 
 class Streams:
-    """The streams of one bag. `task`, if given, replaces the recorded instructions.
+    """The streams of one part of a bag. `task`, if given, replaces the recorded instructions.
 
     A recorder that starts late misses the first instruction message. Until the first one in the bag, the
     instruction is the one that the Observed messages carry.
@@ -60,8 +61,9 @@ class Streams:
     contract.
     """
 
-    def __init__(self, bag: Bag, task: str = "") -> None:
-        self.bag = bag
+    def __init__(self, part: Part, task: str = "") -> None:
+        self.part, self.bag = part, part.bag
+        bag = part.bag
         entry = next(bag.entries((SESSION,)), None)
         if entry is None:
             raise ValueError(f"{bag.path} has no session, and so no contract: record with the node recorder")
@@ -142,16 +144,20 @@ class Streams:
             if c.kind in _COMMANDS
         }
         cameras = {topic: camera for camera, topic in self.topics.items()}
-        for entry in self.bag.entries((IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, *_COMMANDS.values())):
+        for entry in self.part.entries((IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, *_COMMANDS.values())):
             if entry.topic in cameras:
-                self.images[cameras[entry.topic]].append(image_stamp_ns(entry))
+                stamp = image_stamp_ns(entry)
+                if self.part.has(stamp, entry.log_ns):
+                    self.images[cameras[entry.topic]].append(stamp)
             elif entry.topic == joints:
-                self._read_joints(self.bag.decode(entry))
+                self._read_joints(self.bag.decode(entry), entry.log_ns)
             elif entry.topic == told:
                 self._told.add(entry.log_ns, self.bag.decode(entry).data)
             elif entry.topic == observed:
                 message = self.bag.decode(entry)
-                self._observed.add(stamp_ns(message.header.stamp), message.instruction)
+                stamp = stamp_ns(message.header.stamp)
+                if self.part.has(stamp, entry.log_ns):
+                    self._observed.add(stamp, message.instruction)
             elif entry.topic in commands:
                 self._read_command(entry, commands[entry.topic])
 
@@ -165,8 +171,10 @@ class Streams:
                 told.add(time_ns, words)
         self._told = Timed(told.times_ns + heard.times_ns, told.things + heard.things)
 
-    def _read_joints(self, message: Any) -> None:
+    def _read_joints(self, message: Any, log_ns: int) -> None:
         stamp = stamp_ns(message.header.stamp)
+        if not self.part.has(stamp, log_ns):
+            return
         for name, position in zip(message.name, message.position):
             if name in self._joints and np.isfinite(position):
                 self._joints[name].add(stamp, position)
