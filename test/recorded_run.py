@@ -38,7 +38,7 @@ class Run:
     kind: of the policy. settings: of Load. rtc: chunks continue each other. jpeg: how the pictures travel.
     spoil: changes a picture, uint8 [H, W, 3], on its way into the bag (camera, frame, picture); None is lost.
     contract: another than the simulated arm's. beside, robot: another run, whose engine serves this robot too
-    and whose bag this one writes to.
+    and whose bag this one writes to. apart: namespace of a robot that has an engine of its own there.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class Run:
         contract: Path | None = None,
         beside: Run | None = None,
         robot: str = "",
+        apart: str = "",
         **settings: Any,
     ) -> None:
-        self._file, self._robot = contract or demo_contract(), robot
+        self._file, self._robot, self._apart = contract or demo_contract(), robot, apart
         self.contract = Contract.load(self._file)
         self.model, self.path = folder / "model", folder / "bag"
         if not self.model.exists():
@@ -66,8 +67,11 @@ class Run:
             self.engine, self._bag, self._topics = self.load.engine(self.contract), McapBag(self.path), set()
         else:
             self.engine, self._bag, self._topics = beside.engine, beside._bag, beside._topics
-            robots = self.engine.runner.robots
-            robots.add(robot, self.load.embodiment(self.engine.policy, self.contract))
+            if apart:
+                self.engine = self.load.engine(self.contract)
+            else:
+                robots = self.engine.runner.robots
+                robots.add(robot, self.load.embodiment(self.engine.policy, self.contract))
         self._rng = np.random.default_rng(7)
         self._jpeg, self._spoil = jpeg, spoil
         self._frame = 0
@@ -121,7 +125,8 @@ class Run:
 
     @property
     def _space(self) -> str:
-        return f"/{self._robot}" if self._robot else ""
+        name = self._robot or self._apart
+        return f"/{name}" if name else ""
 
     def _one(self) -> None:
         stamp_ns = START_NS + self._frame * PERIOD_NS

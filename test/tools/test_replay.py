@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 from builders import make_checkpoint, make_config, make_stats
 from recorded_run import Run
 
+from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.replay import moments as reading
 from vla_accel_ros.tools.replay.again import Otherwise, company, replay
 from vla_accel_ros.tools.replay.moments import Moments
 from vla_accel_ros.tools.replay.report import Progress, Result, report
@@ -194,6 +197,63 @@ def test_observations_whose_pictures_were_dropped_are_counted(tmp_path):
     assert moments.counts["incomplete"] == 2 and moments.counts["observations"] == FRAMES
 
 
+@pytest.mark.parametrize("lost", ["none", "all of one camera"])
+def test_pictures_are_let_go_when_they_were_seen_so_that_a_bag_may_be_larger_than_memory(
+    tmp_path, monkeypatch, lost
+):
+    def spoil(camera, frame, picture):
+        return None if lost != "none" and camera == "front" else picture
+
+    read: list[weakref.ref] = []
+    made = reading.picture
+
+    def picture(entry):
+        pixels = made(entry)
+        read.append(weakref.ref(pixels))
+        return pixels
+
+    monkeypatch.setattr(reading, "picture", picture)
+    bag = Moments(Bag(Run(tmp_path, spoil=spoil).frames(FRAMES).tell().end()))
+    for moment in bag:
+        assert len(moment.images) == 2
+        del moment
+        assert sum(one() is not None for one in read) <= 4
+    assert len(read) == (2 * FRAMES if lost == "none" else 0)
+    assert bag.counts["incomplete"] == (0 if lost == "none" else FRAMES)
+
+
+@pytest.mark.parametrize(
+    ("topic", "message", "kind", "said"),
+    [
+        ("/camera/front/image_raw", b"", "sensor_msgs/msg/Image", "image message begins with b''"),
+        ("/depth", b"\0\1\0\0\1\0\0\0", "sensor_msgs/msg/Image", "image message ends in header.stamp.nanosec"),
+        ("/action_chunk", ActionChunk(horizon=3, action_dim=2), "", "cannot reshape"),
+        ("/observed", b"\0\1\0\0\1", "vla_accel_msgs/msg/Observed", "is not a vla_accel_msgs/msg/Observed"),
+    ],
+    ids=["empty picture", "short picture", "chunk", "observation"],
+)
+def test_what_the_nodes_refused_is_named_and_all_else_is_replayed(tmp_path, topic, message, kind, said):
+    run = Run(tmp_path).frames(2)
+    run.write(topic, message, kind)
+    path = run.frames(2).tell().end()
+    result, read = again(path)
+    assert result.equal and result.chunks == 4 and read.counts["unreadable"] == 1
+    (line,) = (line for line in report(Bag(path), read, result) if "cannot be read" in line)
+    assert f"1 messages cannot be read; {topic}: " in line and said in line
+
+
+def test_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_times(tmp_path):
+    left = Run(tmp_path, noise="coherent")
+    right = Run(tmp_path, noise="coherent", beside=left, apart="right", seed=5)
+    for _ in range(3):
+        left.frames(1)
+        right.frames(1)
+    left.tell()
+    result, _ = again(right.tell().end())
+    assert result.equal, (result.different_chunks, result.different_texts)
+    assert (result.chunks, result.texts, result.frames) == (6, 2, 6)
+
+
 def test_a_bag_may_hold_several_sessions(tmp_path):
     run = Run(tmp_path).frames(2).tell()
     first = run.session
@@ -312,5 +372,5 @@ def test_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits_depend
     moments = Moments(bag)
     result = replay(moments)
     assert not result.equal
-    said = report(bag, moments.counts, result)[-1]
+    said = report(bag, moments, result)[-1]
     assert said.startswith("why     it may be seats_by_load: the batch of a step had as many seats as were")

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     moments = Moments(bag)
     otherwise = Otherwise(arguments.model, arguments.device or "", arguments.dtype or "")
     result = replay(moments, otherwise, _say)
-    print("\n".join(report(bag, moments.counts, result)))
+    print("\n".join(report(bag, moments, result)))
     if not result.chunks:
         raise ValueError(f"{bag.path} has no chunk that can be computed again")
     return 0 if result.equal else 1

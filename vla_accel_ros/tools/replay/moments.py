@@ -1,10 +1,12 @@
 """Reads a bag as the engine saw it: each observation with its images, chunks and answers.
 
 The bag is read twice. The first pass reads the small messages: observations, their engines, and the chunks
-and finished answers made from them. The second reads the images and keeps only those that an observation
-still waits for, so a bag may be larger than memory. A recorder may drop images, and a bag may begin or end in
-the middle, so observations that stay incomplete are counted. A bag's messages have the fields of ROS messages
-but are decoded by other classes; this module turns them into the package's types.
+and finished answers made from them, and which images there are. The second reads the images and keeps only
+those that a complete observation still waits for, so a bag may be larger than memory. A recorder may drop
+images, and a bag may begin or end in the middle, so incomplete observations are counted. So are messages that
+cannot be read: the nodes refused them, too. A bag may be of several robots, whose stamps and versions may be
+equal. A bag's messages have the fields of ROS messages but are decoded by other classes; this module turns
+them into the package's types.
 """
 
 from __future__ import annotations
@@ -68,21 +70,24 @@ class Moment:
 class _Waiting:
     """An observation, and its images that were not read yet: (topic, stamp) -> camera."""
 
+    key: _Key
     message: Any
     session: Session
     wanted: dict[tuple[str, int], str]
     images: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-_Key = tuple[int, int]
+_Key = tuple[str, int, int]
+"""Namespace, version and stamp of an observation."""
 
 
 class Moments:
     """Iterates over the moments of a bag, in the order in which their images are complete.
 
     Attributes: `sessions` by id; `counts`, complete after the iteration: "observations", "incomplete" (an
-    image is missing), "of no session", "chunks" and "chunks of no observation". Raises ValueError if the bag
-    is damaged or has no session message.
+    image is missing), "of no session", "chunks", "chunks of no observation" and "unreadable" (messages);
+    `unreadable`, a sentence about the first of these. Raises ValueError if the bag is damaged or has no
+    session message.
     """
 
     def __init__(self, bag: Bag) -> None:
@@ -92,7 +97,21 @@ class Moments:
         self._chunks: dict[_Key, list[RecordedChunk]] = {}
         self._texts: dict[_Key, list[tuple[str, str]]] = {}
         self._observed: dict[_Key, Any] = {}
+        self._pictures = set[tuple[str, int]]()  # topic and stamp
+        self.unreadable = ""
         self._read_words()
+
+    @property
+    def lacking(self) -> list[str]:
+        """Sentences about what of the bag was not replayed, complete after the iteration."""
+        counts = self.counts
+        sentences = {
+            "incomplete": "observations have images that are not in the bag",
+            "of no session": "observations are of no session in the bag",
+            "chunks of no observation": "chunks have no observation in the bag",
+            "unreadable": f"messages cannot be read; {self.unreadable}",
+        }
+        return [f"{counts[what]} {sentence}" for what, sentence in sentences.items() if counts[what]]
 
     @property
     def worth_replaying(self) -> int:
@@ -100,35 +119,34 @@ class Moments:
         return len(self._observed.keys() & (self._chunks.keys() | self._texts.keys()))
 
     def __iter__(self) -> Iterator[Moment]:
-        waiting = self._waiting()
+        self.counts["of no session"] = self.counts["incomplete"] = 0
         wanted: dict[tuple[str, int], list[_Waiting]] = {}
-        for one in waiting:
-            for key in one.wanted:
-                wanted.setdefault(key, []).append(one)
+        for one in self._waiting():
+            for place in one.wanted:
+                wanted.setdefault(place, []).append(one)
         for entry in self._bag.entries((IMAGE, COMPRESSED)):
-            users = wanted.pop((entry.topic, image_stamp_ns(entry)), [])
-            seen = picture(entry) if users else None
-            for one in users:
-                assert seen is not None
-                one.images[one.wanted.pop((entry.topic, image_stamp_ns(entry)))] = seen
+            place = self._place(entry)
+            if place is None or place not in wanted:
+                continue
+            try:
+                seen = picture(entry)
+            except ValueError as error:
+                self._refuse(entry, error)
+                continue
+            for one in wanted.pop(place):
+                one.images[one.wanted.pop(place)] = seen
                 if not one.wanted:
                     yield self._moment(one)
-        self.counts["incomplete"] = sum(bool(one.wanted) for one in waiting)
+        left = {id(one) for users in wanted.values() for one in users}
+        self.counts["incomplete"] += len(left)
 
     def _read_words(self) -> None:
-        """Read the small messages: the first pass."""
-        for entry in self._bag.entries((SESSION, OBSERVED, CHUNK, TEXT)):
-            message = self._bag.decode(entry)
-            if entry.type == SESSION:
-                self.sessions[message.id] = session_of(message)
-                continue
-            key = (message.kv_version, stamp_ns(message.header.stamp))
-            if entry.type == OBSERVED:
-                self._observed[key] = message
-            elif entry.type == CHUNK:
-                self._chunks.setdefault(key, []).append(_chunk(message))
-            elif message.finished and not getattr(message, "refused", False):
-                self._texts.setdefault(key, []).append((message.prompt, message.text))
+        """Read the small messages, and the stamps of the images: the first pass."""
+        for entry in self._bag.entries((SESSION, OBSERVED, CHUNK, TEXT, IMAGE, COMPRESSED)):
+            try:
+                self._read(entry)
+            except ValueError as error:
+                self._refuse(entry, error)
         if not self.sessions:
             raise ValueError(
                 f"{self._bag.path} has no message of type {SESSION}, without which its chunks cannot be "
@@ -141,20 +159,51 @@ class Moments:
             len(chunks) for key, chunks in self._chunks.items() if key not in self._observed
         )
 
-    def _waiting(self) -> list[_Waiting]:
-        found = []
-        for message in self._observed.values():
+    def _read(self, entry: Entry) -> None:
+        """Read a message of the first pass. Raises ValueError if it cannot be read."""
+        if entry.type in (IMAGE, COMPRESSED):
+            self._pictures.add((entry.topic, image_stamp_ns(entry)))
+            return
+        message = self._bag.decode(entry)
+        if entry.type == SESSION:
+            self.sessions[message.id] = session_of(message)
+            return
+        space = entry.topic.rpartition("/")[0]
+        key = (space, message.kv_version, stamp_ns(message.header.stamp))
+        if entry.type == OBSERVED:
+            self._observed[key] = message
+        elif entry.type == CHUNK:
+            self._chunks.setdefault(key, []).append(_chunk(message))
+        elif message.finished and not getattr(message, "refused", False):
+            self._texts.setdefault(key, []).append((message.prompt, message.text))
+
+    def _refuse(self, entry: Entry, error: ValueError) -> None:
+        self.counts["unreadable"] += 1
+        self.unreadable = self.unreadable or f"{entry.topic}: {error}"
+
+    def _place(self, entry: Entry) -> tuple[str, int] | None:
+        """Return topic and stamp of an image; None if it cannot be read."""
+        try:
+            return entry.topic, image_stamp_ns(entry)
+        except ValueError:
+            return None
+
+    def _waiting(self) -> Iterator[_Waiting]:
+        """Yield the observations whose images are all in the bag."""
+        for key, message in self._observed.items():
             session = self.sessions.get(message.session)
             if session is None:
                 self.counts["of no session"] += 1
                 continue
             topics = dict(zip(session.cameras, session.topics))
             wanted = {
-                (self._recorded(topics[camera]), stamp_ns(stamp)): camera
+                (self._recorded(topics.get(camera, "")), stamp_ns(stamp)): camera
                 for camera, stamp in zip(message.cameras, message.stamps)
             }
-            found.append(_Waiting(message, session, wanted))
-        return found
+            if wanted and wanted.keys() <= self._pictures:
+                yield _Waiting(key, message, session, wanted)
+            else:
+                self.counts["incomplete"] += 1
 
     def _recorded(self, topic: str) -> str:
         """Return the topic of a camera's images in the bag: frames of a ring are recorded as images on
@@ -163,12 +212,10 @@ class Moments:
         return of_ring if of_ring in self._bag.topics else topic
 
     def _moment(self, one: _Waiting) -> Moment:
-        message = one.message
-        stamp = stamp_ns(message.header.stamp)
-        key = (message.kv_version, stamp)
+        message, key = one.message, one.key
         return Moment(
             session=one.session,
-            stamp_ns=stamp,
+            stamp_ns=stamp_ns(message.header.stamp),
             instruction=message.instruction,
             state=np.array(message.state, np.float32),
             images=one.images,

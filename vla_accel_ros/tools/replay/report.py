@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.tools.replay.moments import Moments
 
 EVERY_S = 5.0
 """Seconds between lines of progress; there may be no terminal for a progress bar."""
@@ -69,22 +69,17 @@ class Progress:
         self._say(f"{self._what} {done}{share}")
 
 
-def report(bag: Bag, counts: Counter[str], result: Result) -> list[str]:
-    """Return the lines of the report. counts: of Moments."""
+def report(bag: Bag, moments: Moments, result: Result) -> list[str]:
+    """Return the lines of the report."""
     rate = (
         f" in {result.seconds:.1f} s: {result.frames / result.seconds:.1f} frames/s" if result.frames else ""
     )
     unfinished = "" if bag.finished else ", which was not finished: read up to where it breaks off"
     found = [
         f"bag     {bag.path}{unfinished}",
-        f"frames  {result.frames} replayed of {counts['observations']} observed{rate}",
+        f"frames  {result.frames} replayed of {moments.counts['observations']} observed{rate}",
     ]
-    if counts["incomplete"]:
-        found.append(f"        {counts['incomplete']} observations have images that are not in the bag")
-    if counts["of no session"]:
-        found.append(f"        {counts['of no session']} observations are of no session in the bag")
-    if counts["chunks of no observation"]:
-        found.append(f"        {counts['chunks of no observation']} chunks have no observation in the bag")
+    found += [f"        {sentence}" for sentence in moments.lacking]
     found += _compared("chunks", result.chunks, result.different_chunks)
     if result.texts:
         found += _compared("texts", result.texts, result.different_texts)
