@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import yaml
@@ -46,7 +47,8 @@ def level(seconds: float) -> int:
 class Drive:
     """Writes a bag in /arm. contract: changes of the simulated arm's. seen: whether a camera's picture of a
     time is there. told, observed: (seconds, instruction) as it was given, and with which it was observed.
-    set_by: when the clock is set, and by how many seconds."""
+    set_by: when the clock is set, and by how many seconds. spoilt: bytes and type of a message on a topic, a
+    second after the start."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Drive:
         size: tuple[int, int] = SIZE,
         commands: bool = True,
         set_by: tuple[float, float] = (np.inf, 0.0),
+        spoilt: Mapping[str, tuple[bytes, str]] = MappingProxyType({}),
         **changes: object,
     ) -> None:
         self._file = path.parent / f"{path.name}.yaml"
@@ -79,6 +82,8 @@ class Drive:
                 message = Observed(instruction=observations.pop(0)[1])
                 set_stamp(message.header.stamp, self._now_ns)
                 self._write("observed", message)
+            for topic, (raw, kind) in spoilt.items() if tick == 300 else ():
+                self._write(topic, raw, kind)
             if tick % 3 == 0:
                 self._write(self.contract.joint_states.topic, self._joints(now_s))
             if tick % 10 == 0:

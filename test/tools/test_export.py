@@ -10,8 +10,9 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from driven_bag import Drive, level, measured, sent
+from driven_bag import START_NS, Drive, S, level, measured, sent
 
+from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.export.convert import export
 from vla_accel_ros.tools.export.dataset import QUANTILES, PixelCounts, of_numbers
@@ -141,6 +142,21 @@ def test_a_clock_that_was_set_begins_another_episode_and_no_picture_meets_joints
         np.testing.assert_allclose(table["observation.state"], expected, atol=1e-3)
         _, greys = film(tmp_path / "dataset", "wrist", episode)
         assert greys == pytest.approx([level(t) for t in seconds], abs=4)
+
+
+def test_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
+    picture = image_message(START_NS + S, "camera", np.zeros((4, 4, 3), np.uint8))
+    spoilt = {
+        "camera/front/image_raw": (b"", "sensor_msgs/msg/Image"),
+        "camera/wrist/image_raw": (bytes(picture[:-1]), "sensor_msgs/msg/Image"),
+        "joint_states": (b"\0\1\0\0\1", "sensor_msgs/msg/JointState"),
+        "arm_controller/joint_trajectory": (b"\0\1\0\0", "trajectory_msgs/msg/JointTrajectory"),
+    }
+    Drive(tmp_path / "bag", spoilt=spoilt)
+    said: list[str] = []
+    assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
+    assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
+    assert "4 messages cannot be read; /arm/camera/front/image_raw: image message begins with" in said[0]
 
 
 def test_several_bags_are_several_episodes(tmp_path):

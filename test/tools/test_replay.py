@@ -226,7 +226,7 @@ def test_pictures_are_let_go_when_they_were_seen_so_that_a_bag_may_be_larger_tha
     ("topic", "message", "kind", "said"),
     [
         ("/camera/front/image_raw", b"", "sensor_msgs/msg/Image", "image message begins with b''"),
-        ("/depth", b"\0\1\0\0\1\0\0\0", "sensor_msgs/msg/Image", "image message ends in header.stamp.nanosec"),
+        ("/depth", b"\0\1\0\0\1\0\0\0", "sensor_msgs/msg/Image", "ends in header.stamp.nanosec"),
         ("/action_chunk", ActionChunk(horizon=3, action_dim=2), "", "cannot reshape"),
         ("/observed", b"\0\1\0\0\1", "vla_accel_msgs/msg/Observed", "is not a vla_accel_msgs/msg/Observed"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,8 @@ def export(
                 fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
                 dataset = Dataset(output, streams.contract, fps)
             _check_same(first, streams)
+            if streams.unreadable:
+                say(f"{path}: {len(streams.unreadable)} messages cannot be read; {streams.unreadable[0]}")
             try:
                 found = episodes(streams, fps, actions, split)
             except ValueError as error:
@@ -102,11 +105,12 @@ class _Line:
         self._kept: dict[int, np.ndarray] = {}
 
     def arrive(self, entry: Entry) -> None:
-        """Take the next image."""
-        stamp = image_stamp_ns(entry)
-        if stamp in self._wanted:
-            self._wanted.remove(stamp)
-            self._kept[stamp] = picture(entry)
+        """Take the next image, if it can be read."""
+        with suppress(ValueError):
+            stamp = image_stamp_ns(entry)
+            if stamp in self._wanted:
+                self._kept[stamp] = picture(entry)
+                self._wanted.remove(stamp)
 
     def of(self, number: int) -> Iterator[np.ndarray]:
         """Yield the next frames of an episode that have arrived."""

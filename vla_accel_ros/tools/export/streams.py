@@ -7,7 +7,9 @@ the newest trajectory that had arrived at the requested time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from vla_accel_ros.tools.replay.moments import (
     SESSION,
     contract_of,
     image_stamp_ns,
+    picture,
     session_of,
     stamp_ns,
 )
@@ -57,8 +60,8 @@ class Streams:
     instruction is the one that the Observed messages carry.
 
     Attributes: `contract`; `images`: camera -> its sorted stamps in nanoseconds; `topics`: camera -> its
-    image topic. Raises ValueError if the bag has no session message, and where the bag does not fit the
-    contract.
+    image topic; `unreadable`, a sentence about each message that cannot be read, which the nodes refused,
+    too. Raises ValueError if the bag has no session message, and where the bag does not fit the contract.
     """
 
     def __init__(self, part: Part, task: str = "") -> None:
@@ -78,6 +81,7 @@ class Streams:
         self.images: dict[str, list[int]] = {camera: [] for camera in self.topics}
         self._joints = {name: Timed() for name in self.contract.joint_names}
         self._told, self._observed = Timed(), Timed()
+        self.unreadable: list[str] = []
         self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
         self._read()
         for camera, stamps in self.images.items():
@@ -136,30 +140,21 @@ class Streams:
         return [self._told.things[which] if which >= 0 else "" for which in self._told.newest(times_ns)]
 
     def _read(self) -> None:
-        joints = self._topic(self.contract.joint_states.topic, JOINTS)
-        told, observed = f"{self._namespace}/instruction", f"{self._namespace}/observed"
-        commands = {
-            self._topic(c.topic, _COMMANDS[c.kind]): c
+        take: dict[str, Callable[[Entry], None]] = {
+            self._topic(c.topic, _COMMANDS[c.kind]): partial(self._read_command, c)
             for c in self.contract.controllers
             if c.kind in _COMMANDS
         }
-        cameras = {topic: camera for camera, topic in self.topics.items()}
+        take |= {topic: partial(self._read_image, camera) for camera, topic in self.topics.items()}
+        take[self._topic(self.contract.joint_states.topic, JOINTS)] = self._read_joints
+        take[f"{self._namespace}/instruction"] = self._read_told
+        take[f"{self._namespace}/observed"] = self._read_observed
         for entry in self.part.entries((IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, *_COMMANDS.values())):
-            if entry.topic in cameras:
-                stamp = image_stamp_ns(entry)
-                if self.part.has(stamp, entry.log_ns):
-                    self.images[cameras[entry.topic]].append(stamp)
-            elif entry.topic == joints:
-                self._read_joints(self.bag.decode(entry), entry.log_ns)
-            elif entry.topic == told:
-                self._told.add(entry.log_ns, self.bag.decode(entry).data)
-            elif entry.topic == observed:
-                message = self.bag.decode(entry)
-                stamp = stamp_ns(message.header.stamp)
-                if self.part.has(stamp, entry.log_ns):
-                    self._observed.add(stamp, message.instruction)
-            elif entry.topic in commands:
-                self._read_command(entry, commands[entry.topic])
+            if entry.topic in take:
+                try:
+                    take[entry.topic](entry)
+                except ValueError as error:
+                    self.unreadable.append(f"{entry.topic}: {error}")
 
     def _tell(self) -> None:
         """Put the instructions of the Observed messages before the first recorded instruction."""
@@ -171,15 +166,31 @@ class Streams:
                 told.add(time_ns, words)
         self._told = Timed(told.times_ns + heard.times_ns, told.things + heard.things)
 
-    def _read_joints(self, message: Any, log_ns: int) -> None:
+    def _read_image(self, camera: str, entry: Entry) -> None:
+        picture(entry)  # what cannot be decoded must not be planned for
+        stamp = image_stamp_ns(entry)
+        if self.part.has(stamp, entry.log_ns):
+            self.images[camera].append(stamp)
+
+    def _read_joints(self, entry: Entry) -> None:
+        message = self.bag.decode(entry)
         stamp = stamp_ns(message.header.stamp)
-        if not self.part.has(stamp, log_ns):
+        if not self.part.has(stamp, entry.log_ns):
             return
         for name, position in zip(message.name, message.position):
             if name in self._joints and np.isfinite(position):
                 self._joints[name].add(stamp, position)
 
-    def _read_command(self, entry: Entry, controller: Controller) -> None:
+    def _read_told(self, entry: Entry) -> None:
+        self._told.add(entry.log_ns, self.bag.decode(entry).data)
+
+    def _read_observed(self, entry: Entry) -> None:
+        message = self.bag.decode(entry)
+        stamp = stamp_ns(message.header.stamp)
+        if self.part.has(stamp, entry.log_ns):
+            self._observed.add(stamp, message.instruction)
+
+    def _read_command(self, controller: Controller, entry: Entry) -> None:
         message = self.bag.decode(entry)
         command: Trajectory | np.ndarray
         if controller.kind == "forward_command":

@@ -125,16 +125,16 @@ class Moments:
             for place in one.wanted:
                 wanted.setdefault(place, []).append(one)
         for entry in self._bag.entries((IMAGE, COMPRESSED)):
-            place = self._place(entry)
-            if place is None or place not in wanted:
+            where = self._place(entry)
+            if where is None or where not in wanted:
                 continue
             try:
                 seen = picture(entry)
             except ValueError as error:
                 self._refuse(entry, error)
                 continue
-            for one in wanted.pop(place):
-                one.images[one.wanted.pop(place)] = seen
+            for one in wanted.pop(where):
+                one.images[one.wanted.pop(where)] = seen
                 if not one.wanted:
                     yield self._moment(one)
         left = {id(one) for users in wanted.values() for one in users}
