@@ -2,7 +2,8 @@
 
 A bag has no lanes and loops, but images, prefixes and chunks carry the stamp of their image. A command
 carries none: the first one of each topic after a chunk is counted as that chunk's. The clock is ROS time,
-that of the recorder's stamps. Sessions and inputs appear with their own words.
+that of the recorder's stamps; where it was set during the recording, the timeline begins after that. Sessions
+and inputs appear with their own words, and what is no message of its type as unreadable.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vla_accel_ros.recording.jumps import jump_ns
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.roles import Role, role
 from vla_accel_ros.timeline import Event, Flows, Recorded, flow
@@ -42,7 +44,13 @@ def read(path: Path, seconds: float | None = None) -> tuple[Recorded, dict[int, 
     """
     bag, reading = Bag(path), _Reading()
     events: deque[Event] = deque()
+    latest_ns: int | None = None
     for entry in bag.entries():
+        if by_ns := jump_ns(latest_ns, entry.log_ns):
+            said = f"the clock of the recording was set by {by_ns * 1e-9:.3f} s"
+            reading = _Reading()
+            events = deque([Event("clock", said, entry.log_ns, entry.log_ns)])
+        latest_ns = entry.log_ns if by_ns or latest_ns is None else max(latest_ns, entry.log_ns)
         events.append(reading.event(bag, entry))
         while seconds is not None and events[0].end_ns < entry.log_ns - round(seconds * 1e9):
             events.popleft()
@@ -67,6 +75,12 @@ class _Reading:
 
     def event(self, bag: Bag, entry: Entry) -> Event:
         """Return the event of a message."""
+        try:
+            return self._event(bag, entry)
+        except ValueError as error:
+            return Event(f"topic {entry.topic}", "unreadable", entry.log_ns, entry.log_ns, (), str(error))
+
+    def _event(self, bag: Bag, entry: Entry) -> Event:
         flows: Flows = ()
         name = "recorded"
         if entry.type in _OF_FRAMES:
