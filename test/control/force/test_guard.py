@@ -152,6 +152,11 @@ FAULTS = {
     "frozen stamp": (lambda now, since: (FREE, since), "its stamp does not change", False),
     "future": (lambda now, since: (FREE, now + S), "its stamp is in the future", False),
     "nan": (lambda now, since: ((math.nan, *FREE[1:]), now), "a number that is not finite", False),
+    "huge": (
+        lambda now, since: ((0.0, 1.7e308 * (-1) ** (now // MS), *FREE[2:]), now),
+        "that no sensor measures",
+        False,
+    ),
     "short": (lambda now, since: (FREE[:3], now), "its sample has 3 numbers, not 6", False),
     "saturated": (
         lambda now, since: ((0.0, 0.0, -200.0, 0.0, 0.0, 0.0), now),

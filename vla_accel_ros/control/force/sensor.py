@@ -24,6 +24,8 @@ RELEASE_S = 0.02
 _LEAST_TARED = 10
 _SATURATED = 2
 _SPIKES, _SPIKES_S = 5, 1.0
+_LARGEST = 1e9
+"""Larger numbers are no measurements, and would overflow in the filter, which never forgets that."""
 _STILL = 0.5
 """Share of `bias` by which a sample may differ from the mean while taring."""
 
@@ -216,8 +218,8 @@ class SensorWatch:
     def _refusal(self, sample: Sequence[float], stamp_ns: int, now_ns: int) -> str:
         if len(sample) != self.sensor.width:
             return f"its sample has {len(sample)} numbers, not {self.sensor.width}"
-        if not all(map(math.isfinite, sample)):
-            return "its sample has a number that is not finite"
+        if not all(abs(value) <= _LARGEST for value in sample):
+            return "its sample has a number that is not finite, or that no sensor measures"
         if self.stamp_ns is not None and stamp_ns == self.stamp_ns:
             return "its stamp does not change"
         if stamp_ns - now_ns > self.sensor.max_age_s * 1e9:
