@@ -58,6 +58,21 @@ def test_images_have_the_policys_names_and_the_joints_are_those_of_the_oldest_im
     np.testing.assert_allclose(observation.state, np.arange(6) * 0.1 + 0.004, rtol=1e-6)
 
 
+@pytest.mark.parametrize("rate_hz", [500, 1000, 4000, 10_000])
+def test_the_joints_are_those_of_the_image_however_fast_their_driver_is(rate_hz: int):
+    contract = make_contract()
+    ingest, here = make_ingest(contract), np.arange(6) * 0.1
+    for stamp_ns in range(S, 2 * S, S // rate_hz):
+        ingest.joints(contract.joint_names, (here + stamp_ns / S).tolist(), stamp_ns, stamp_ns)
+    for camera in ("front", "wrist"):
+        add_frame(ingest, camera, 2 * S - 450 * MS)
+    observation = ingest.observe(2 * S)
+    assert isinstance(observation, Observation)
+    np.testing.assert_allclose(observation.state, here + 1.55, rtol=1e-6)
+    newest = ingest.newest_state()
+    assert newest is not None and newest[1] == 2 * S - S // rate_hz
+
+
 def test_the_state_is_in_the_policys_units(tmp_path: Path):
     path = tmp_path / "degrees.yaml"
     path.write_text(

@@ -35,6 +35,8 @@ from vla_accel_ros.types import Observation
 NO_INSTRUCTION = "no instruction yet: publish one on the instruction topic"
 _NOTHING_NEW = NotReady("no new frame since the last observation")
 _JUMP_NS = 500_000_000
+_STATES, _LONGEST_S = 2048, 2.0
+"""Joint states kept, and the delay of an image that they span at any rate."""
 _REFUSED_NS = 1_000_000_000
 """How long a refusal is reported while later samples are accepted: one of two joint drivers may be wrong."""
 
@@ -63,7 +65,8 @@ class Ingest:
         others = (camera.name for camera in contract.cameras if camera.name not in in_rings)
         self._pool = FramePool(others, page_lock=page_lock)
         self.rings = RingReader(dict.fromkeys(in_rings, ""), copy, page_lock)
-        self._joints = JointHistory(contract.joint_names)
+        oldest_s = max(camera.max_age_s for camera in contract.cameras)
+        self._joints = JointHistory(contract.joint_names, _STATES, min(oldest_s, _LONGEST_S))
         self._frames = Sources(
             {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
         )

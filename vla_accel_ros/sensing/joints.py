@@ -20,15 +20,15 @@ _NEVER = np.iinfo(np.int64).max
 class JointHistory:
     """Positions of D joints over time, in ROS units. Safe to use from several threads.
 
-    joints: names, in the order of every result. capacity: samples kept of each joint; it must span the delay
-    of the slowest image at the rate of the fastest driver.
+    joints: names, in the order of every result. capacity: samples kept of each joint. span_s: delay of the
+    slowest image; of samples that come too fast to span it, only some are kept, and always the newest.
     """
 
-    def __init__(self, joints: Sequence[str], capacity: int = 512):
+    def __init__(self, joints: Sequence[str], capacity: int = 512, span_s: float = 0.0):
         if capacity < 2:
             raise ValueError(f"capacity = {capacity} keeps nothing to interpolate between: give at least 2")
         self.joints = tuple(joints)
-        self._capacity = capacity
+        self._capacity, self._least_gap_ns = capacity, round(2e9 * span_s / capacity)
         self._columns = {name: column for column, name in enumerate(self.joints)}
         self._known: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}
         self._lock = threading.RLock()
@@ -71,11 +71,16 @@ class JointHistory:
                 self.clear()
             elif (seen & (stamp_ns <= last)).any():
                 return False
-            places = self._counts[columns] % self._capacity
+            counts = self._counts[columns]
+            if (stamp_ns - last < self._least_gap_ns).any():
+                # Two gaps between kept samples last at least this long; a sooner one replaces the last.
+                before_ns = self._times[columns, (counts - 2) % self._capacity]
+                counts -= (counts >= 2) & (before_ns > stamp_ns - self._least_gap_ns)
+            places = counts % self._capacity
             self._times[columns, places] = stamp_ns
             self._positions[columns, places] = values
             self._newest_ns[columns], self._newest[columns] = stamp_ns, values
-            self._counts[columns] += 1
+            self._counts[columns] = counts + 1
             if self._missing:
                 self._missing = tuple(n for n, count in zip(self.joints, self._counts) if count == 0)
             return True
