@@ -13,7 +13,9 @@ from builders import make_checkpoint
 from calling import call, change, set_parameter, state
 from lifecycle_msgs.msg import State, Transition
 from rcl_interfaces.srv import GetParameters
+from stand_ins import motion_of
 from std_msgs.msg import String
+from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.nodes import qos
@@ -48,6 +50,24 @@ def test_a_node_that_was_shut_down_by_a_manager_ends_cleanly(start, operator):
     assert change(operator, "trajectory", Transition.TRANSITION_ACTIVE_SHUTDOWN)
     assert state(operator, "trajectory") == State.PRIMARY_STATE_FINALIZED
     assert process.end() == 0
+
+
+@pytest.mark.parametrize("transition", ["shutdown", "clean up"])
+def test_a_call_that_waits_when_its_service_is_closed_does_not_end_the_node(start, operator, transition):
+    process = start("trajectory", autostart=True, use_sim_time=True)  # whose clock stands: it never settles
+    operator.wait(lambda: operator.motions, 90.0, "motion")
+    client = operator.node.create_client(Trigger, "trajectory/release")
+    operator.wait(client.service_is_ready, 90.0, "~/release")
+    client.call_async(Trigger.Request())
+    operator.wait(lambda: "released to others" in motion_of(operator), 90.0, "word of the release")
+    if transition == "shutdown":
+        assert change(operator, "trajectory", Transition.TRANSITION_ACTIVE_SHUTDOWN)
+        assert state(operator, "trajectory") == State.PRIMARY_STATE_FINALIZED
+    else:
+        assert change(operator, "trajectory", DEACTIVATE) and change(operator, "trajectory", CLEANUP)
+        assert state(operator, "trajectory") == State.PRIMARY_STATE_UNCONFIGURED
+    assert process.end() == 0
+    assert "a callback failed" not in process.log
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

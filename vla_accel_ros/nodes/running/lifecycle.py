@@ -14,12 +14,14 @@ import inspect
 import json
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from copy import copy
 from functools import partial
 
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType, JumpThreshold
 from rclpy.duration import Duration
+from rclpy.exceptions import InvalidHandle
 from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, TransitionCallbackReturn
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
@@ -112,11 +114,14 @@ class ManagedNode(LifecycleNode):
         self._closing.append(partial(self.destroy_subscription, subscription))
 
     def serve(self, kind: type, name: str, callback: Callable) -> None:
-        """A service, closed with `release`. A coroutine may wait for the results of other callbacks."""
+        """A service, closed with `release`. A coroutine may wait for the results of other callbacks; if the
+        service is closed meanwhile, nobody gets its response."""
         waits = inspect.iscoroutinefunction(callback)
         group = ReentrantCallbackGroup() if waits else None
         callback = callback if waits else self.timeline.called(callback, "service")
         service = self.create_service(kind, name, callback, callback_group=group)
+        if waits:
+            service.send_response = partial(_send_response, service.send_response)
         self._closing.append(partial(self.destroy_service, service))
 
     def every(self, period_s: float, callback: Callable[[], None]) -> None:
@@ -244,6 +249,11 @@ class ManagedNode(LifecycleNode):
         self.jumped_ns = by_ns
         TIMELINE.instant("clock", f"ROS time jumped by {by_ns * 1e-9:.3f} s")
         self.clock_jumped()
+
+
+def _send_response(send: Callable[..., None], *given: object) -> None:
+    with suppress(InvalidHandle):  # the service was closed
+        send(*given)
 
 
 def _nothing() -> None:
