@@ -76,7 +76,7 @@ class _Words:
 
 
 class Language:
-    """An engine.scheduling.scheduler.Runner. prompts [1, T, W]: frame n has prompt n modulo their number.
+    """An engine.scheduling.interface.Runner. prompts [1, T, W]: frame n has prompt n modulo their number.
 
     forward: None = plain torch. drafts: of the prompts, for token_mode speculative.
     """

@@ -69,7 +69,7 @@ from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, Wor
 
 
 class ModelRunner:
-    """Everything of one engine that computes; see engine.scheduling.scheduler.Runner.
+    """Everything of one engine that computes; see engine.scheduling.interface.Runner.
 
     robots: the robots it serves; more may be added at any time. Attribute offload: what streaming weights
     costs and saves, once the stages are prepared; None without it. Raises ValueError for options that the

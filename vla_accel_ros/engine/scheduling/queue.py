@@ -1,7 +1,8 @@
 """The unfinished requests of one engine: submission, waiting for changes, and cancellation.
 
 A cancelled request leaves the queue at once if no lane computes its kind, else when that lane's micro-batch
-is over. So cancelling never waits for the GPU, and the code that computes a kind needs no lock.
+is over. So cancelling never waits for the GPU, and the code that computes a kind needs no lock. Chunks that a
+newer frame or instruction makes useless are cancelled, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import nullcontext, suppress
 
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Lane, sleep_s
-from vla_accel_ros.engine.request import OBSERVE, Request
+from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 
 MOST_QUEUED = 256
 """Most unfinished requests. Streams have a few each; more come from a caller that waits for none."""
@@ -121,6 +122,27 @@ class Queue:
                 if request in self._requests:
                     request.cancelled = True
                     self._cancelled.append(request)
+
+    def acting(self) -> list[Request]:
+        """The action requests that have begun."""
+        return [request for request in self.requests if request.want == ACT and request.begun]
+
+    def cancel_other_words(self, new: Request) -> None:
+        """Cancel the chunks of a robot's stream for another instruction than the new one's: nobody wants them
+        now. The caller holds `choosing`."""
+        own = [one for one in self.acting() if one.stream and one.robot == new.robot and one is not new]
+        others = [one for one in own if one.instruction != new.instruction]
+        if others:
+            self.cancel(others)
+            self.reap()
+
+    def cancel_older(self, than: Request, which: Callable[[Request], bool] = lambda one: True) -> None:
+        """Cancel the chunks of a robot's stream that began before this one, which is finished or soon will
+        be: nobody wants them then."""
+        own = [one for one in self.acting() if one.stream and one.robot == than.robot and which(one)]
+        older = [one for one in own if one.number < than.number]
+        if older:
+            self.cancel(older)
 
     def settle(self) -> None:
         """Remove cancelled requests, now or when the running micro-batch is over."""

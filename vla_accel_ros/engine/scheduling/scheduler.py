@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
-from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Lane, Launched, Stream, Streams
 from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
+from vla_accel_ros.engine.scheduling.interface import Runner
 from vla_accel_ros.engine.scheduling.queue import Queue, tell
 from vla_accel_ros.engine.scheduling.readiness import Readiness
 
@@ -35,48 +35,6 @@ FAILED_AGAIN_S = 0.1
 """Pause of a lane's thread after a step that failed."""
 
 _LOG = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """Computes micro-batches. Several lanes may call `run` at once, for requests of different kinds. While it
-    runs, the other methods may be called for requests of other kinds, but by one caller at a time."""
-
-    prefixes: Prefixes
-
-    def first_stage(self, request: Request) -> str:
-        """The first stage of a request. Raises ValueError for a request that the policy cannot compute."""
-        ...
-
-    def kind(self, request: Request) -> str:
-        """The request's kind, see `Request.kind`; fixed from its submission on."""
-        ...
-
-    def room(self, request: Request) -> bool:
-        """Whether there is room to begin the request."""
-        ...
-
-    def begin(self, request: Request) -> None:
-        """Begin a request whose prefix is held and whose state is known."""
-        ...
-
-    def run(self, batch: MicroBatch) -> Callable[[], None] | None:
-        """Advance the requests: sets `finished` and `result` of those that are finished, `error` of those
-        that failed. An exception is the error of all of them.
-
-        If the device has yet to compute that, it sets `awaited` of the requests that cannot advance further
-        until then, and returns a function that waits for the device and then sets the results. The lane may
-        launch its next micro-batch before it calls that function, whose exception is the error of all
-        requests, too.
-        """
-        ...
-
-    def drop(self, request: Request) -> None:
-        """Free what a finished, failed or cancelled request holds besides its prefix."""
-        ...
-
-    def idle(self) -> None:
-        """A lane has nothing to launch: prepare briefly what the next requests will need."""
-        ...
 
 
 class Scheduler:
@@ -181,7 +139,7 @@ class Scheduler:
     def forget(self, robot: str | None = None) -> None:
         """Cancel the action requests that have begun, of one robot or of all: the robot was moved in another
         way."""
-        self.cancel(*(r for r in self.requests if r.want == ACT and r.begun and robot in (None, r.robot)))
+        self.cancel(*(r for r in self._queue.acting() if robot in (None, r.robot)))
 
     def skip(self, robot: str = "") -> None:
         """Act on none of the robot's present frames."""
@@ -290,7 +248,7 @@ class Scheduler:
             return launched
         lane.run_ahead(launched, self._clock())
         if launched.is_first:
-            self._drop_older(batch.requests[0], lambda one: one.lane == lane.name and not one.awaited)
+            self._queue.cancel_older(batch.requests[0], lambda one: one.lane == lane.name and not one.awaited)
         launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
         for request in launched.told:
             tell(request)
@@ -316,7 +274,9 @@ class Scheduler:
                 for request in there:
                     if request.finished or request.cancelled:
                         self._queue.leave(request)
-                        self._drop_overtaken(request)
+                        if request.want == ACT and request.stream and request.result is not None:
+                            # What another lane finishes of an older frame meanwhile is dropped.
+                            self._queue.cancel_older(request)
                     request.done += 1
                 self.policy.ran(batch, took_s)
             self.streams.ran(batch, began_s)
@@ -377,10 +337,14 @@ class Scheduler:
                     request.finished = True
                     return
             if request.want != OBSERVE:
-                request.prefix = held = self._hold(held, request.robot)
+                prefixes = self._runner.prefixes
+                held = prefixes.newest(request.robot) if held is None else prefixes.hold(held)
+                if held is None:
+                    raise ValueError("nothing was observed yet; observe a frame first.")
+                request.prefix = held
                 request.instruction = held.instruction
                 if request.want == ACT and request.stream:
-                    self._drop_other_words(request)
+                    self._queue.cancel_other_words(request)
             if request.want in self._numbers:
                 request.number = next(self._numbers[request.want])
             if request.sense is not None and (sensed := request.sense()) is not None:
@@ -395,32 +359,3 @@ class Scheduler:
             raise
         if request.want == ACT and request.stream and held is not None:
             self._readiness.begun(request, held)
-
-    def _hold(self, prefix: Prefix | None, robot: str) -> Prefix:
-        prefixes = self._runner.prefixes
-        if prefix is not None:
-            return prefixes.hold(prefix)
-        newest = prefixes.newest(robot)
-        if newest is None:
-            raise ValueError("nothing was observed yet; observe a frame first.")
-        return newest
-
-    def _drop_other_words(self, new: Request) -> None:
-        """Cancel the robot's chunks for another instruction, which nobody wants now."""
-        old = [r for r in self.requests if r is not new and r.begun and r.stream and r.want == ACT]
-        others = [r for r in old if r.robot == new.robot and r.instruction != new.instruction]
-        if others:
-            self._queue.cancel(others)
-            self._queue.reap()
-
-    def _drop_overtaken(self, by: Request) -> None:
-        """Cancel chunks of older frames, which nobody wants once a newer chunk is finished. If another lane
-        finishes one meanwhile, its result is dropped."""
-        if by.want == ACT and by.stream and by.result is not None:
-            self._drop_older(by)
-
-    def _drop_older(self, than: Request, which: Callable[[Request], bool] = lambda one: True) -> None:
-        acts = [r for r in self.requests if r.want == ACT and r.stream and r.begun and which(r)]
-        older = [r for r in acts if r.number < than.number and r.robot == than.robot]
-        if older:
-            self._queue.cancel(older)
