@@ -23,7 +23,7 @@ from text_engine import LAYERS, WORDS, alone, asking, make_engine, policy_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import GROUPS_AHEAD
 from vla_accel_ros.engine.request import ASK, Request
-from vla_accel_ros.engine.runner.answers import TextDecoder
+from vla_accel_ros.engine.runner.text import TextDecoder
 from vla_accel_ros.models.text.decoding import Sampling, decode
 
 GROUPS = 3

@@ -14,7 +14,7 @@ from text_engine import LAYERS, alone, asking, make_engine, policy_of
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.engine.runner.answers import layers_of_groups
+from vla_accel_ros.engine.runner.text import layers_of_groups
 from vla_accel_ros.models.config import PI05
 from vla_accel_ros.models.policies import AnyPolicy
 

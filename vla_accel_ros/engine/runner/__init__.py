@@ -1,2 +1,2 @@
 """Computes micro-batches. runner: the model runner of an engine. frames: frames become prefixes;
-captured_prefill: the same by captured stages. answers: text."""
+captured_prefill: the same by captured stages. text: answers in text; answers: their tokens, together."""

@@ -49,9 +49,9 @@ from vla_accel_ros.engine.request import (
     failing_alone,
 )
 from vla_accel_ros.engine.robots import Embodiment, Robots
-from vla_accel_ros.engine.runner.answers import TextDecoder
 from vla_accel_ros.engine.runner.captured_prefill import CapturedPlainPrefill, CapturedPrefill
 from vla_accel_ros.engine.runner.frames import ENCODED_ONLY, EncodeOnly, Frames, PlainPrefill, Prefill
+from vla_accel_ros.engine.runner.text import TextDecoder
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.dropping import drop, few_bits_in_prefix
 from vla_accel_ros.engine.stages.int8 import Int8
