@@ -70,6 +70,11 @@ class Bench:
         convert.set_stamp(message.header.stamp, chunk.stamp_ns)
         return self.source.takes(message)
 
+    def came(self, request: int) -> None:
+        """A chunk by the topic, in the node's callback."""
+        chunk = self._chunk(request)
+        self.source.came(convert.chunk_to_message(chunk, self.contract, 0.0, chunk.actions))
+
     def polled(self, after_s: float = 0.0) -> list[int]:
         """What was followed after so long."""
         self.s += after_s
@@ -200,6 +205,40 @@ def test_long_chunks_leave_others_as_much_time_as_they_take(make: Make):
     bench.write(2)
     assert bench.polled(0.002) == []
     assert bench.polled(0.0025) == [2]
+
+
+@pytest.mark.parametrize(("takes_s", "at_once", "followed"), [(0.02, 1, [0, 4]), (0.002, 5, [0, 1, 2, 3, 4])])
+def test_a_flood_of_long_messages_leaves_others_their_turn_and_the_newest_is_followed(
+    make, takes_s, at_once, followed
+):
+    bench = make("topic")
+    bench.took_s = takes_s
+    for request in range(5):
+        bench.came(request)
+    bench.source.follow_newest()
+    assert bench.followed == followed[:at_once]
+    bench.s += takes_s
+    for _ in range(2):
+        bench.source.follow_newest()
+    assert bench.followed == followed
+
+
+def test_a_message_that_waits_when_the_motion_starts_anew_is_never_followed(make: Make):
+    bench = make("topic")
+    bench.took_s = 0.02
+    bench.came(1)
+    bench.came(2)
+    bench.source.begin()
+    bench.s += 1.0
+    bench.source.follow_newest()
+    assert bench.followed == [1]
+
+
+def test_a_node_that_is_not_active_follows_no_message(make: Make):
+    bench = make("topic")
+    bench.node.active = False
+    bench.came(1)
+    assert bench.followed == []
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,17 @@ and the topic otherwise: a controller that gets whole trajectories gets at most 
 one motion is decided for all. While the slot has new chunks, messages are ignored. The topic takes over, and
 the log says so, when the slot has no new chunk for SILENT_S and messages come, when it is damaged, or when
 its writer has ended. A chunk that comes both ways is followed once; one that was there before the node began
-is never followed. Chunks are checked, and grow old, in the same way on both paths.
+is never followed. Chunks are checked, and grow old, in the same way on both paths. On both, the newest chunk
+waits after one that took long to follow, so that a flood of slow chunks delays no service call.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
@@ -30,6 +33,8 @@ from vla_accel_ros.sensing.chunk_slot import ChunkSlot, Take
 TRAJECTORIES_HZ = 60.0
 """Highest rate of whole trajectories to a controller, for chunks from the slot."""
 SILENT_S = 0.2
+LONG_S = 0.005
+"""After a message that took longer to follow than this, other callbacks get as much time."""
 SLOT, BY_TOPIC = "slot", "topic"
 
 
@@ -50,6 +55,9 @@ class ChunkSource:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node, self._take, self._lost, self._clock = node, take, lost, clock
+        self._joints = contract.action_names
+        self._newest: ActionChunk | None = None  # message that waits
+        self._free_s = -math.inf  # no message is followed before then
         rates = [controller.rate_hz for controller in contract.controllers]
         wanted = value(node, "chunks_from")
         streamed = all(rates)
@@ -72,6 +80,7 @@ class ChunkSource:
 
     def begin(self) -> None:
         """Ignore earlier chunks: at activation, and when the clock has jumped."""
+        self._newest = None
         if self._slot is not None:
             self._slot.begin()
 
@@ -105,6 +114,23 @@ class ChunkSource:
         elif taken:
             self.counts["by slot"] += 1
             self._use(SLOT, f"chunks come from the slot of {self.writer}")
+
+    def came(self, message: ActionChunk) -> None:
+        """A message has come: follow it now or, if there is no time, later."""
+        if self._node.active and self.takes(message):
+            self._newest = message
+            self.follow_newest()
+
+    def follow_newest(self) -> None:
+        """Follow the message that waits, if there is one, and time for it; called at a fixed rate."""
+        message, began_s = self._newest, self._clock()
+        if message is None or began_s < self._free_s:
+            return
+        self._newest = None
+        self._take(partial(convert.chunk_from_message, message, self._joints))
+        ended_s = self._clock()
+        if ended_s - began_s > LONG_S:
+            self._free_s = 2.0 * ended_s - began_s
 
     def takes(self, message: ActionChunk) -> bool:
         """Whether to follow a message: not if the slot had the same chunk, or has a newer one."""

@@ -4,18 +4,16 @@ Each chunk is joined to the commanded motion, limited, split by controller and s
 of cameras (as inference reports them on `inputs`), joints and chunk against the contract. Beyond a limit the
 arm stops smoothly and is held, and continues by itself when everything is fresh. Joints that leap or do not
 follow, and another publisher beside this node, stop it until a person resumes. ~/hold and ~/resume do the
-same by hand,
-/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there; ~/reset says that
-    the joints were put elsewhere, as a simulator does. Holds survive a restart in the node's state file, and
-    after a crash the node comes up held. A node that is deactivated or ended stops the arm first. The age
-    from image stamp to published trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and p99_s
-    over the last 512 trajectories, runs counts them, misses those older than the chunk's age limit. `motion`
-    reports what happens to chunks, so that inference guides only chunks that are executed.
+same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there;
+~/reset says that the joints were put elsewhere, as a simulator does. Holds survive a restart in the node's
+state file, and after a crash the node comes up held. A node that is deactivated or ended stops the arm first.
+The age from image stamp to published trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and
+p99_s over the last 512 trajectories, runs counts them, misses those older than the chunk's age limit.
+`motion` reports what happens to chunks, so that inference guides only chunks that are executed.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -59,9 +57,6 @@ from vla_accel_ros.nodes.trajectory.reports import MotionTopic, controller_lines
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.types import Chunk
 
-# After a chunk that took longer to follow than this, other callbacks get as much time.
-_LONG_S = 0.005
-
 
 class TrajectoryNode(ManagedNode):
     """The node trajectory; see the module docstring and nodes/params/trajectory.py."""
@@ -71,8 +66,6 @@ class TrajectoryNode(ManagedNode):
         self._contract: Contract | None = None
         state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
         self._hold = Hold(self, state)
-        self._next: ActionChunk | None = None
-        self._free_s = 0.0  # no chunk is followed before then
         self._refused = {kind: Throttled(self, 1.0) for kind in ("chunk", "inputs", "joint_states")}
         self._reporter = Reporter(self, self._statuses)
 
@@ -98,7 +91,7 @@ class TrajectoryNode(ManagedNode):
         self.on_release(self._check.close)
         self._configure_moves(contract, manager)
         if self._source.listens:
-            self.listen(ActionChunk, "action_chunk", self._on_chunk, qos.COMMAND)
+            self.listen(ActionChunk, "action_chunk", self._source.came, qos.COMMAND)
         self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
         self.listen(Inputs, "inputs", self._on_inputs, qos.REPORT)
         self.serve(Trigger, "~/hold", self._on_hold)
@@ -169,7 +162,6 @@ class TrajectoryNode(ManagedNode):
 
     def _begin(self, contract: Contract) -> None:
         """Start without knowledge of the motion, and command nothing."""
-        self._next = None
         self._source.begin()
         self._motion.begin()
         joints = contract.action_joints
@@ -195,25 +187,6 @@ class TrajectoryNode(ManagedNode):
         self._joints_ns: int | None = None
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
         self._force.begin(self._follower)
-
-    def _on_chunk(self, message: ActionChunk) -> None:
-        if self.active and self._source.takes(message):
-            self._next = message
-            self._follow_next()
-
-    def _follow_next(self) -> None:
-        began_s = time.monotonic()
-        if self._next is None or began_s < self._free_s:
-            return  # the newest waits, so that a flood of slow chunks delays no service call
-        self._follow(self._next)
-        ended_s = time.monotonic()
-        if ended_s - began_s > _LONG_S:
-            self._free_s = 2.0 * ended_s - began_s
-
-    def _follow(self, message: ActionChunk) -> None:
-        assert self._contract is not None
-        self._next = None
-        self._take(partial(convert.chunk_from_message, message, self._contract.action_names))
 
     def _take(self, received: Callable[[], Chunk]) -> bool:
         """Follow a chunk; False if it is refused."""
@@ -270,7 +243,7 @@ class TrajectoryNode(ManagedNode):
             self._watch()
 
     def _watch(self) -> None:
-        self._follow_next()
+        self._source.follow_newest()
         self._force.adopt()
         self._follower.joining.told(self._outputs.reference()[self._columns])
         self._follower.joining.rests(self._outputs.rests_ns())
