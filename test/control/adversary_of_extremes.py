@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from adversary import MODES, S, main
+from adversary import main
 from adversary_of_many import EpisodeOfMany
-from rosless import Parameters, Robot
+from adversary_scene import MODES, S
+from rosless_sending import Parameters, Robot
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 

@@ -9,9 +9,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from adversary import FAULTS, KINDS, MODES, Result, play, results
+from adversary import Result, play, results
+from adversary_faults import FAULTS
 from adversary_of_extremes import EpisodeOfExtremes
 from adversary_of_many import MORE, EpisodeOfMany
+from adversary_scene import KINDS, MODES
 from motion import LIMITS
 
 from vla_accel_ros.control.trajectory import MotionState, Trajectory

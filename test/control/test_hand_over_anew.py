@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from handing_over import LEAD, LEAD_S, MS, START, Arm, play, with_hold
 from motion import JOINTS, LIMITS, S, make_chunk, make_ramp
-from rosless import HOMING, Parameters, Robot, TrajectoryLogic
+from rosless import TrajectoryLogic
+from rosless_sending import HOMING, Parameters, Robot
 
 from vla_accel_ros.control.limits.joint_limits import brake
 from vla_accel_ros.control.trajectory import MotionState, Trajectory

@@ -1,0 +1,83 @@
+"""The judge of an episode: what controllers execute keeps the limits, the age limit and the holds."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from adversary_scene import MS, S, Scene
+from rosless_sending import HOMING
+
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.sim.executed import Broken, judge_path, judge_positions, judge_velocities
+
+
+class Judged(Scene):
+    """With a judge."""
+
+    def _check_length(self, trajectory: Trajectory, on_arrival: bool) -> None:
+        """No more motion than the age of chunks allows, and a brake."""
+        if trajectory.velocities is None:
+            return
+        moving = np.flatnonzero(trajectory.velocities.any(axis=1))
+        if not len(moving):
+            return
+        last = min(int(moving[-1]) + 1, len(trajectory) - 1)
+        limits = self.robot.limits
+        brake_ns = round((limits.velocity / limits.acceleration).max() * S)
+        age_ns = round(self.robot.chunk_age_s * S)
+        allowed = max(self.now_ns() + round(4 * self.parameters.lead_s * S), self.newest_chunk_ns + age_ns)
+        if HOMING in self.node.holds:
+            most_ns = self.node.most_ns
+            allowed = max(allowed, self.now_ns() + most_ns, trajectory.start_ns + most_ns // 2)
+        over = int(trajectory.times_ns[last]) - allowed - brake_ns
+        if over > 10 * MS:
+            self._break("motion beyond the age limit of chunks", 1.0 + over * 1e-9)
+
+    def _break(self, what: str, by: float = 2.0) -> None:
+        if not any(broken.what == what for broken in self.broken):
+            self.broken.append(Broken(what, self.t_ns * 1e-9, by))
+
+    def _judge(self) -> None:
+        self._unhold()
+        robot, longest_s = self.robot, 2.0 * self.robot.period_s
+        if robot.kind in ("joint_trajectory",):
+            _, p = self.controller.path(self.end_ns)
+            self.moved = float(np.mean(np.abs(np.diff(p, axis=0)).max(axis=1) > 1e-6))
+        elif len(self.ticks) > 2:
+            p = np.array([p for _, p in self.ticks])
+            if robot.kind == "forward_command":
+                p = np.diff(p, axis=0)
+            self.moved = float(np.mean(np.abs(p).max(axis=1) > 1e-6))
+        if robot.kind in ("joint_trajectory", "servo_twist"):
+            times, positions = self.controller.path(self.end_ns)
+            self.broken += judge_path(times, positions, robot.limits, *self.controller.exceptions)
+            for begin, end in self.still:
+                part = positions[np.searchsorted(times, begin) : np.searchsorted(times, end)]
+                if len(part) and np.ptp(part, axis=0).max() > 1e-9:
+                    self.broken.append(
+                        Broken("moved while held", begin * 1e-9, float(np.ptp(part, axis=0).max()))
+                    )
+            self.broken += [Broken(f"refused: {why}", 0.0, 2.0) for why in self.controller.rejected[:1]]
+        if robot.kind == "forward_command":
+            for begin, end in itertools.pairwise([*self.anew, len(self.ticks)]):
+                self.broken += judge_positions(self.ticks[begin:end], robot.limits, longest_s)
+        elif robot.kind == "servo_joint":
+            limits = robot.limits
+            self.broken += judge_velocities(self.ticks, limits.velocity, limits.acceleration, longest_s)
+        elif robot.kind == "servo_twist":
+            for half, most in ((slice(0, 3), robot.linear), (slice(3, 6), robot.angular)):
+                sizes = [(t, v[half]) for t, v in self.ticks]
+                self.broken += judge_velocities(sizes, np.full(3, most), np.full(3, most / 0.15), longest_s)
+        if robot.kind in ("forward_command", "servo_joint"):
+            for begin, end in self.still:
+                held = [p for t, p in self.ticks if begin <= t < end]
+                moved = np.ptp(held, axis=0).max() if len(held) and robot.kind == "forward_command" else 0.0
+                moved = np.abs(held).max() if len(held) and robot.kind == "servo_joint" else moved
+                if moved > 1e-9:
+                    self.broken.append(Broken("moved while held", begin * 1e-9, float(moved)))
+
+    def _unhold(self) -> None:
+        if self.holding is not None and self.holding[0] < self.t_ns:
+            self.still.append((self.holding[0], self.t_ns))
+        self.holding = None

@@ -1,0 +1,106 @@
+"""How messages reach the controllers in an episode: late, held up, or while a controller is deactivated."""
+
+from __future__ import annotations
+
+import numpy as np
+from adversary_inputs import Given
+from adversary_scene import Ended, S
+
+from vla_accel_ros.control.following.joint_faults import usual
+from vla_accel_ros.control.trajectory import MotionState, Trajectory
+
+KEEP_NS = S
+
+
+class Delivered(Given):
+    """With messages on their way."""
+
+    def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
+        sent_ns, offset_ns, off = self.t_ns, self.offset_ns, self.active("reactivate")
+        held, held_ns = self._held(trajectory.joints)
+        come_ns = self.sent_ns.get(trajectory.joints, 0) + round(self.parameters.lead_s * S)
+        known = held is not None and held_ns - offset_ns >= come_ns and not on_arrival
+        known &= not self.active("lying controllers")
+        self.sent_ns[trajectory.joints] = sent_ns
+        self.began = True
+        if self.node.silent:
+            self._break("sent something while released")
+        self._check_length(trajectory, on_arrival)
+        most = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
+        delay_ns = round(self.rng.uniform(0.0, most)) if self.parameters.lead_s else 0
+        self.arrivals_ns = max(self.arrivals_ns + 1, sent_ns + delay_ns)
+        if on_arrival and self.holding is not None:  # a stop begins anew when the clock is set
+            until_ns = self.arrivals_ns + trajectory.end_ns - self.now_ns()
+            self.holding = max(self.holding[0], until_ns), 0
+
+        def arrive() -> None:
+            # A time from arrival is what it was from sending; any other is ROS time.
+            shift_ns = self.t_ns - (sent_ns + offset_ns) if on_arrival else -self.offset_ns
+            times = trajectory.times_ns + shift_ns
+            positions, velocities = trajectory.positions, trajectory.velocities
+            if times[-1] < times[0] + KEEP_NS:
+                times = np.append(times, times[0] + KEEP_NS)
+                positions = np.concatenate([positions, positions[-1:]])
+                if velocities is not None:
+                    velocities = np.concatenate([velocities, velocities[-1:]])
+            moved = Trajectory(trajectory.joints, times, positions, velocities)
+            where = self._where(trajectory.joints)
+            measured = MotionState(self.t_ns, where, np.zeros_like(where))
+            if not self._deactivated(moved, off and on_arrival, known):
+                self._controller(moved.joints).accept(moved, self.t_ns, measured)
+                if on_arrival:
+                    self.controller.eased.append((self.t_ns, moved.end_ns))
+                    if not self.controller.from_desired:
+                        self.controller.spare(self.t_ns, moved.end_ns)
+
+        self._at(self.arrivals_ns, arrive)
+
+    def _held_up(self) -> None:
+        """The process is not scheduled between a decision and its message: the call of the node's that sends
+        goes on later, and meanwhile everything else happens, and inputs wait. Nothing else is decided before
+        that message has left: one thread decides and sends."""
+        self.late = False
+        if not self.active("held up") or self.active("stall"):
+            return
+        self._lasts("stall", 0.0, 0.4)
+        until_ns, restarts = self.until["stall"], self.happened["restart"]
+        self._go_on_later()
+        while self._queue and self._queue[0][0] <= min(until_ns, self.end_ns):
+            self._next()
+            if self.happened["restart"] != restarts:
+                raise Ended
+        if until_ns > self.end_ns:
+            raise Ended
+        self.t_ns, self.late = until_ns, True
+
+    def _go_on_later(self) -> None:
+        self._waiting = {}
+
+        def go_on() -> None:
+            if self.active("stall"):
+                return  # the process has ended meanwhile
+            waiting, self._waiting = list(self._waiting.values()), {}
+            self.rng.shuffle(waiting)
+            restarts = self.happened["restart"]
+            for give in waiting:
+                if self.happened["restart"] == restarts:  # else what waited died with it
+                    self._called(give)
+
+        self._at(self.until["stall"] + 1, go_on)
+
+    def _deactivated(self, trajectory: Trajectory, stops: bool, known: bool) -> bool:
+        """Whether the controller is still off. It is not activated by anybody while it is commanded to be
+        further away than a following error may be; what is nearer is stepped to. stops: it is a stop on
+        arrival that was sent while the controller was off, and could tell nothing. known: when this was sent
+        it had told where it is, and all that was sent before had come or was lost: nothing steps."""
+        joints = trajectory.joints
+        if self.active("reactivate"):
+            return True
+        if self.activated & set(joints) and not known and (stops or trajectory.start_ns <= self.t_ns):
+            away = np.abs(trajectory.sample(self.t_ns)[0] - self._where(joints))
+            if (away > usual(self.robot.limits.velocity)[[self.robot.joints.index(n) for n in joints]]).any():
+                self.until["reactivate"] = self.until["drive off"] = self.t_ns + S // 10
+                return True
+            self.controller.spare(self.t_ns)
+        self.activated -= set(joints)
+        return False

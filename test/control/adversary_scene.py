@@ -1,0 +1,216 @@
+"""The scene of an episode: a robot of some controller kind with limits and parameters, in simulated time.
+
+It says what the controllers execute and report, and in which order things happen. A seed decides everything.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from rosless import TrajectoryLogic
+from rosless_sending import Parameters, Robot
+
+from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.sim.executed import Broken, TrajectoryController
+from vla_accel_ros.types import Chunk
+
+S = 1_000_000_000
+MS = S // 1000
+EPOCH = 1_000 * S
+KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
+MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
+
+
+class Ended(Exception):
+    """The process, or the episode, has ended while a message was held up."""
+
+
+class Scene(ABC):
+    """One robot. faults: which kinds may come; all when None. chunk_hz: random when None. stamp_off_ns,
+    other: the error of joints' stamps, and the horizon and step of chunks, while these are faulty."""
+
+    stamp_off_ns: int
+    other: tuple[int, float]
+
+    def __init__(
+        self,
+        seed: int,
+        faults: tuple[str, ...] | None = None,
+        kind: str | None = None,
+        chunk_hz: int | None = None,
+    ) -> None:
+        self.rng, self.array = random.Random(seed), np.random.default_rng(seed)
+        self.seed, self.events, self.happened = seed, 0, Counter[str]()
+        self.moved = 0.0
+        self.log: list[str] = []
+        rng = self.rng
+        self.robot = self._robot(kind or rng.choices(KINDS, (4, 2, 1, 1))[0])
+        self.parameters = self._parameters()
+        self.faults = tuple(self.table) if faults is None else faults
+        self.t_ns, self.offset_ns = 0, EPOCH
+        self.end_ns = rng.randint(4, 10) * S
+        self.broken: list[Broken] = []
+        self._waiting: dict[str, Callable[[], object]] = {}
+        limits = self.robot.limits
+        self.where = limits.lower + self.array.uniform(0.2, 0.8, len(limits.lower)) * (
+            limits.upper - limits.lower
+        )
+        self.sag = np.zeros(len(limits.lower))
+        if self.robot.kind in ("joint_trajectory", "servo_twist") and rng.random() < 0.5:
+            self.sag = self.array.uniform(-0.01, 0.01, len(limits.lower))
+        self.controller = TrajectoryController(self.robot.joints, self.where.copy(), rng.random() < 0.7)
+        self.ticks: list[tuple[int, np.ndarray]] = []
+        self.arrivals_ns = self.others_until_ns = 0
+        self.sent_ns: dict[tuple[str, ...], int] = {}
+        apart = random.Random(f"told {seed}")
+        self.told_every_ns, self.told_later_ns = apart.choice((2, 5, 20)) * MS, apart.randint(1, 10) * MS
+        self.activated: set[str] = set()  # joints of controllers that have got nothing since
+        self.began = self.restarted = self.late = False
+        self.anew = [0]
+        self.holding: tuple[int, int] | None = None
+        self.still: list[tuple[int, int]] = []
+        self.quiet_since: int | None = None
+        self.newest_chunk_ns = 0
+        self.kept: list[Chunk] = []
+        self.number = 0
+        self.joint_hz, self.chunk_hz = rng.choice((50, 100, 250)), rng.choice((5, 10, 20, 30))
+        self.chunk_hz = chunk_hz or self.chunk_hz
+        self.horizon, self.step_s = rng.choice((1, 5, 16, 32, 50)), rng.choice((0.01, 1 / 30, 0.05, 0.1))
+        self.age_s, self.jitter = rng.uniform(0.02, 0.3), rng.choice((0.0, 0.0, 0.1, 0.4))
+        self.delay_of_lead = rng.choice((0.1, 0.5, 1.0, 2.0))
+        self.speed, self.phase = self.array.uniform(0.5, 4.0, (2, self._width))
+        self.amount = rng.choice((0.1, 0.3, 0.6))
+        self.pace = rng.choice((0.3, 1.0, 3.0))
+        self.noise = rng.choice((0.0, 0.002, 0.02))
+        self.until: dict[str, int] = {}
+        self.glitch = np.zeros(len(limits.lower))
+        self._felt_ns = 0
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self.node = self._start({})
+
+    @property
+    @abstractmethod
+    def table(self) -> dict[str, Callable[[Any, str], None]]:
+        """What the kinds of faults are."""
+
+    @abstractmethod
+    def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
+        """The node sent a trajectory."""
+
+    @abstractmethod
+    def _held_up(self) -> None:
+        """The node is between a decision and its message."""
+
+    def _next(self) -> None:
+        self.t_ns, _, happen = heapq.heappop(self._queue)
+        happen()
+
+    def now_ns(self) -> int:
+        """ROS time."""
+        return self.t_ns + self.offset_ns
+
+    def active(self, name: str) -> bool:
+        """Whether a fault that lasts is there."""
+        return self.until.get(name, -1) >= self.t_ns
+
+    def _robot(self, kind: str) -> Robot:
+        rng, d = self.rng, 1 if kind == "servo_twist" else self.rng.randint(1, 6)
+        lower = self.array.uniform(-3.0, 0.0, d)
+        limits = JointLimits(
+            lower,
+            lower + self.array.uniform(1.0, 5.0, d),
+            self.array.uniform(0.5, 4.0, d),
+            self.array.uniform(5.0, 40.0, d),
+        )
+        home = (limits.lower + limits.upper) / 2
+        rate = rng.choice((100, 500)) if kind == "forward_command" else rng.choice((50, 100, 250))
+        ages = rng.uniform(0.3, 1.0), rng.uniform(0.1, 0.5)
+        return Robot(kind, tuple(f"j{i}" for i in range(d)), limits, home, 1.0 / rate, *ages)
+
+    def _parameters(self) -> Parameters:
+        rng = self.rng
+        return Parameters(
+            rng.choice(MODES),
+            rng.choice((0.0, 0.05, 0.2, 1.0)),
+            rng.choice((0.0, 0.01, 0.03, 0.1)),
+            rng.choice((None, None, 1, 8)),
+        )
+
+    def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
+        given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
+        return TrajectoryLogic(*given, self._reference, self._held_up, self._says)
+
+    def _reference(self) -> np.ndarray | None:
+        """What a joint_trajectory_controller tells of itself; no other kind does."""
+        if self.robot.kind not in ("joint_trajectory", "servo_twist") or self.active("reactivate"):
+            return None
+        return self.controller.state(self.t_ns).position
+
+    def _held(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
+        """What a joint_trajectory_controller tells of a hold by its own will, every so often, a little later;
+        not before it was activated."""
+        if self.robot.kind not in ("joint_trajectory", "servo_twist"):
+            return None, 0
+        told_ns = (self.t_ns - self.told_later_ns) // self.told_every_ns * self.told_every_ns
+        if told_ns <= self.until.get("reactivate", -1):
+            return None, 0
+        return self._controller(joints).held(told_ns), told_ns + self.offset_ns
+
+    def _says(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
+        """`_held`, as it reaches the node."""
+        return self._held(joints)
+
+    def _controller(self, joints: tuple[str, ...]) -> TrajectoryController:
+        """That of some joints."""
+        return self.controller
+
+    @property
+    def _width(self) -> int:
+        return len(self.robot.joints) + 6 * (self.robot.kind == "servo_twist")
+
+    @property
+    def _rates(self) -> int:
+        """Width of a command of velocities."""
+        return 6 if self.robot.kind == "servo_twist" else len(self.robot.joints)
+
+    def _where(self, joints: tuple[str, ...]) -> np.ndarray:
+        return self.where[[self.robot.joints.index(name) for name in joints]]
+
+    def _at(self, t_ns: int, happen: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (t_ns, self._order, happen))
+
+    def _every(self, period_ns: int, happen: Callable[[], None]) -> None:
+        def again() -> None:
+            late = round(abs(self.rng.gauss(0.0, self.jitter)) * period_ns * 0.3) if self.jitter else 0
+            self._at(self.t_ns + max(period_ns + late - debt[0], 1), again)
+            debt[0] = late
+            happen()
+
+        debt = [0]
+        self._at(self.rng.randrange(period_ns), again)
+
+    def _lasts(self, name: str, shortest_s: float, longest_s: float) -> None:
+        self.until[name] = self.t_ns + round(self.rng.uniform(shortest_s, longest_s) * S)
+
+    def _input(self, name: str, give: Callable[[], object]) -> None:
+        """An event of the node's; while it stalls, the newest of each name waits."""
+        self.events += 1
+        if self.active("stall"):
+            self._waiting[name] = give
+        else:
+            self._called(give)
+
+    def _called(self, give: Callable[[], object]) -> None:
+        with suppress(Ended):
+            give()
