@@ -28,6 +28,7 @@ S, MS = 1_000_000_000, 1_000_000
 START = 1000 * S
 AXES = ("x", "y", "z")
 FREE = (0.0,) * 6
+GOAL = np.array([1.5, -1.2, 0.9])
 JOINTS = ("a", "b", "gripper")
 LIMITS = JointLimits(*np.array([[-2, -2, 0], [2, 2, 1], [3, 3, 4], [20, 20, 40]]).astype(float))
 
