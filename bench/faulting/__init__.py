@@ -1,1 +1,2 @@
-"""The table of faults: the relay between the robot and its nodes, the faults, and the outcome of each."""
+"""The table of faults. relay: between the robot and its nodes; robot: the nodes that run; making, launched:
+how faults are made; cases: all of them; measure and table: the outcome of each."""
