@@ -1,10 +1,13 @@
-"""Durations of the stages of an agent."""
+"""Durations of the stages of an agent, and settings of schedulers."""
 
 from __future__ import annotations
 
 from agents.captured import BATCHES
 from agents.durations import Durations
-from vla_accel_ros.engine.policies.agents import SCREENS_FIRST, SHARED, Beside
+from agents.schedulers import ADAPTIVE, PLANNED, STATIC
+from agents.tuning import Settings
+from vla_accel_ros.engine.policies.agents import PAUSED, SCREENS_FIRST, SHARED, Beside, Share, Table
+from vla_accel_ros.engine.request import ENCODE, PREFILL
 
 DURATIONS = Durations(
     encode_s=0.08,
@@ -18,4 +21,17 @@ DURATIONS = Durations(
         16: Beside(0.10, 0.025, 0.038, 0.030),
         32: Beside(0.12, 0.015, 0.045, 0.018),
     },
+)
+
+PAUSING = Table(((PAUSED, 16, 16, 32), (PAUSED, PAUSED, SCREENS_FIRST, 8, SHARED)))
+"""Of everything something."""
+
+SETTINGS = Settings(
+    limit=5,
+    shares={
+        STATIC: {ENCODE: Share(32), PREFILL: Share(32)},
+        ADAPTIVE: {ENCODE: Share(32, 8, 8), PREFILL: Share(32, 8, 8)},
+        PLANNED: {ENCODE: PAUSING, PREFILL: PAUSING},
+    },
+    expected_s={},
 )

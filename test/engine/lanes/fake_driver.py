@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+CUDA = torch.device("cuda", 0)
+OLD = "cuGreenCtxCreate"
+"""A function that an older driver lacks."""
 AT = 96
 """Where a CUdevResource has its number of multiprocessors."""
 
