@@ -1,6 +1,6 @@
 """Every parameter of every node, as data. No ROS.
 
-parameter: the definition of a parameter; inference, fleet (of a robot in one), fleet_scheduler, trajectory,
-cameras, recorder: those of the nodes; tables: all of them by the node's name; parameter_file: reads a node's
-parameters from a file before there is a node.
+parameter: the definition of a parameter; inference, with chunking and fleet (of a robot in one),
+fleet_scheduler, trajectory, cameras, recorder: those of the nodes; tables: all of them by the node's name;
+parameter_file: reads a node's parameters from a file before there is a node.
 """

@@ -1,10 +1,11 @@
-"""Parameters of the node inference: the model, its loops, the agreement of chunks, and those of a fleet."""
+"""Parameters of the node inference: the model, its loops, and those of chunking and of a fleet."""
 
 from __future__ import annotations
 
 from vla_accel_ros.engine.config import LANES, MOST_TEXT, STAGGERING, EngineConfig
 from vla_accel_ros.fleet.horizon import ALL
 from vla_accel_ros.models.flow.solver import SOLVERS
+from vla_accel_ros.nodes.params.chunking import CHUNKING
 from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
@@ -311,49 +312,6 @@ INFERENCE = (
         "its denoising or the chunk before it: update_ratio:T, last_update:M, agreement:M, each with "
         "+least:N and +elastic:N; '; PATTERN=...' for tasks whose instruction matches (docs/horizon.md).",
     ),
-    Parameter(
-        "rtc",
-        "auto",
-        "Real-time chunking, each chunk guided by the one before: auto while a trajectory node reports "
-        "that it runs in mode rtc; always also for an executor that reports nothing.",
-        choices=("auto", "always", "never"),
-    ),
-    Parameter(
-        "rtc_method",
-        "guidance",
-        "How chunks agree: guidance works with any policy; trained is for a policy trained to take the "
-        "actions executed meanwhile as input (rtc_training_max_delay in its config.json).",
-        choices=("guidance", "trained"),
-    ),
-    Parameter(
-        "rtc_mask",
-        "exponential",
-        "How strongly the actions after the delay must agree, over rtc_mask_horizon: fully (hard), or "
-        "falling.",
-        choices=("hard", "linear", "exponential"),
-    ),
-    Parameter(
-        "rtc_mask_horizon",
-        8,
-        "How many actions after the delay must agree; more is smoother, but reacts later.",
-        minimum=0,
-        maximum=10_000,
-    ),
-    Parameter(
-        "rtc_window", 10, "Number of recent chunks whose longest delay counts.", minimum=1, maximum=10_000
-    ),
-    Parameter(
-        "rtc_delivery_s",
-        0.01,
-        "Time from a finished chunk to its arrival at the trajectory node, whose lead_s is added [s].",
-        0.0,
-        1.0,
-    ),
-    Parameter(
-        "rtc_jacobian",
-        "identity",
-        "How guidance pulls the error back: identity is free, exact a backward pass per denoising step.",
-        choices=("identity", "exact"),
-    ),
+    *CHUNKING,
     *OF_A_FLEET,
 )
