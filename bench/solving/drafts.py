@@ -21,8 +21,7 @@ from torch import Tensor
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
-from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.flow.sampling import Pending, Samples, flow_times
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.types import Chunk
 

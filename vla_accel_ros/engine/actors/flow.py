@@ -24,13 +24,12 @@ from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
-from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
 from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
-from vla_accel_ros.models.flow.sampling import Velocity, flow_times, sample
+from vla_accel_ros.models.flow.sampling import Pending, Samples, Velocity, flow_times, sample
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
 from vla_accel_ros.types import Chunk
@@ -293,8 +292,7 @@ class FlowActor:
             if held is not None:
                 start, field = held.begin(start), held.hold(at)
             flow = sample(field, start, steps, self._time_rule, self._config.solver, guide, measure)
-            parts = (*flow, torch.stack(moved))
-            return Pending(Samples(*(part.detach().float().cpu().numpy() for part in parts)))
+            return Pending(Samples.of(flow, moved))
 
     def _finish(
         self, made: Sequence[tuple[Request, Pending]], wait: Callable[[], object] | None = None

@@ -24,7 +24,6 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, Guides
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.kinds import denoise_stage, encode_stage, finish_stage, prefill_stage
-from vla_accel_ros.engine.stages.memory.host_buffers import Pending
 from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, measure
 from vla_accel_ros.engine.stages.precision import EXACT, ROWS, Small, check
 from vla_accel_ros.engine.stages.prefill.encode import Encode, tower_of
@@ -34,7 +33,7 @@ from vla_accel_ros.engine.stages.prefill.prefill import Prefill
 from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import Flow
+from vla_accel_ros.models.flow.sampling import Flow, Pending
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.gemma import rotary_tables
 from vla_accel_ros.models.pi.folded import Expert

@@ -8,7 +8,7 @@ so that guidance can wrap it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,37 @@ class Flow(NamedTuple):
 
     actions: Tensor
     update: Tensor
+
+
+class Samples(NamedTuple):
+    """Sampled chunks on the host: actions float32 [B, H, A], normalised; update float32 [B, H, A]: their
+    change in the last step; magnitudes float32 [S, B, H]: how far each step moved each action, see
+    kernels.reference.flow.Magnitudes."""
+
+    actions: np.ndarray
+    update: np.ndarray
+    magnitudes: np.ndarray
+
+    @classmethod
+    def of(cls, flow: Flow, moved: Sequence[Tensor]) -> Samples:
+        """Copies of a flow and of each step's magnitudes [B, H]."""
+        parts = (*flow, torch.stack([*moved]))
+        return cls(*(part.detach().float().cpu().numpy() for part in parts))
+
+
+class Pending:
+    """Samples that may still be on their way to the host; these are there."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def ready(self) -> bool:
+        """Whether `wait` would return at once."""
+        return True
+
+    def wait(self) -> Samples:
+        """Returns the samples, which the caller owns; the same object each time."""
+        return self._samples
 
 
 def flow_times(steps: int, rule: str = "openpi") -> list[float]:

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, check_fits
 from vla_accel_ros.engine.stages.denoise.wide import Wide
-from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs, Pending
+from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs
 from vla_accel_ros.engine.stages.stages import Stages, powers_of_two
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import Flow
+from vla_accel_ros.models.flow.sampling import Flow, Pending
 from vla_accel_ros.models.layers.packed import Part, Span
 
 WIDE_ROWS = 96
@@ -263,7 +263,7 @@ class CapturedSeats:
         stage = self.stage
         return Flow(stage.x[seat : seat + 1].clone(), stage.update[seat : seat + 1].clone())
 
-    def results(self, seats: Sequence[int]) -> list[Pending]:
+    def results(self, seats: Sequence[int]) -> Sequence[Pending]:
         """See Seats."""
         return self.stage.readback.some(seats)
 

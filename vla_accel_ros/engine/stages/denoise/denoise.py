@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.memory.host_buffers import Inputs, Pending, Readback, Value
+from vla_accel_ros.engine.stages.memory.host_buffers import Inputs, Readback, Value
 from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops
@@ -29,7 +29,7 @@ from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.flow.sampling import Pending, flow_times
 from vla_accel_ros.models.flow.solver import EULER, rates
 from vla_accel_ros.models.pi.folded import Expert, FoldedLayer, LayerTables
 

@@ -16,9 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.stages.memory.host_buffers import Pending, Samples
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import Flow, flow_times
+from vla_accel_ros.models.flow.sampling import Flow, Pending, Samples, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.packed import FlowStep, Part, velocities
 from vla_accel_ros.models.pi.model import Pi
@@ -68,7 +67,7 @@ class Seats(Protocol):
         """The present actions and last update of a chunk."""
         ...
 
-    def results(self, seats: Sequence[int]) -> list[Pending]:
+    def results(self, seats: Sequence[int]) -> Sequence[Pending]:
         """Chunks on their way to the host, with how far every step moved them; does not block."""
         ...
 
@@ -167,6 +166,5 @@ class PlainSeats:
     def flow(self, seat: int) -> Flow:
         return self._flows[seat]
 
-    def results(self, seats: Sequence[int]) -> list[Pending]:
-        parts = [(*self._flows[seat], torch.stack(self._moved[seat])) for seat in seats]
-        return [Pending(Samples(*(part.float().cpu().numpy() for part in one))) for one in parts]
+    def results(self, seats: Sequence[int]) -> Sequence[Pending]:
+        return [Pending(Samples.of(self._flows[seat], self._moved[seat])) for seat in seats]

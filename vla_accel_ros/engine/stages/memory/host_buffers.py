@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream
+from vla_accel_ros.models.flow.sampling import Pending, Samples
 
 ALIGNMENT = 256
 """Fields of a block begin at multiples of this many bytes."""
@@ -139,38 +140,26 @@ class Parts(NamedTuple, Generic[Floats]):
     magnitudes: Floats
 
 
-class Samples(NamedTuple):
-    """Sampled chunks on the host: actions float32 [B, H, A], normalised; update float32 [B, H, A]: their
-    change in the last step; magnitudes float32 [S, B, H]: how far each step moved each action, see
-    kernels.reference.flow.Magnitudes."""
+class CopiedSamples(Pending):
+    """Some rows of a copy to the host."""
 
-    actions: np.ndarray
-    update: np.ndarray
-    magnitudes: np.ndarray
-
-
-class Pending:
-    """Samples on their way to the host: all chunks of a copy, or some rows of it."""
-
-    def __init__(
-        self, samples: Samples | None = None, copy: _Copy | None = None, rows: slice = slice(None)
-    ) -> None:
-        self._samples, self._copy, self._rows, self._lock = samples, copy, rows, threading.Lock()
+    def __init__(self, copy: _Copy, rows: slice) -> None:
+        self._copied: Samples | None = None
+        self._copy: _Copy | None = copy
+        self._rows, self._lock = rows, threading.Lock()
 
     def ready(self) -> bool:
-        """Whether `wait` would return at once."""
         copy = self._copy
         return copy is None or copy.host.arrived.query()
 
     def wait(self) -> Samples:
-        """Returns the samples, which the caller owns; the same object each time."""
         with self._lock:
             if self._copy is not None:
                 self._copy.wait()
-                self._samples = _samples(self._copy.host.parts, self._rows)
+                self._copied = _samples(self._copy.host.parts, self._rows)
                 self._copy = None
-            assert self._samples is not None
-            return self._samples
+            assert self._copied is not None
+            return self._copied
 
 
 class _Host(NamedTuple):
@@ -213,7 +202,7 @@ class Readback:
         (pending,) = self._pending([slice(None)])
         return pending
 
-    def some(self, rows: Sequence[int]) -> list[Pending]:
+    def some(self, rows: Sequence[int]) -> Sequence[Pending]:
         """Some of the chunks, each by itself, in the same state."""
         return self._pending([slice(row, row + 1) for row in rows])
 
@@ -221,7 +210,7 @@ class Readback:
         """Reuse a host block once its last copy has arrived. there: it has arrived."""
         self._free.append((host, there))
 
-    def _pending(self, rows: Sequence[slice]) -> list[Pending]:
+    def _pending(self, rows: Sequence[slice]) -> Sequence[Pending]:
         """Copies all chunks to the host, whichever are asked for: a second copy would take the host
         longer."""
         if self._device.type != "cuda":
@@ -230,7 +219,7 @@ class Readback:
         copy = _Copy(self, self._host())
         copy.host.block.copy_(self._block, non_blocking=True)
         copy.host.arrived.record(current_stream(self._device))
-        return [Pending(copy=copy, rows=which) for which in rows]
+        return [CopiedSamples(copy, which) for which in rows]
 
     def _host(self) -> _Host:
         try:

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Form, Guides
-from vla_accel_ros.engine.stages.memory.host_buffers import Pending
 from vla_accel_ros.engine.stages.plain.prefix import PlainPrefix, Resize, first_tokens
 from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainStep
 from vla_accel_ros.engine.stages.stage import Recent, Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import Flow
+from vla_accel_ros.models.flow.sampling import Flow, Pending
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.packed import Part
 from vla_accel_ros.models.policies import CapturablePolicy
@@ -257,7 +256,7 @@ class CapturedPlainSeats:
         return Flow(readback.x.clone(), readback.update.clone())
 
     @torch.inference_mode()
-    def results(self, seats: Sequence[int]) -> list[Pending]:
+    def results(self, seats: Sequence[int]) -> Sequence[Pending]:
         """See Seats."""
         return [self._chunks[seat].pending() for seat in seats]
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Form, check_fits
-from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Pending, Readback
+from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Readback
 from vla_accel_ros.engine.stages.plain.prefix import first_tokens, like_slot
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.flow.sampling import Pending, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.packed import Part
 from vla_accel_ros.models.policies import CapturablePolicy
