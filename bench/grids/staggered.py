@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from grids.measure import Window
-from vla_accel_ros.engine.actors.flow import BESIDE
+from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.models.config import PiConfig
@@ -79,7 +79,7 @@ def _staggered(
     chunks: int,
     alone: dict[int, np.ndarray],
 ) -> dict[str, Any]:
-    engine = Engine(policy, fast=True, steps=steps, staggered=steps, slots=steps + BESIDE)
+    engine = Engine(policy, fast=True, steps=steps, staggered=steps, slots=steps + FRAME_SLOTS)
     prefixes = [engine.observe(observation) for observation in observations]
     window, errors = Window(policy.device), list[float]()
 

@@ -77,8 +77,8 @@ class TrajectoryLogic(Homing):
         if HOMING in self.holds:
             self._home(now_ns)
         streams = [stream for stream in (self.stream, self.twist) if stream is not None]
-        stands = self._stands(now_ns) and all(stream.at_rest(now_ns) for stream in streams)
-        if RELEASED in self.holds and not self.silent and stands:
+        rests = self._is_at_rest(now_ns) and all(stream.at_rest(now_ns) for stream in streams)
+        if RELEASED in self.holds and not self.silent and rests:
             self._forget()
             self.silent = True
 

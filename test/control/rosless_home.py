@@ -36,15 +36,15 @@ class Homing(Sending):
             self.stream.rest()
         self._take_back(reason)
 
-    def _stands(self, now_ns: int) -> bool:
+    def _is_at_rest(self, now_ns: int) -> bool:
         still = now_ns >= max(self._brakes_until_ns, self._rests_ns) and not self.follower.joining.lasts(
             now_ns
         )
-        still = still and (now_ns >= self._settles_until_ns or self.follower.joining.stand)
+        still = still and (now_ns >= self._settles_until_ns or self.follower.joining.at_rest)
         return still and self.follower.safety.state is Motion.HOLDING
 
     def _home(self, now_ns: int) -> None:
-        if not self._stands(now_ns) or any(one.parts is not None for one in self.controllers):
+        if not self._is_at_rest(now_ns) or any(one.parts is not None for one in self.controllers):
             return
         if self._went:
             self._go_on(HOMING, now_ns)

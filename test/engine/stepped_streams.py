@@ -78,7 +78,7 @@ class Stepped:
 
     def see(self) -> bool:
         """Vision's turn, which steps the lane until its own frame is seen."""
-        return self.stream.see()
+        return self.stream.run_vision()
 
     def step(self) -> list[str]:
         """Whatever may run; what it was."""

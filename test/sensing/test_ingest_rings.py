@@ -133,9 +133,9 @@ def test_vision_goes_on_with_the_next_frame_and_nothing_is_acted_on(robot):
     stream = Streaming(engine, ports, Pace(10.0), Pace(10.0), None)
     act = engine.scheduler.submit(Request(ACT, stream=True))
     robot.send(robot.film(NOW), NOW)
-    assert not stream.see() and not engine.scheduler.step()
+    assert not stream.run_vision() and not engine.scheduler.step()
     overtake[:] = [False]
-    assert stream.see() and engine.scheduler.step() == (act,)
+    assert stream.run_vision() and engine.scheduler.step() == (act,)
     assert act.result.stamp_ns == NOW + SLOTS and not errors
 
 

@@ -25,7 +25,7 @@ from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
-from vla_accel_ros.engine.policies.chunks import see
+from vla_accel_ros.engine.policies.chunks import next_frame
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.runner.frames import EncodeOnly
@@ -138,7 +138,7 @@ class AnyForwards(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        if (frame := see(ready)) or not ready:
+        if (frame := next_frame(ready)) or not ready:
             return frame
         draw, under_way = self._data.draw, [one for one in ready if one.begun]
         new = [one for one in ready if not one.begun][: draw(st.integers(0, 2), label="new")]

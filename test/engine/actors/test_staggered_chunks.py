@@ -21,7 +21,7 @@ from openvla_builders import make_openvla_folder
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.policies.chunks import see
+from vla_accel_ros.engine.policies.chunks import next_frame
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
 from vla_accel_ros.engine.streaming.ports import Pace, Ports
@@ -122,7 +122,7 @@ class AnyStep(SchedulingPolicy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        if (frame := see(ready)) or not ready:
+        if (frame := next_frame(ready)) or not ready:
             return frame
         draw, under_way = self._data.draw, [one for one in ready if one.begun]
         chosen = [one for one in under_way if draw(st.booleans(), label="advances")]

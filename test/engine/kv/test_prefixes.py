@@ -84,13 +84,13 @@ class PrefixesMachine(RuleBasedStateMachine):
         prefix = self.prefixes.newest(robot)
         if robot not in self.newest:
             assert prefix is None and self.prefixes.newest_version(robot) == -1
-            assert self.prefixes.newest_words(robot) == ""
+            assert self.prefixes.newest_instruction(robot) == ""
             return Held(prefix, released=True)
         version, slot, words = self.newest[robot]
         assert prefix is not None
         assert (prefix.version, prefix.slot, prefix.robot) == (version, slot, robot)
         assert self.prefixes.newest_version(robot) == version
-        assert self.prefixes.newest_words(robot) == words
+        assert self.prefixes.newest_instruction(robot) == words
         self.counts[slot] += 1
         return Held(prefix)
 
@@ -114,7 +114,7 @@ class PrefixesMachine(RuleBasedStateMachine):
             return held
         slot = self.pool.acquire()
         self.counts[slot] = 1
-        other = self.prefixes.beside(held.prefix, slot, 2, "other words")
+        other = self.prefixes.with_words(held.prefix, slot, 2, "other words")
         assert (other.version, other.stamp_ns) == (held.prefix.version, held.prefix.stamp_ns)
         assert (other.slot, other.n_tokens, other.instruction) == (slot, 2, "other words")
         return Held(other)

@@ -184,7 +184,7 @@ class TestWaiting:
         self, policy: StaggeredChunks
     ) -> None:
         old = self.begun(1.0)
-        policy.beside(1.0006)
+        policy.occupied(1.0006)
         assert policy.next("main", (old,), 1.0004) is None, "it would be over after the next is expected"
         assert policy.wake_s((old,), 1.0004) == pytest.approx(1.002)
 

@@ -68,7 +68,7 @@ class Robot:
 
     def see(self, observation: Observation) -> None:
         self.observations.append(observation)
-        assert self.stream.see()
+        assert self.stream.run_vision()
 
     def turn(self, left_s: float = math.inf) -> int:
         """Whatever may run while the next frame is due in left_s; how many tokens."""

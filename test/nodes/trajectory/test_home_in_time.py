@@ -287,7 +287,7 @@ def test_brakes_that_a_clock_was_set_back_behind_do_not_last_for_ever(robot):
 def test_a_node_that_was_deactivated_as_it_came_to_rest_does_not_stand():
     robot = Robot("forward_command")
     robot.moves()
-    call = robot.standing.stand(RELEASED)
+    call = robot.standing.come_to_rest(RELEASED)
     call.send(None)
     robot.run(0.5)
     assert robot.follower.safety.state is Motion.HOLDING

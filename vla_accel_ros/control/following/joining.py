@@ -133,7 +133,7 @@ class Joining:
         )
 
     @property
-    def stand(self) -> bool:
+    def at_rest(self) -> bool:
         """Whether the measured joints have stood still for 0.2 s."""
         if self._spot is None:
             return False
@@ -217,7 +217,7 @@ class Joining:
             self._nowhere = outside
             self._safety.hold(outside)
             return None
-        if leaping or (moved.any() and not self.stand):
+        if leaping or (moved.any() and not self.at_rest):
             self._safety.hold(MOVING)
             return None
         return self._join(self.measured, moved, now_ns) if self._safety.clear(now_ns) else None

@@ -34,7 +34,7 @@ from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
 from vla_accel_ros.types import Chunk
 
-BESIDE = 3
+FRAME_SLOTS = 3
 """Slots for frames that no staggered chunk holds: the newest, one being computed, one for text. Frames that
 are computed together need one each."""
 
@@ -80,7 +80,7 @@ class FlowActor:
         flow_times(config.steps, time_rule)
         self.horizon = int(policy.config.horizon)
         self._seats: Seats | None = None
-        count, beside = config.staggered, BESIDE + config.frames_together - 1
+        count, beside = config.staggered, FRAME_SLOTS + config.frames_together - 1
         if count and pool.slots < count + beside:
             raise ValueError(
                 f"slots is {pool.slots}, but {count} chunks in progress hold a frame each and {beside} more "

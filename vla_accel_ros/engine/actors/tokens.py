@@ -32,7 +32,7 @@ from vla_accel_ros.models.policies import AnyPolicy, TokenPolicy, WordedPolicy
 from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Chunk
 
-BESIDE = 3
+FRAME_SLOTS = 3
 """Slots for frames without an action in progress: the newest, one being encoded, one that begins next."""
 MEASURED_WORDS = 24
 """Words of the prompt in the forwards that are timed for token_mode "auto"."""
@@ -287,5 +287,5 @@ def _verified(said: list[int], draft: tuple[int, ...]) -> list[int]:
 
 
 def slots_for(config: EngineConfig, tokens: int) -> int:
-    """Number of slots that frames of K tokens need: those with an action in progress, and BESIDE."""
-    return max(config.slots, most_riders(config.token_mode, config.token_prefer, tokens) + 1 + BESIDE)
+    """Number of slots that frames of K tokens need: those with an action in progress, and FRAME_SLOTS."""
+    return max(config.slots, most_riders(config.token_mode, config.token_prefer, tokens) + 1 + FRAME_SLOTS)

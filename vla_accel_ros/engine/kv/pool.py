@@ -239,7 +239,7 @@ class Prefixes:
             newest.release()
         return prefix
 
-    def beside(self, other: Prefix, slot: int, n_tokens: int, instruction: str) -> Prefix:
+    def with_words(self, other: Prefix, slot: int, n_tokens: int, instruction: str) -> Prefix:
         """Returns a Prefix of an acquired slot that holds another prefix's frame with other words; it is not
         published."""
         return replace(
@@ -272,7 +272,7 @@ class Prefixes:
         newest = self._newest.get(robot)
         return -1 if newest is None else newest.version
 
-    def newest_words(self, robot: str = "") -> str:
+    def newest_instruction(self, robot: str = "") -> str:
         """Instruction of a robot's newest frame; empty before the first."""
         newest = self._newest.get(robot)
         return "" if newest is None else newest.instruction

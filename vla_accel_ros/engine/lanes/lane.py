@@ -198,16 +198,18 @@ class Lane:
         self._takes_s[what] = before_s + (RISES if took_s > before_s else 1.0) * (took_s - before_s)
         return took_s
 
-    def start(self, turn: Callable[[Callable[[], bool]], object]) -> None:
-        """Call `turn` repeatedly in a thread. `turn` runs something, or waits until something may be new or
-        its argument, a function, returns True because the lane is being stopped. Raises RuntimeError if the
-        thread runs."""
+    def start(self, step_or_wait: Callable[[Callable[[], bool]], object]) -> None:
+        """Call `step_or_wait` repeatedly in a thread. It runs something, or waits until something may be new
+        or its argument, a function, returns True because the lane is being stopped. Raises RuntimeError if
+        the thread runs."""
         if self.running:
             raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
         self._stopping = threading.Event()
         self.ahead.clear()  # first: a caller may be stepping the lane, and then runs ahead, too
         self.runs_ahead = True
-        self._thread = threading.Thread(target=_run, args=(turn, self._stopping), name=self.name, daemon=True)
+        self._thread = threading.Thread(
+            target=_run, args=(step_or_wait, self._stopping), name=self.name, daemon=True
+        )
         self._thread.start()
 
     def stop(self, wake: Callable[[], None]) -> None:
@@ -230,9 +232,9 @@ def _fail(requests: Iterable[Request], error: Exception) -> None:
         request.error, request.finished = error, True
 
 
-def _run(turn: Callable[[Callable[[], bool]], object], stopping: threading.Event) -> None:
+def _run(step_or_wait: Callable[[Callable[[], bool]], object], stopping: threading.Event) -> None:
     while not stopping.is_set():
-        turn(stopping.is_set)
+        step_or_wait(stopping.is_set)
 
 
 def sleep_s(wake_s: float, now_s: float | None = None) -> float:

@@ -54,7 +54,7 @@ class WholeChunks(Policy):
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         acts = by_priority([request for request in ready if request.want == ACT])
-        frame = see(ready)
+        frame = next_frame(ready)
         for request in acts:
             if request.begun or request.fresh or not (request.stream or self._waits_for(frame, request)):
                 return self._chunk(request)
@@ -106,7 +106,7 @@ class StaggeredChunks(WholeChunks):
                 self._backlog.chose(batch, now_s)
         return batch
 
-    def beside(self, until_s: float) -> None:
+    def occupied(self, until_s: float) -> None:
         """Note that other work was chosen for the lane, which is expected to end then."""
         self._backlog.until(until_s)
         self._after_step = False
@@ -146,9 +146,9 @@ class StaggeredChunks(WholeChunks):
             paced = self._steps is None and joining and not joins
             self._expected_s, self._wait_s = self._waits_s(begun, now_s) if paced else (-math.inf, -math.inf)
         if now_s < self._wait_s:
-            group = see(ready)
+            group = next_frame(ready)
             return group if group is not None and self._fits(group, now_s) else None
-        group = see(ready)
+        group = next_frame(ready)
         if step is None or group is None:
             return step or group
         if self._after_group:
@@ -204,7 +204,7 @@ class StaggeredChunks(WholeChunks):
         return min(waiting, default=(-math.inf, -math.inf), key=lambda one: one[1])
 
 
-def see(ready: Sequence[Request]) -> MicroBatch | None:
+def next_frame(ready: Sequence[Request]) -> MicroBatch | None:
     """Continue the frame in progress, else observe the next frame or compute one again with other words."""
     frames = by_priority([r for r in ready if r.want in (OBSERVE, REWORD)])
     for request in sorted(frames, key=lambda request: not request.begun):

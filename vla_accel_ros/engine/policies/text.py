@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, in_progress, see
+from vla_accel_ros.engine.policies.chunks import StaggeredChunks, in_progress, next_frame
 from vla_accel_ros.engine.policies.policy import Backlog, Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
@@ -75,7 +75,7 @@ class TextInSlack(Policy):
         self._backlog.chose(text, now_s)
         self._earn(-self._backlog.takes_s(ASK, text.stage))
         if self._acts and isinstance(self._first, StaggeredChunks):
-            self._first.beside(self._backlog.free_s(now_s))
+            self._first.occupied(self._backlog.free_s(now_s))
         if text.stage == DECODE:
             self._hurries = overdue
             if not partial:
@@ -136,7 +136,7 @@ class TextAlone(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        return see(ready) or _text([request for request in ready if request.want == ASK])
+        return next_frame(ready) or _text([request for request in ready if request.want == ASK])
 
 
 def _goes_first(request: Request) -> bool:

@@ -32,7 +32,7 @@ from vla_accel_ros.engine.config import (
     SPECULATIVE,
     TOKEN_MODES,
 )
-from vla_accel_ros.engine.policies.chunks import see
+from vla_accel_ros.engine.policies.chunks import next_frame
 from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request, by_priority
@@ -137,7 +137,7 @@ class TokenFrames(Policy):
             return MicroBatch(DECODE, begun)  # decode them to the end
         if fresh:
             return self._prefill(begun, fresh[0])
-        return see(ready)
+        return next_frame(ready)
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         for request in batch.requests:

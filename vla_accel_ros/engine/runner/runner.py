@@ -326,7 +326,7 @@ class ModelRunner:
         """The same frame with other words; releases the given handle."""
         with self.pool.filling() as slot:
             n_tokens = self.prefill.reword(frame, question, slot)
-            prefix = self.prefixes.beside(frame, slot, n_tokens, question)
+            prefix = self.prefixes.with_words(frame, slot, n_tokens, question)
         frame.release()
         return prefix
 

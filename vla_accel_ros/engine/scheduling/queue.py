@@ -127,7 +127,7 @@ class Queue:
         """The action requests that have begun."""
         return [request for request in self.requests if request.want == ACT and request.begun]
 
-    def cancel_other_words(self, new: Request) -> None:
+    def cancel_other_instructions(self, new: Request) -> None:
         """Cancel the chunks of a robot's stream for another instruction than the new one's: nobody wants them
         now. The caller holds `choosing`."""
         own = [one for one in self.acting() if one.stream and one.robot == new.robot and one is not new]

@@ -51,7 +51,7 @@ class Readiness:
         if request.want == OBSERVE:
             return self._room(request)
         if request.prefix is None:
-            request.instruction = self._prefixes.newest_words(request.robot)
+            request.instruction = self._prefixes.newest_instruction(request.robot)
         else:
             request.instruction = request.prefix.instruction
         if request.stream:

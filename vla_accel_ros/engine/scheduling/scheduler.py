@@ -148,7 +148,7 @@ class Scheduler:
     def start(self) -> None:
         """Give each lane a thread."""
         for lane in self.lanes:
-            lane.start(partial(self._turn, lane))
+            lane.start(partial(self._step_or_wait, lane))
 
     def stop(self) -> None:
         """End the threads, and cancel all unfinished requests."""
@@ -173,7 +173,7 @@ class Scheduler:
                 with suppress(Exception):  # it was cancelled, or failed: nobody is told here
                     self.wait(request)
 
-    def _turn(self, lane: Lane, given_up: Callable[[], bool]) -> None:
+    def _step_or_wait(self, lane: Lane, given_up: Callable[[], bool]) -> None:
         """Step the lane, or wait until a step may be useful."""
         seen = self._queue.changes
         try:
@@ -344,7 +344,7 @@ class Scheduler:
                 request.prefix = held
                 request.instruction = held.instruction
                 if request.want == ACT and request.stream:
-                    self._queue.cancel_other_words(request)
+                    self._queue.cancel_other_instructions(request)
             if request.want in self._numbers:
                 request.number = next(self._numbers[request.want])
             if request.sense is not None and (sensed := request.sense()) is not None:

@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 from typing import cast
 
-from vla_accel_ros.engine.actors.flow import BESIDE
+from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
@@ -56,7 +56,12 @@ class Streaming:
         self._language = language if engine.policy.answers else None
         self._chunking = chunking
         self._vision = Loop(
-            "vision", vision.rate_hz, vision.most_s, self.see, on_error=self._failed, awaited=ports.frames
+            "vision",
+            vision.rate_hz,
+            vision.most_s,
+            self.run_vision,
+            on_error=self._failed,
+            awaited=ports.frames,
         )
         self._records = {"action": LoopRecord("action", action.rate_hz)}
         if engine.policy.answers:
@@ -133,7 +138,7 @@ class Streaming:
         self._scheduler.cancel(*asks)
         return len(asks)
 
-    def see(self) -> bool:
+    def run_vision(self) -> bool:
         """One run of vision: computes a prefix of the observation that is newest when the lane takes the
         request.
 
@@ -223,7 +228,7 @@ class Streaming:
         config = self._engine.config
         unasked = [r for r in self._scheduler.requests if r.want == ASK and not r.priority]
         own = [request for request in unasked if request.robot == self._robot]
-        spare = config.slots - max(1, config.staggered) - BESIDE
+        spare = config.slots - max(1, config.staggered) - FRAME_SLOTS
         return not own or (all(r.begun for r in own) and len(unasked) < min(config.answers - 1, spare))
 
     def _ask(self, question: str | None) -> Request:

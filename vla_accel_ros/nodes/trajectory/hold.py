@@ -224,7 +224,7 @@ class Hold:
         self._written.add_done_callback(partial(self._is_written, answer))
         return _unwritten(await answer)
 
-    async def stand(self, reason: str) -> bool:
+    async def come_to_rest(self, reason: str) -> bool:
         """Hold, and return when the robot is at rest and gets no commands; False if the node is not
         active."""
         if not self.node.active:
@@ -232,22 +232,22 @@ class Hold:
         self.hold(reason, passing=reason == HOMING)
         if reason == HOMING:
             self.settle()  # a move begins at the measured position
-        stands = await self.stood()
+        rests = await self.until_at_rest()
         self._outputs.rest()  # a stream that is corrected by measured joints may never come to its end
-        if not stands or not await self.stood(streams=True):
+        if not rests or not await self.until_at_rest(streams=True):
             self.resume(reason)
             return False
         if reason != HOMING:  # a move continues from the last command
             self._outputs.begin()
         return True
 
-    async def stood(self, streams: bool = False) -> bool:
+    async def until_at_rest(self, streams: bool = False) -> bool:
         """Return when a held robot is at rest, braking included; False if the node is not active. streams:
         when streams of commands have come to their end, too, which may be behind what was decided."""
-        while self.node.active and not (self._stands() and (not streams or self._outputs.at_rest())):
-            stands: Future = Future()
-            self._waiting.append(stands)
-            if not await stands:
+        while self.node.active and not (self._is_at_rest() and (not streams or self._outputs.at_rest())):
+            rests: Future = Future()
+            self._waiting.append(rests)
+            if not await rests:
                 return False
         return self.node.active
 
@@ -275,7 +275,7 @@ class Hold:
 
     def poll(self) -> None:
         """Answer the calls that wait for rest or for the disk; called at a fixed rate."""
-        if self._waiting and self._stands():
+        if self._waiting and self._is_at_rest():
             self._answer(True)
         for answer, until_s in self._answering:
             if time.monotonic() > until_s and not answer.done():
@@ -286,19 +286,19 @@ class Hold:
         """Answer waiting calls that the node is no longer active."""
         self._answer(False)
 
-    def _stands(self) -> bool:
+    def _is_at_rest(self) -> bool:
         now_ns = self.node.now_ns()
         until_ns = max(self._brakes_until_ns, self._outputs.rests_ns())
         if self._follower.safety.state is not Motion.HOLDING or now_ns < until_ns:
             return False
         if self._follower.joining.lasts(now_ns) or self._outputs.waits:
             return False
-        return now_ns >= self._settles_until_ns or self._follower.joining.stand
+        return now_ns >= self._settles_until_ns or self._follower.joining.at_rest
 
-    def _answer(self, stands: bool) -> None:
+    def _answer(self, rests: bool) -> None:
         waiting, self._waiting = self._waiting, []
         for future in waiting:
-            future.set_result(stands)
+            future.set_result(rests)
 
     def _keep(self) -> None:
         if self._state is not None:

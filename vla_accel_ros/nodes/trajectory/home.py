@@ -85,7 +85,7 @@ class Home:
         self._hold.resume(AT_HOME)
         self._hold.hold(NOT_AT_HOME)
         problem = await self._go(self._calls)
-        await self._hold.stood()
+        await self._hold.until_at_rest()
         self._unfinished -= 1
         if not problem:
             self._hold.hold(AT_HOME)
@@ -137,7 +137,7 @@ class Home:
 
     async def _go(self, call: int) -> str:
         """Come to rest and move, unless cancelled; empty when home, else a sentence."""
-        if not await self._hold.stand(HOMING):
+        if not await self._hold.come_to_rest(HOMING):
             return _INACTIVE
         if call != self._calls:
             return self._why

@@ -51,7 +51,7 @@ class Release:
         if self._state != "ours":
             return say(response, self._state == "released", f"the controllers are {self._state} already")
         self._state = "being released"
-        if not await self._hold.stand(RELEASED):
+        if not await self._hold.come_to_rest(RELEASED):
             self._state = "ours"
             return say(response, False, "the trajectory node is not active: activate it first")
         if self._by_switch:
