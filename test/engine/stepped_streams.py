@@ -55,17 +55,25 @@ def make_engine(kind: str = "pi05") -> Engine:
 
 
 def make_stream(
-    world: World, kind: str = "pi05", answers: bool = True, action_hz: float = 200.0
+    world: World,
+    kind: str = "pi05",
+    answers: bool = True,
+    action_hz: float = 200.0,
+    ports: Ports | None = None,
 ) -> Streaming:
     language = Pace(50.0) if answers else None
-    return Streaming(make_engine(kind), world.ports(), Pace(100.0), Pace(action_hz), language, max_tokens=4)
+    return Streaming(
+        make_engine(kind), ports or world.ports(), Pace(100.0), Pace(action_hz), language, max_tokens=4
+    )
 
 
 class Stepped:
     """A stream without its threads: vision when the test says so, and then whatever may run."""
 
-    def __init__(self, world: World, kind: str = "pi05", answers: bool = True, **options: float) -> None:
-        self.world, self.stream = world, make_stream(world, kind, answers, **options)
+    def __init__(
+        self, world: World, kind: str = "pi05", answers: bool = True, action_hz: float = 200.0
+    ) -> None:
+        self.world, self.stream = world, make_stream(world, kind, answers, action_hz)
         self.scheduler, self.now_s = self.stream._scheduler, 0.0
         self.scheduler._clock = lambda: self.now_s
         self.ran: list[str] = []

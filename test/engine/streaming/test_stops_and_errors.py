@@ -134,7 +134,6 @@ def test_a_chunk_that_fails_is_reported_and_the_next_frame_is_acted_on():
 
 def test_what_cannot_be_delivered_is_reported_and_what_cannot_be_reported_ends_nothing(caplog):
     world = World()
-    stream = make_stream(world, answers=False)
     delivered: list[int] = []
 
     def deliver(chunk: Chunk, took_s: float) -> None:
@@ -147,7 +146,8 @@ def test_what_cannot_be_delivered_is_reported_and_what_cannot_be_reported_ends_n
         world.ports().on_error(name, error)
         raise RuntimeError("nobody listens")
 
-    stream._ports = replace(stream._ports, on_chunk=deliver, on_error=report)
+    ports = replace(world.ports(), on_chunk=deliver, on_error=report)
+    stream = make_stream(world, answers=False, ports=ports)
     stream.start()
     for number in range(1, 4):
         world.observations.append(make_observation(stamp_ns=number))

@@ -12,7 +12,7 @@ import struct
 
 import numpy as np
 
-from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS, Received, check_chunk_size, checked
+from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS, check_chunk_size, received_chunk
 from vla_accel_ros.types import Chunk
 
 VERSION = 1
@@ -65,8 +65,8 @@ class ChunkReader:
         """Decodes a record into a Chunk whose columns are in the order of the robot's joints; its arrays are
         read-only.
 
-        Raises ValueError, in one sentence, if the data is not a record of this version, and as `checked`
-        does.
+        Raises ValueError, in one sentence, if the data is not a record of this version, and as
+        `received_chunk` does.
         """
         if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
             raise ValueError(f"the chunk slot has {len(data)} bytes that are not a chunk: restart its writer")
@@ -89,11 +89,20 @@ class ChunkReader:
         self._read_words(data[_HEAD.size : _HEAD.size + words], writer, who)
         at = _HEAD.size + words
         numbers = np.frombuffer(data, np.float32, horizon * columns + magnitudes, at)
-        received = Received(
-            *(self._names, numbers[: horizon * columns], horizon, columns, execution),
-            *(step_dt_s, stamp_ns, kv_version, request_id, numbers[horizon * columns :]),
+        return received_chunk(
+            who,
+            self._joints,
+            names=self._names,
+            actions=numbers[: horizon * columns],
+            horizon=horizon,
+            columns=columns,
+            execution_horizon=execution,
+            step_dt_s=step_dt_s,
+            stamp_ns=stamp_ns,
+            kv_version=kv_version,
+            request_id=request_id,
+            update_magnitudes=numbers[horizon * columns :],
         )
-        return checked(who, received, self._joints)
 
     def _read_words(self, words: bytes, writer: int, who: str) -> None:
         """Decode the names, which are the same in nearly every record."""

@@ -14,7 +14,6 @@ refused: a checkpoint of another robot, wrong units, a broken publisher.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,41 +48,39 @@ def check_chunk_size(what: str, actions: int, joints: int, step_dt_s: float) -> 
         raise ValueError(f"{what} asks for {actions * step_dt_s:g} s of motion: send at most {LONGEST_S:g} s")
 
 
-@dataclass(frozen=True)
-class Received:
-    """A chunk that another process made. actions float32 [H, D] or flat, magnitudes float32 [any]."""
+def received_chunk(
+    who: str,
+    joints: tuple[str, ...],
+    *,
+    names: Sequence[str],
+    actions: np.ndarray,
+    horizon: int,
+    columns: int,
+    execution_horizon: int,
+    step_dt_s: float,
+    stamp_ns: int,
+    kv_version: int,
+    request_id: int,
+    update_magnitudes: np.ndarray,
+) -> Chunk:
+    """Returns the Chunk that another process made, its columns in the order of `joints`.
 
-    names: Sequence[str]
-    actions: np.ndarray
-    horizon: int
-    columns: int
-    execution_horizon: int
-    step_dt_s: float
-    stamp_ns: int
-    kv_version: int
-    request_id: int
-    magnitudes: np.ndarray
-
-
-def checked(who: str, got: Received, joints: tuple[str, ...]) -> Chunk:
-    """Returns the Chunk for received data, its columns in the order of `joints`.
-
+    names: of its columns. actions float32 [H, D] or flat; update_magnitudes float32 [any]; execution_horizon:
+    0 for all.
     Raises ValueError, in one sentence that begins with `who`, if it is larger than check_chunk_size allows,
     its shape does not fit the numbers, a joint is missing, or an action is not finite.
     """
-    horizon, columns = got.horizon, got.columns
-    check_chunk_size(who, horizon, columns, got.step_dt_s)
-    if horizon < 1 or np.size(got.actions) != horizon * columns or len(got.names) != columns:
+    check_chunk_size(who, horizon, columns, step_dt_s)
+    if horizon < 1 or np.size(actions) != horizon * columns or len(names) != columns:
         raise ValueError(
-            f"{who} says {horizon} x {columns} but has {np.size(got.actions)} numbers for "
-            f"{len(got.names)} joints"
+            f"{who} says {horizon} x {columns} but has {np.size(actions)} numbers for {len(names)} joints"
         )
-    if got.execution_horizon > horizon:
+    if execution_horizon > horizon:
         raise ValueError(
-            f"{who} is to be executed for {got.execution_horizon} actions but has {horizon}: give 0 for all"
+            f"{who} is to be executed for {execution_horizon} actions but has {horizon}: give 0 for all"
         )
-    names = tuple(got.names)
-    actions = got.actions.reshape(horizon, columns)
+    names = tuple(names)
+    actions = actions.reshape(horizon, columns)
     if not np.isfinite(actions).all():
         row, column = np.argwhere(~np.isfinite(actions))[0]
         raise ValueError(
@@ -97,12 +94,12 @@ def checked(who: str, got: Received, joints: tuple[str, ...]) -> Chunk:
         actions = actions[:, [names.index(name) for name in joints]]
     return Chunk(
         actions=actions,
-        stamp_ns=got.stamp_ns,
-        step_dt_s=got.step_dt_s,
-        kv_version=got.kv_version,
-        request_id=got.request_id,
-        update_magnitudes=got.magnitudes,
-        execution_horizon=got.execution_horizon or None,
+        stamp_ns=stamp_ns,
+        step_dt_s=step_dt_s,
+        kv_version=kv_version,
+        request_id=request_id,
+        update_magnitudes=update_magnitudes,
+        execution_horizon=execution_horizon or None,
     )
 
 

@@ -72,7 +72,7 @@ class Streaming:
         self._firsts = (True, False) if engine.config.staggering == FRESH_FIRST else (None,)
         self._narrated, self._narrate_s = -1, -math.inf
         self._running = False
-        self._results = Results(lambda name: self._records[name].note_miss(), self._undeliverable)
+        self._results = Results(lambda name: self._records[name].note_miss(), ports.on_error)
 
     def start(self) -> None:
         """Start, and ignore every frame that exists. Raises ValueError if a stream of the robot runs
@@ -267,6 +267,3 @@ class Streaming:
     def _failed(self, error: Exception) -> bool:
         self._ports.on_error("vision", error)
         return True
-
-    def _undeliverable(self, name: str, error: Exception) -> None:
-        self._ports.on_error(name, error)

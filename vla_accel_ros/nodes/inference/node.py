@@ -99,15 +99,15 @@ class InferenceNode(ManagedNode):
         self._horizons.check(engine.config.steps if engine.policy.acts == FLOW else 0)
         self._executed = HorizonReport(self._horizons.spec)
         ports = Ports(
-            self._observe,
-            self._ingest.observed,
-            self._ingest.newest_state,
-            self._on_chunk,
-            self._on_text,
-            self._on_error,
-            self._on_prefix,
-            self._ingest.sets,
-            self._limit,
+            observe=self._observe,
+            observed=self._ingest.observed,
+            newest_state=self._ingest.newest_state,
+            on_chunk=self._on_chunk,
+            on_text=self._on_text,
+            on_error=self._on_error,
+            on_prefix=self._on_prefix,
+            frames=self._ingest.sets,
+            limit=self._limit,
         )
         self._guiding = guiding(self, engine)
         self._stream = Streaming(

@@ -20,7 +20,7 @@ from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Execution
-from vla_accel_ros.control.chunking.plausibility import Received, checked
+from vla_accel_ros.control.chunking.plausibility import received_chunk
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.engine.streaming import loop
@@ -123,21 +123,19 @@ def chunk_from_message(message: ActionChunk, joints: tuple[str, ...]) -> Chunk:
     Raises ValueError, in one sentence, if it is larger than check_chunk_size allows, its shape does not fit
     the numbers, a joint is missing, or an action is not finite.
     """
-    return checked(
+    return received_chunk(
         f"action_chunk {message.request_id}",
-        Received(
-            message.joint_names,
-            np.frombuffer(message.actions, dtype=np.float32),
-            message.horizon,
-            message.action_dim,
-            message.execution_horizon,
-            message.step_dt_s,
-            stamp_ns(message.header.stamp),
-            message.kv_version,
-            message.request_id,
-            np.frombuffer(message.update_magnitudes, dtype=np.float32),
-        ),
         joints,
+        names=message.joint_names,
+        actions=np.frombuffer(message.actions, dtype=np.float32),
+        horizon=message.horizon,
+        columns=message.action_dim,
+        execution_horizon=message.execution_horizon,
+        step_dt_s=message.step_dt_s,
+        stamp_ns=stamp_ns(message.header.stamp),
+        kv_version=message.kv_version,
+        request_id=message.request_id,
+        update_magnitudes=np.frombuffer(message.update_magnitudes, dtype=np.float32),
     )
 
 
