@@ -170,7 +170,7 @@ def test_guides_without_weight_or_actions_leave_a_chunk_free_to_the_bit(
 def test_a_batch_may_hold_chunks_of_every_kind(
     kind: str, host: bool, most: int, device: str, solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vla_accel_ros.engine.stages.kinds.MOST_NARROW", most)
+    monkeypatch.setattr("vla_accel_ros.engine.stages.making.MOST_NARROW", most)
     setting = Setting(kind, device, solver=solver)
     given = setting.several()
     free = setting.act([0, 1, 2], None, host)

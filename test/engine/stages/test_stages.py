@@ -16,7 +16,8 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
-from vla_accel_ros.engine.stages.stages import BUCKET, CHUNKS, Stages
+from vla_accel_ros.engine.stages.making import BUCKET
+from vla_accel_ros.engine.stages.stages import CHUNKS, Stages
 from vla_accel_ros.models.flow.sampling import Flow, sample
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.pi.model import Pi
@@ -105,7 +106,7 @@ def test_actions_are_the_plain_ones_for_any_number_of_steps(kind: str) -> None:
 def test_a_batch_is_its_parts_each_with_its_own_prefix(
     kind: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vla_accel_ros.engine.stages.kinds.MOST_NARROW", most)
+    monkeypatch.setattr("vla_accel_ros.engine.stages.making.MOST_NARROW", most)
     setting = Setting(kind)
     frames = [setting.frame(1, words) for words in (3, 9)]
     prefixes = [plain_prefix(setting.model, *frame)[1] for frame in frames]
