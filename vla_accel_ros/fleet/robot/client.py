@@ -85,13 +85,14 @@ class FleetClient:
 
     Attributes: `counts` of rounds, attempts, lost (no answer in time), late (answers after their deadline),
     foreign (for another process, task, round or attempt, or from another scheduler), stale (chunks too late
-    to move the arm), refused, calls.
+    to move the arm), refused, calls; `admission`, the scheduler's latest; `round`, asked for now or next, and
+    `attempt`, how many times it was asked for.
     """
 
     def __init__(self, engine: str, robot: str, settings: ClientSettings) -> None:
         self.engine, self.robot, self.settings = engine, robot, settings
         self.counts: Counter[str] = Counter()
-        self._admission: Admission | None = None
+        self.admission: Admission | None = None
         self._task = 0
         self._instruction, self._missing = "", ""
         self.execution = Execution(settings.max_age_s, settings.step_dt_s, settings.extend_actions)
@@ -102,7 +103,7 @@ class FleetClient:
         self._again_ns: int | None = None  # when to ask again, whatever motion is left
         self._asked_ns: int | None = None
         self._first_ns: int | None = None
-        self._attempt = self._in_a_row = self._size = 0
+        self.attempt = self._in_a_row = self._size = 0
         self.begin(0)
 
     def begin(self, now_ns: int) -> None:
@@ -126,7 +127,7 @@ class FleetClient:
         if (admission.engine, admission.robot) != (self.engine, self.robot):
             self.counts["foreign"] += 1
             return False
-        before, self._admission = self._admission, admission
+        before, self.admission = self.admission, admission
         self._heard_ns = now_ns
         if before is None or before.scheduler != admission.scheduler:
             self._unknown = False
@@ -138,7 +139,7 @@ class FleetClient:
     def called(self, round_: Round, now_ns: int) -> bool:
         """The scheduler wants a new observation for the round. Returns False if the round is not the open
         one."""
-        if round_ != self._round or self._asked is None:
+        if round_ != self.round or self._asked is None:
             self.counts["foreign"] += 1
             return False
         self.counts["calls"] += 1
@@ -148,10 +149,10 @@ class FleetClient:
     def answered(self, answer: ChunkAnswer, now_ns: int) -> Chunk | None:
         """Return the chunk to execute, or None if the answer has none that can be taken."""
         sent = self._attempts.get(answer.attempt)
-        ours = self._admission is not None and answer.scheduler == self._admission.scheduler
-        if answer.round != self._round or sent is None or not ours or not self._instruction:
+        ours = self.admission is not None and answer.scheduler == self.admission.scheduler
+        if answer.round != self.round or sent is None or not ours or not self._instruction:
             self.counts["foreign"] += 1
-            self._unknown |= answer.round == self._round and not ours
+            self._unknown |= answer.round == self.round and not ours
             return None
         self._heard_ns = now_ns
         if now_ns > sent.deadline_ns:
@@ -173,7 +174,7 @@ class FleetClient:
         asked = self._asked
         if asked is not None and now_ns > asked.deadline_ns:
             self.counts["lost"] += 1
-            self._lost.add(self._attempt)
+            self._lost.add(self.attempt)
             self._asked, self._again_ns, self._in_a_row = None, now_ns, self._in_a_row + 1
         announce = self._silent(now_ns) and now_ns >= self._announce_ns()
         if announce:
@@ -182,20 +183,20 @@ class FleetClient:
 
     def ask(self, stamp_ns: int, now_ns: int, size: int = 0) -> Ask:
         """Return the request to send for an observation captured at stamp_ns, with images of `size` bytes."""
-        self._attempt, self._size = self._attempt + 1, size
+        self.attempt, self._size = self.attempt + 1, size
         self.counts["attempts"] += 1
         age_s = (now_ns - stamp_ns) * 1e-9
         useful_s = (1.0 - USEFUL) * self.settings.max_age_s - age_s
         within_s = max(LEAST_GAP_S, min(self.settings.within_s or math.inf, useful_s))
         self._asked = _Sent(stamp_ns, now_ns, now_ns + round(within_s * S))
-        self._attempts[self._attempt] = self._asked
-        self._attempts.pop(self._attempt - _MOST_ATTEMPTS, None)
-        self._lost.discard(self._attempt - _MOST_ATTEMPTS)
+        self._attempts[self.attempt] = self._asked
+        self._attempts.pop(self.attempt - _MOST_ATTEMPTS, None)
+        self._lost.discard(self.attempt - _MOST_ATTEMPTS)
         self._asked_ns, self._refusal, self._blind = now_ns, "", ""
         self._first_ns = now_ns if self._first_ns is None else self._first_ns
         self.execution.count(now_ns, True)
         progress, stalled_s = self.execution.progress(now_ns), self.execution.stalled_s
-        return Ask(self._round, self._attempt, now_ns, *progress, stalled_s, within_s)
+        return Ask(self.round, self.attempt, now_ns, *progress, stalled_s, within_s)
 
     def not_observed(self, why: str) -> None:
         """Record that no observation could be taken, and why."""
@@ -209,10 +210,10 @@ class FleetClient:
             return self._missing, ""
         if self.execution.released:
             return "the trajectory node has released the robot, so inference requests no chunks", ""
-        if self._admission is None:
+        if self.admission is None:
             return "start a fleet's scheduler: none in this ROS domain has admitted this robot", since
-        if not self._admission.admitted:
-            return f"the fleet's scheduler does not serve this robot: {self._admission.reason}", ""
+        if not self.admission.admitted:
+            return f"the fleet's scheduler does not serve this robot: {self.admission.reason}", ""
         if self._in_a_row:
             return "no answer from the fleet's scheduler", self._silence(now_ns)
         if self._refusal:
@@ -225,7 +226,7 @@ class FleetClient:
             return "", ""
         if self._asked is not None:
             return "the fleet's scheduler has the request, and a replica computes the chunk", ""
-        rate = self._admission.chunks_per_s
+        rate = self.admission.chunks_per_s
         return f"the next request is about to be sent; the fleet's scheduler allows {rate:.3g} chunks/s", ""
 
     @property
@@ -235,33 +236,18 @@ class FleetClient:
             return "no instruction"
         if self.execution.released:
             return "released"
-        if self._admission is None:
+        if self.admission is None:
             return "announced"
-        if not self._admission.admitted:
+        if not self.admission.admitted:
             return "not admitted"
         if self._asked is not None:
             return "asked"
         return "refused" if self._refusal else "blind" if self._blind else "executing"
 
     @property
-    def admission(self) -> Admission | None:
-        """The scheduler's latest admission of this robot."""
-        return self._admission
-
-    @property
     def observed_ns(self) -> int | None:
         """Stamp of the observation of the open request; None if none is open."""
         return None if self._asked is None else self._asked.stamp_ns
-
-    @property
-    def round(self) -> Round:
-        """The round that is asked for now or next."""
-        return self._round
-
-    @property
-    def attempt(self) -> int:
-        """How many times the round was asked for."""
-        return self._attempt
 
     def latency_s(self, quantile: float) -> float | None:
         """Return a quantile of the time from request to chunk over the latest rounds; None before the
@@ -275,7 +261,7 @@ class FleetClient:
             return None
         if self._asked is not None:
             return self._asked.deadline_ns
-        if self._admission is None or not self._admission.admitted:
+        if self.admission is None or not self.admission.admitted:
             return max(now_ns, self._announce_ns())
         return max(now_ns, self._due_ns())
 
@@ -287,8 +273,8 @@ class FleetClient:
         self._again_ns = now_ns
 
     def _begin_round(self, number: int) -> None:
-        self._round = Round(self.engine, self.robot, self._task, number)
-        self._attempt = self._in_a_row = 0
+        self.round = Round(self.engine, self.robot, self._task, number)
+        self.attempt = self._in_a_row = 0
         self._attempts, self._lost = {}, set()
         self._asked = self._again_ns = self._first_ns = None
         self._refusal = self._blind = self._useless = ""
@@ -315,13 +301,13 @@ class FleetClient:
             return None
         self._latencies.append((now_ns - sent.sent_ns) * 1e-9)
         self.counts["rounds"] += 1
-        self._begin_round(self._round.number + 1)
+        self._begin_round(self.round.number + 1)
         return self.execution.extended(chunk)
 
     def _wants(self, now_ns: int) -> bool:
         if not self._instruction or self.execution.released or self._asked is not None:
             return False
-        if self._admission is None or not self._admission.admitted:
+        if self.admission is None or not self.admission.admitted:
             return False
         return now_ns >= self._due_ns()
 
@@ -330,7 +316,7 @@ class FleetClient:
         gap_ns = 0 if self._asked_ns is None else self._asked_ns + round(LEAST_GAP_S * S)
         if self._again_ns is not None:
             return max(self._again_ns, gap_ns)
-        rate = self._admission.chunks_per_s if self._admission is not None else 0.0
+        rate = self.admission.chunks_per_s if self.admission is not None else 0.0
         if rate > 0.0 and self._asked_ns is not None:
             gap_ns = self._asked_ns + round(min(1.0 / rate, self.settings.max_age_s) * S)
         ends_ns = self.execution.ends_ns
@@ -342,7 +328,7 @@ class FleetClient:
 
     def _silent(self, now_ns: int) -> bool:
         """Return whether the scheduler must be told of this robot."""
-        if self._admission is None or not self._admission.admitted or self._unknown:
+        if self.admission is None or not self.admission.admitted or self._unknown:
             return True
         return self._in_a_row > 0 and now_ns - self._heard_ns > ANNOUNCE_S * S
 
