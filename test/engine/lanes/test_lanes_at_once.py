@@ -13,9 +13,9 @@ from overlapping import Overlapping
 from scheduled import WAIT_S, in_thread, joined
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
-from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.scheduling.streams import Stream
 
 
 @pytest.fixture

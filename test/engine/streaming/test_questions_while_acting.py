@@ -13,11 +13,11 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.text import PATIENCE_S
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ASK, DECODE, OBSERVE, MicroBatch
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation

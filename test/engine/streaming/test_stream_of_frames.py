@@ -10,9 +10,9 @@ import numpy as np
 from builders import make_observation
 from stepped_streams import Stepped, World, make_stream
 
-from vla_accel_ros.engine.lanes.lane import Stream
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.streaming.ports import MOST_UNDELIVERED, Text
 from vla_accel_ros.types import Chunk
 

@@ -1,7 +1,7 @@
 """A lane: runs one micro-batch at a time.
 
 A caller that waits for a request may step a lane without a thread, so a script needs no threads. In a running
-stack each lane has its own thread (`Lane.start`) while streams of robots run (`Streams`). Lanes of one
+stack each lane has its own thread (`Lane.start`) while streams of robots run. Lanes of one
 scheduler run at once; each computes in a context with its share of the GPU (a stream, its priority, a set of
 processors).
 
@@ -241,57 +241,3 @@ def sleep_s(wake_s: float, now_s: float | None = None) -> float:
     """Seconds to wait until wake_s, on time.monotonic: at least 0 and at most _LONGEST_WAIT_S."""
     left_s = wake_s - (time.monotonic() if now_s is None else now_s)
     return _LONGEST_WAIT_S if math.isinf(left_s) else min(max(left_s, 0.0), _LONGEST_WAIT_S)
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Callbacks of a running stream. due_s: returns when its next frame is expected, on the clock. on_ran:
-    called with each micro-batch and when it began."""
-
-    due_s: Callable[[], float] = lambda: math.inf
-    on_ran: Callable[[MicroBatch, float], None] = lambda batch, began_s: None
-
-
-class Streams:
-    """The running streams by robot (`running`). start, stop: called with the first stream, and after the
-    last."""
-
-    def __init__(self, start: Callable[[], None], stop: Callable[[], None]) -> None:
-        self.running: dict[str, Stream] = {}
-        self._start, self._stop = start, stop
-        self._joining, self._ending = threading.Condition(), False
-
-    def join(self, robot: str, stream: Stream) -> None:
-        """Begin a robot's stream. Raises ValueError if it runs already."""
-        with self._joining:
-            self._joining.wait_for(lambda: not self._ending)
-            if robot in self.running:
-                raise ValueError(f"a stream of robot '{robot}' runs on this engine already; stop it first.")
-            self.running[robot] = stream
-            if len(self.running) == 1:
-                self._start()
-
-    def leave(self, robot: str) -> bool:
-        """End a robot's stream. Returns whether others go on; False if it did not run."""
-        with self._joining:
-            if self.running.pop(robot, None) is None:
-                return False
-            if self.running:
-                return True
-            self._ending = True
-        try:
-            self._stop()
-        finally:
-            with self._joining:
-                self._ending = False
-                self._joining.notify_all()
-        return False
-
-    def due_s(self) -> float:
-        """When the next frame of any stream is expected."""
-        return min((stream.due_s() for stream in tuple(self.running.values())), default=math.inf)
-
-    def ran(self, batch: MicroBatch, began_s: float) -> None:
-        """Report a micro-batch to all streams."""
-        for stream in tuple(self.running.values()):
-            stream.on_ran(batch, began_s)

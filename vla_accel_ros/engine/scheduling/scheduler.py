@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.lanes.lane import Lane, Launched, Stream, Streams
+from vla_accel_ros.engine.lanes.lane import Lane, Launched
 from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.policies.policy import Policy
@@ -30,6 +30,7 @@ from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatc
 from vla_accel_ros.engine.scheduling.interface import Runner
 from vla_accel_ros.engine.scheduling.queue import Queue, tell
 from vla_accel_ros.engine.scheduling.readiness import Readiness
+from vla_accel_ros.engine.scheduling.streams import Stream, Streams
 
 FAILED_AGAIN_S = 0.1
 """Pause of a lane's thread after a step that failed."""
