@@ -94,7 +94,7 @@ def test_embedded_actions(dtype: torch.dtype, kernels: bool, each: str, kind: st
         out = poison(BATCH, horizon + state, width, dtype=dtype)
         norm = Norm.of(out, scaled=not state)._replace(scale=None if state else scale[own])
         given = x, weight, bias[own], out, *(more if state else (None, None, None)), norm
-        rows = {} if own else {"at": at}
+        rows: dict[str, Any] = {} if own else {"at": at}
         if kernels:
             scratch = Scratch.of(DEVICE, 1 << 14, 1)
             flow_kernels.embed_actions(*given, **rows, config=Config(16, 16, 16), scratch=scratch)

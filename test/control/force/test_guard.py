@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 from force_arm import FREE, GOAL, JOINTS, LIMITS, MS, START, ForceArm, S
 
 from vla_accel_ros.control.following.watchdog import OPERATOR

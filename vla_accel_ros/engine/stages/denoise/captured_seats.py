@@ -87,7 +87,8 @@ class StaggeredStep(Denoise):
         return [self.x] if self.history is None else [self.x, self.history.before]
 
     def body(self) -> None:
-        self._step(self.steps, self.steps, self._state_token())
+        of_actions = self._times_of_actions(self.steps[None])
+        self._step(self.steps, self.steps, self._state_token(), None if of_actions is None else of_actions[0])
 
 
 class WideStep(Wide, StaggeredStep):

@@ -227,8 +227,10 @@ class Denoise(Stage):
         self.x.copy_(self.noise)
         if self.variant is Form.COMMITTED:
             self.x.copy_(torch.where(self._held()[..., None], self.guide.target, self.noise))
+        of_actions = self._times_of_actions(self._at)
         for step in range(self.expert.steps):
-            self._step(slice(step, step + 1), self._at[step], token)
+            own_at = None if of_actions is None else of_actions[step]
+            self._step(slice(step, step + 1), self._at[step], token, own_at)
 
     def _held(self) -> Tensor:
         """bool [B, H]: which actions are committed."""
@@ -240,23 +242,29 @@ class Denoise(Stage):
             return None
         return F.linear(self.state, expert.state_weight, expert.state_bias).to(self._hidden.dtype)
 
-    def _times_of_actions(self, at: Tensor) -> Tensor:
-        """Rows [B * H] of the tables with a clean step, for chunks at these steps int32 [B]."""
-        held = self._held()
-        return at[:, None].expand_as(held).masked_fill(held, self.expert.steps).flatten()
+    def _times_of_actions(self, at: Tensor) -> Tensor | None:
+        """Rows int32 [N, B * H] of the tables with a clean step, for chunks at these steps int32 [N, B]; None
+        where no action is committed. Also places every token by itself."""
+        if self.variant is not Form.COMMITTED:
+            return None
+        rows, held = self._tokens, self._held()
+        shape = len(self.x), -1
+        torch.add(self.lengths[:, None], rows.starts.view(shape), out=rows.positions.view(shape))
+        found = at[..., None].expand(-1, *held.shape).masked_fill(held, self.expert.steps).flatten(1)
+        return F.pad(found, (0, -held.numel() % 4))[:, : held.numel()]  # each begins at 16 bytes
 
-    def _step(self, now: slice | Tensor, at: Tensor, token: Tensor | None) -> None:
+    def _step(
+        self, now: slice | Tensor, at: Tensor, token: Tensor | None, of_actions: Tensor | None = None
+    ) -> None:
         """One step of x. now: row of the tables for all chunks, or int32 [B], one for each; at: step of each
-        chunk."""
+        chunk; of_actions: row of the tables for each action, where some are committed."""
         expert, ops, rows = self.expert, self.ops, self._sequences
         own_now, own_at = (now, None) if isinstance(now, slice) else (ALL, now)
         if self.variant is Form.COMMITTED:
-            expert, own_now, own_at = self._timed, ALL, self._times_of_actions(at)
+            expert, own_now, own_at = self._timed, ALL, of_actions
         table = expert.modulation
         if self.variant is Form.COMMITTED and table is not None:
             rows = self._tokens
-            shape = len(self.x), -1
-            torch.add(self.lengths[:, None], rows.starts.view(shape), out=rows.positions.view(shape))
         tables = [LayerTables()] * len(expert.layers) if table is None else table.at(own_now)
         ops.embed_actions(
             self.x, expert.in_weight, expert.in_bias[own_now], self._hidden, expert.mlp_weight,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, single
+from vla_accel_ros.engine.stages.denoise.denoise import Denoise, single
 from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.pi.folded import Modulation
 
@@ -37,11 +37,13 @@ class Wide(Denoise):
         self._qkv = self._hidden.new_zeros(*self._hidden.shape[:2], columns)
         self._gate_up = self._hidden.new_zeros(*self._hidden.shape[:2], 2 * sizes.mlp)
 
-    def _step(self, now: slice | Tensor, at: Tensor, token: Tensor | None) -> None:
+    def _step(
+        self, now: slice | Tensor, at: Tensor, token: Tensor | None, of_actions: Tensor | None = None
+    ) -> None:
         expert, ops, own_now, own_at = self.expert, self.ops, now, at
         x, rows_in, made = self._hidden, self._rows_in, self._made
-        if self.variant is Form.COMMITTED:
-            expert, own_now = self._timed, self._times_of_actions(at)
+        if of_actions is not None:
+            expert, own_now = self._timed, of_actions
             if expert.modulation is not None:  # every token is a sequence with its own time
                 x, rows_in, made = single(x), single(rows_in), made.flatten(1, 2).unsqueeze(2)
                 own_at = own_now
