@@ -157,6 +157,31 @@ def test_a_parameter_is_what_the_node_does_at_any_time(start, operator):
     assert asked() == "async"
 
 
+def test_the_clock_of_a_configured_node_stays_what_it_was_configured_with(start, operator):
+    node = start("trajectory", autostart=True, check_controllers=False)
+    operator.wait(lambda: operator.motions, 90.0, "active node")
+    for transition in (None, DEACTIVATE):
+        assert transition is None or change(operator, "trajectory", transition)
+        refused = set_parameter(operator, "trajectory", "use_sim_time", True)
+        assert not refused.successful and refused.reason == (
+            "parameter 'use_sim_time' is read when the node is configured, as False: deactivate, clean up, "
+            "set it, configure"
+        )
+        assert set_parameter(operator, "trajectory", "use_sim_time", False).successful  # as it is
+    assert "ROS time jumped" not in node.log
+    assert change(operator, "trajectory", CLEANUP)
+    assert set_parameter(operator, "trajectory", "use_sim_time", True).successful
+    assert change(operator, "trajectory", CONFIGURE)
+
+
+def test_the_clock_of_a_node_without_a_lifecycle_stays_what_it_was_started_with(start, operator):
+    start("sim_robot")
+    refused = set_parameter(operator, "sim_robot", "use_sim_time", True)
+    assert not refused.successful and refused.reason == (
+        "parameter 'use_sim_time' is read when the node starts, as False: restart it with another value"
+    )
+
+
 def test_all_parameters_of_a_configured_node_are_what_it_was_configured_with(start, operator, tmp_path):
     model = make_checkpoint(tmp_path / "model")
     start("trajectory")

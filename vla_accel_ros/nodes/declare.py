@@ -17,12 +17,14 @@ from rclpy.node import Node
 from vla_accel_ros.nodes.params.parameter import Parameter
 
 _INT_MAX = 2**62
+_CLOCK = Parameter("use_sim_time", False, "Take the time from /clock; declared by rclpy.")
 
 
-def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool] = lambda: False) -> None:
+def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool] | None = None) -> None:
     """Declare every parameter of the table. Raises rclpy's error for a value of a wrong type or range.
 
-    settable: whether a change of a parameter that is not live would be read.
+    settable: whether a change of a parameter that is not live would be read; None for a node that reads its
+        parameters only when it starts.
     """
     by_name = {parameter.name: parameter for parameter in table}
     for parameter in by_name.values():
@@ -32,15 +34,12 @@ def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool]
     def check(changes: list) -> SetParametersResult:
         try:
             for change in changes:
-                parameter = by_name.get(change.name)
+                parameter = _CLOCK if change.name == _CLOCK.name else by_name.get(change.name)
                 if parameter is None:
                     continue
                 parameter.check(change.value)
-                if not (parameter.live or settable() or change.value == value(node, change.name)):
-                    raise ValueError(
-                        f"parameter {change.name!r} is read when the node is configured, as "
-                        f"{value(node, change.name)!r}: deactivate, clean up, set it, configure"
-                    )
+                if not (parameter.live or change.value == value(node, change.name)):
+                    _refuse_unless(settable, change.name, value(node, change.name))
         except (TypeError, ValueError) as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
@@ -49,10 +48,22 @@ def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool]
     _warn_of_unknown(node, by_name)
 
 
+def _refuse_unless(settable: Callable[[], bool] | None, name: str, present: Any) -> None:
+    if settable is None:
+        raise ValueError(
+            f"parameter {name!r} is read when the node starts, as {present!r}: restart it with another value"
+        )
+    if not settable():
+        raise ValueError(
+            f"parameter {name!r} is read when the node is configured, as {present!r}: deactivate, clean up, "
+            "set it, configure"
+        )
+
+
 def _warn_of_unknown(node: Node, by_name: dict[str, Parameter]) -> None:
     """Warn, since ROS silently ignores a misspelt parameter. A file for several nodes may contain others'."""
     for name in getattr(node, "_parameter_overrides", {}):
-        if name not in by_name and name != "use_sim_time" and not name.startswith("qos_overrides."):
+        if name not in by_name and name != _CLOCK.name and not name.startswith("qos_overrides."):
             near = difflib.get_close_matches(name, by_name, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(by_name))}"
             node.get_logger().warning(f"parameter {name!r} is unknown to this node: {hint}")
