@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from scheduler_robot import AskingRobot, spin_until
 
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.tools.cli import main
 
 PROGRAM = Path(__file__).with_name("scheduler_robot.py")
 
@@ -95,6 +97,48 @@ def test_each_robot_gets_its_own_chunks_and_one_goes_on_when_another_is_killed(
     assert [answer.round.number for answer in left.answers] == list(range(len(left.answers)))
     for answer in left.answers:
         assert answer.chunk is not None and answer.chunk.executed == 5 and answer.replica == "local"
+
+
+def test_a_second_scheduler_in_the_domain_is_named_by_both_and_by_the_doctor(
+    start: Callable[..., NodeProcess],
+    nodes: Callable[[str], Node],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
+    first = start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    robot = AskingRobot(nodes("/left"), Path(demo_contract()))
+    watching = Watching(robot.node)
+    until = partial(spin_until, (robot.node,))
+    until(lambda: watching.messages.get("graph") == "no other scheduler", 90.0, "scheduler that is alone")
+    second = start("fleet", "spare", autostart=True, model=str(model), denoise_steps=2)
+    said = "another fleet scheduler is in this ROS domain and serves the same robots"
+    until(lambda: f"{said}: /spare/fleet_scheduler; end all but one" in first.log, 90.0, "word of the second")
+    until(lambda: f"{said}: /fleet_scheduler; end all but one" in second.log, 90.0, "word of the first")
+    until(lambda: said in watching.messages.get("graph", ""), 30.0, "word on /diagnostics")
+    until(lambda: robot.node.count_publishers("fleet/admission") == 2, 30.0, "topics of both")
+    capsys.readouterr()
+    assert main(["doctor", "--json", "--seconds", "0.5", "--namespace", "left"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [(f["level"], f["what"], f["mend"]) for f in found if f["about"] == "fleet/admission"] == [
+        (
+            "error",
+            "2 fleet schedulers serve this robot: /fleet_scheduler, /spare/fleet_scheduler",
+            "end all but one, or give each fleet its own ROS_DOMAIN_ID",
+        )
+    ]
+    assert second.end() == 0
+    until(
+        lambda: watching.messages.get("graph") == "no other scheduler", 60.0, "scheduler that is alone again"
+    )
+
+
+def test_two_schedulers_of_one_name_are_named(start: Callable[..., NodeProcess], tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
+    first = start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    first.wait_for_log("robots that need one a second fit")
+    start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    first.wait_for_log("serves the same robots: /fleet_scheduler; end all but one")
 
 
 def test_what_does_not_fit_is_refused_in_words_and_a_robot_that_goes_takes_its_topics_along(

@@ -44,7 +44,8 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import contract_of
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
-from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet
+from vla_accel_ros.nodes.fleet.others import NAME, OtherSchedulers
+from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet, of_graph
 from vla_accel_ros.nodes.fleet.sessions import Sessions
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
 from vla_accel_ros.nodes.inference.loading import choices
@@ -69,7 +70,7 @@ class FleetSchedulerNode(ManagedNode):
     """It takes long, so a thread computes it."""
 
     def __init__(self) -> None:
-        super().__init__("fleet_scheduler", FLEET_SCHEDULER)
+        super().__init__(NAME, FLEET_SCHEDULER)
         self._scheduler: FleetScheduler | None = None
         self._engines: Engines | None = None
         self._guard: GuardCondition | None = None
@@ -79,6 +80,7 @@ class FleetSchedulerNode(ManagedNode):
         self._unreadable, self._refusal = 0, Throttled(self, 1.0)
         self._ignored = Throttled(self, 10.0)
         self._time = SchedulerClock(lambda: self.now_ns() if self.get_clock().ros_time_is_active else None)
+        self._others = OtherSchedulers(self)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -106,6 +108,7 @@ class FleetSchedulerNode(ManagedNode):
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit, "
             f"with {within_s:.3g} s to wait"
         )
+        self._others.look()
         self.every(1.0 / STEP_HZ, self._step)
         self.every(1.0 / LOOK_HZ, self._look)
 
@@ -167,6 +170,7 @@ class FleetSchedulerNode(ManagedNode):
 
     def _look(self) -> None:
         """Open the topics of new robots, close those of robots that have gone."""
+        self._others.look()
         if self._engines is None or not self._time.look(self._engines.replicas):
             return  # how many robots fit is not known yet
         if self._sessions is not None:
@@ -304,6 +308,7 @@ class FleetSchedulerNode(ManagedNode):
             return [status("fleet", OK, "not active")]
         policy, now_s = value(self, "policy"), self._time.now_s()
         lines = of_fleet(self._scheduler, policy, self._unreadable, now_s)
+        lines.append(of_graph(self._others.sentence))
         engine = None if self._engines is None else self._engines.engine
         return lines if engine is None else [*lines, of_engine(engine)]
 

@@ -1,4 +1,4 @@
-"""The fleet scheduler's /diagnostics: a line for the queue, each replica and each robot."""
+"""The fleet scheduler's /diagnostics: a line for the queue, the graph, each replica and each robot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica
 from vla_accel_ros.fleet.serving.records import Report
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
-from vla_accel_ros.nodes.diagnostics import OK, WARN, status
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 
 
 def of_fleet(scheduler: FleetScheduler, policy: str, unreadable: int, now_s: float) -> list[DiagnosticStatus]:
@@ -47,6 +47,11 @@ def of_queue(
     }
     said = f"{len(served)} robots are served, {len(refused)} refused"
     return status("queue", OK, said, values)
+
+
+def of_graph(others: str) -> DiagnosticStatus:
+    """Whether another scheduler serves the same robots. others: a sentence about it, empty for none."""
+    return status("graph", ERROR if others else OK, others or "no other scheduler")
 
 
 def of_replica(one: Replica) -> DiagnosticStatus:

@@ -75,7 +75,7 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
             visitor.ask_controllers(contract, Sender.of(contract, asked["trajectory"].get("stamp", "now")))
             tell(f"watching for {question.seconds:g} s")
             seen = visitor.watch(contract, question.seconds)
-            found["graph"] = visitor.look([*inputs(contract), *outputs(contract)])
+            found["graph"] = visitor.look([*inputs(contract), *outputs(contract)]) + _schedulers(visitor)
             image_bytes = max((a.size for several in seen.arrivals.values() for a in several), default=0)
             found["streams"] = streams.judge(contract, seen, _lacks_profile(processes))
             found["controllers"] = _controllers(visitor, contract)
@@ -147,6 +147,15 @@ def _commands(visitor: Inspector, contract: Contract | None) -> tuple[list[str],
         if there:
             others[topic] = there
     return [topic for topic in topics if not visitor.subscriptions(topic)], others
+
+
+def _schedulers(visitor: Inspector) -> list[Finding]:
+    there = visitor.publishers("fleet/admission")
+    if len(there) < 2:
+        return []
+    what = f"{len(there)} fleet schedulers serve this robot: {', '.join(there)}"
+    mend = "end all but one, or give each fleet its own ROS_DOMAIN_ID"
+    return [error("fleet/admission", what, mend)]
 
 
 def _nodes(
