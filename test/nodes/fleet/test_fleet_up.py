@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,30 @@ def test_it_serves_also_without_a_replica_that_was_killed_and_leaves_nothing(
         rclpy.shutdown(context=context)
     assert "replica edge0: process" in log.read_text()
     until(lambda: not any(_is_running(pid) for pid in started), 30.0, "end of all processes")
+
+
+def test_it_ends_with_the_reason_if_the_scheduler_cannot_be_configured(
+    ros_domain: int, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    command = [sys.executable, "-m", "vla_accel_ros.tools.cli", "fleet", "up"]
+    command += ["--model", str(tmp_path / "model")]
+    environment = node_environment(tmp_path)
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("cannot configure: ") and "is no checkpoint that is known here" in last
+    assert not with_environment(f"XDG_STATE_HOME={environment['XDG_STATE_HOME']}")
+
+
+def with_environment(assignment: str) -> list[str]:
+    """Command lines of the processes that have this in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if assignment.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_text())
+    return found
 
 
 def told(robot: AskingRobot) -> dict[str, dict[str, Any]]:

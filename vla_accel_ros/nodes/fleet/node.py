@@ -55,6 +55,7 @@ from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
+from vla_accel_ros.nodes.running.shutdown import fatal
 from vla_accel_ros.nodes.throttled import Throttled
 
 STEP_HZ = 50.0
@@ -133,6 +134,10 @@ class FleetSchedulerNode(ManagedNode):
 
     def hopeless(self, error: Exception) -> str:
         return "the GPU refuses every call of this process" if device_fault(error) else ""
+
+    def cannot_start(self) -> None:
+        if value(self, "end_if_refused"):
+            fatal(self.trouble)
 
     def clock_jumped(self) -> None:
         self._time.jumped(self.jumped_ns)

@@ -38,6 +38,12 @@ OF_THE_MODEL = (
 
 FLEET_SCHEDULER = (
     AUTOSTART,
+    Parameter(
+        "end_if_refused",
+        False,
+        "End the process with status 1 if autostart cannot configure or activate it.",
+        read_only=True,
+    ),
     CONTRACT,
     *(parameter for parameter in INFERENCE if parameter.name in OF_THE_MODEL),
     Parameter(

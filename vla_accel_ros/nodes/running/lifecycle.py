@@ -38,7 +38,7 @@ _REFUSALS = (ValueError, TypeError, OSError)
 
 
 class ManagedNode(LifecycleNode):
-    """Base of the lifecycle nodes; subclasses override the seven hooks below."""
+    """Base of the lifecycle nodes; subclasses override the eight hooks below."""
 
     def __init__(self, name: str, table: Iterable[Parameter]) -> None:
         super().__init__(name)
@@ -79,6 +79,9 @@ class ManagedNode(LifecycleNode):
     def hopeless(self, error: Exception) -> str:
         """Why no transition can recover from this error, empty if one may; otherwise the process ends."""
         return ""
+
+    def cannot_start(self) -> None:
+        """It could not start itself; `trouble` says why."""
 
     def clock_jumped(self) -> None:
         """ROS time went back, or more than a second forward: forget everything that carries a stamp.
@@ -242,6 +245,7 @@ class ManagedNode(LifecycleNode):
         self._autostart.cancel()
         for trigger in (self.trigger_configure, self.trigger_activate):
             if trigger() != TransitionCallbackReturn.SUCCESS:
+                self.cannot_start()
                 return
 
     def _jumped(self, by_ns: int) -> None:

@@ -1,8 +1,8 @@
 """`vla fleet up`: runs a Ray head, replicas and a fleet's scheduler on this machine until Ctrl-C.
 
 It runs the node fleet_scheduler with `replicas: ray` in a process of its own. That node starts the head and
-the actors and ends them; they also end if it dies. With --address the replicas run in an existing cluster,
-which stays up.
+the actors and ends them; they also end if it dies. If it cannot be configured or activated it ends with its
+reason, and so does the command. With --address the replicas run in an existing cluster, which stays up.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def node_arguments(arguments: argparse.Namespace) -> list[str]:
     for needed in (file, arguments.model, arguments.contract):
         if needed is not None and not needed.exists():
             raise FileNotFoundError(f"{needed} does not exist")
-    words = ["--ros-args", "--params-file", str(file), "-p", "autostart:=true"]
+    words = ["--ros-args", "--params-file", str(file), "-p", "autostart:=true", "-p", "end_if_refused:=true"]
     for name, text in chosen.items():
         words += ["-p", f"{name}:=" + "'" + text.replace("'", "''") + "'"]
     for told in arguments.param:
