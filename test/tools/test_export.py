@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import av
@@ -215,7 +216,31 @@ def test_the_command_line_says_what_is_missing(tmp_path, capsys):
     Drive(tmp_path / "odd", seconds=1.0, size=(63, 64))
     assert cli.main(["export", str(tmp_path / "odd"), "--output", str(tmp_path / "odd_out")]) == 2
     assert "images are 63 x 64: a video needs even sizes" in capsys.readouterr().err
-    assert not (tmp_path / "odd_out" / "meta" / "info.json").exists()
+    assert not (tmp_path / "odd_out").exists()
+
+
+def test_an_export_that_ends_early_leaves_nothing_and_can_be_made_again(tmp_path, capsys):
+    for name in ("a", "b"):
+        Drive(tmp_path / name, seconds=1.0)
+    bags, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "out"
+
+    def interrupt(_: str) -> None:
+        assert any(path.is_file() for path in out.rglob("*"))  # the first bag's episode
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(bags, out, say=interrupt)
+    assert not out.exists()
+    out.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # as a disk that is full
+    try:
+        status = cli.main(["export", str(bags[0]), "--output", str(out)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert status == 2, capsys.readouterr().err
+    assert out.is_dir() and not any(out.iterdir())
+    assert export(bags, out) == 2 and info(out)["total_episodes"] == 2
 
 
 def test_pixel_counts_are_the_statistics_of_the_pixels():

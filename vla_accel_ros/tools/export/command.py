@@ -32,15 +32,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--fps is {arguments.fps}: give 1 to 240")
 
     from vla_accel_ros.tools.export.convert import export
+    from vla_accel_ros.tools.running.ending import ended_by_signals
 
-    total = export(
-        arguments.bags,
-        arguments.output,
-        fps=arguments.fps,
-        actions=arguments.actions,
-        split=arguments.split,
-        task=arguments.task,
-        say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
-    )
+    with ended_by_signals():
+        total = export(
+            arguments.bags,
+            arguments.output,
+            fps=arguments.fps,
+            actions=arguments.actions,
+            split=arguments.split,
+            task=arguments.task,
+            say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+        )
     print(f"{arguments.output}: {total} episodes")
     return 0

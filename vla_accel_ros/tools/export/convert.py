@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -31,36 +32,56 @@ def export(
 
     fps: frames a second, 0 for the rate of the contract's actions. actions, split: see episodes. task:
     replaces the recorded instructions. Raises ValueError, with one sentence, if a bag yields nothing or is of
-    another robot than the first; FileExistsError if the output is not empty.
+    another robot than the first; FileExistsError if the output is not empty. An export that ends early,
+    also by Ctrl-C, leaves no part of a dataset.
     """
-    dataset: Dataset | None = None
-    first: Streams | None = None
-    total = 0
-    for path in bags:
-        count, frames, nothing = 0, 0, list[ValueError]()
-        for part in parts(Bag(path)):
-            streams = Streams(part, task)
-            if dataset is None or first is None:
-                first = streams
-                fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
-                dataset = Dataset(output, streams.contract, fps)
-            _check_same(first, streams)
-            if streams.unreadable:
-                say(f"{path}: {len(streams.unreadable)} messages cannot be read; {streams.unreadable[0]}")
-            try:
-                found = episodes(streams, fps, actions, split)
-            except ValueError as error:
-                nothing.append(error)
-                continue
-            _fill(dataset, streams, found)
-            count, frames = count + len(found), frames + sum(map(len, found))
-        if nothing and not count:
-            raise nothing[0]
-        say(f"{path}: {count} episodes, {frames} frames, {frames / fps:.1f} s")
-        total += count
-    if dataset is not None:
-        dataset.finish()
+    with _whole_or_nothing(output):
+        dataset: Dataset | None = None
+        first: Streams | None = None
+        total = 0
+        for path in bags:
+            count, frames, nothing = 0, 0, list[ValueError]()
+            for part in parts(Bag(path)):
+                streams = Streams(part, task)
+                if dataset is None or first is None:
+                    first = streams
+                    fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
+                    dataset = Dataset(output, streams.contract, fps)
+                _check_same(first, streams)
+                if streams.unreadable:
+                    said = f"{len(streams.unreadable)} messages cannot be read; {streams.unreadable[0]}"
+                    say(f"{path}: {said}")
+                try:
+                    found = episodes(streams, fps, actions, split)
+                except ValueError as error:
+                    nothing.append(error)
+                    continue
+                _fill(dataset, streams, found)
+                count, frames = count + len(found), frames + sum(map(len, found))
+            if nothing and not count:
+                raise nothing[0]
+            say(f"{path}: {count} episodes, {frames} frames, {frames / fps:.1f} s")
+            total += count
+        if dataset is not None:
+            dataset.finish()
     return total
+
+
+@contextmanager
+def _whole_or_nothing(folder: Path) -> Iterator[None]:
+    """Check that a folder is new or empty, and remove what the block has written into it if that raises."""
+    new = not folder.exists()
+    if not new and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} holds something already: give another --output")
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for part in folder.iterdir():
+                shutil.rmtree(part, ignore_errors=True)
+            if new:
+                folder.rmdir()
+        raise
 
 
 def _check_same(first: Streams, other: Streams) -> None:

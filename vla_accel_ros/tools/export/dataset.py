@@ -36,11 +36,9 @@ Statistics = dict[str, list]
 
 
 class Dataset:
-    """A dataset in a new folder. Raises FileExistsError if the folder is not empty."""
+    """A dataset in a new or empty folder."""
 
     def __init__(self, root: Path, contract: Contract, fps: int) -> None:
-        if root.exists() and any(root.iterdir()):
-            raise FileExistsError(f"{root} holds something already: give another --output")
         needed("pyarrow.parquet")
         self._arrow = needed("pyarrow")
         self._root, self._contract, self._fps = root, contract, fps
