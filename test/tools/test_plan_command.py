@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,29 @@ def test_a_plan_says_stages_memory_and_rates(capsys: pytest.CaptureFixture[str])
 def test_what_is_late_is_said_and_is_the_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "pi0", "--device", "orin-agx-64:30w", "--vision-hz", "30"]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("late by the plan: 30 frames")
+
+
+@pytest.mark.parametrize(
+    ("vision", "action", "mend"),
+    [
+        ("500", "0", r"vision at (\S+) Hz"),
+        ("0", "500", r"action at (\S+) Hz"),
+        ("500", "0.01", r"vision and action at (\S+) Hz"),
+        ("90", "30", r"vision and action at (\S+) Hz"),
+    ],
+)
+def test_a_rate_of_zero_is_neither_promised_nor_named_as_a_mend(
+    vision: str, action: str, mend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["plan", "pi0", "--device", "l4"]
+    assert main([*command, "--vision-hz", vision, "--action-hz", action]) == 1
+    *_, promised, verdict = capsys.readouterr().out.splitlines()
+    assert " 0.0 " not in promised and " 0.0 " not in verdict
+    assert promised.endswith("Hz of frames no chunk: lower --vision-hz") == (vision != "0")
+    found = re.search(rf"(?:with| or) {mend}$", verdict)
+    assert found is not None, verdict
+    rates = [found[1] if name in mend else "0" for name in ("vision", "action")]
+    assert main([*command, "--vision-hz", rates[0], "--action-hz", rates[1]]) == 0  # it keeps what it says
 
 
 def test_everything_is_there_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +85,8 @@ def test_a_fleet_needs_memory_and_young_chunks_too(capsys: pytest.CaptureFixture
     [
         (["pi9"], "pi9 is no model"),
         (["pi0", "--device", "gtx"], "no device 'gtx'"),
+        (["pi0", "--device", "orin-agx-32:"], "has no power mode ''; it has maxn, 40w, 30w, 15w."),
+        (["pi0", "--device", "h200:"], "has no power mode ''; it has none."),
         (["pi0", "--device", "a100", "--precision", "fp8"], "has no fp8_tflops"),
         (["pi0", "--views", "0"], "views is 0"),
         (["pi0", "--views", "4"], "views is 4; this pi0 has 3 cameras"),

@@ -149,7 +149,7 @@ def load(name: str) -> Device:
 
     Raises ValueError, with one sentence, if the name is unknown or the file is malformed.
     """
-    base, _, mode = name.partition(":") if not Path(name).is_file() else (name, "", "")
+    base, colon, mode = name.partition(":") if not Path(name).is_file() else (name, "", "")
     path = Path(base) if Path(base).is_file() else FOLDER / f"{base}.yaml"
     if not path.is_file():
         raise ValueError(f"no device {base!r}; there are {', '.join(names())}, or give a file.")
@@ -158,7 +158,7 @@ def load(name: str) -> Device:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is no device file: {' '.join(str(error).split())}.") from error
     device = read(data, str(path))
-    return device.in_mode(mode) if mode else device
+    return device.in_mode(mode) if colon else device
 
 
 def read(data: Any, where: str) -> Device:

@@ -11,7 +11,7 @@ from math import inf
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.planning.families.work import Work
-from vla_accel_ros.planning.plan import Plan, make_plan
+from vla_accel_ros.planning.plan import SPARE, Plan, make_plan
 
 SEATS = range(2, 65)
 """Numbers of staggered chunks that an engine takes (engine.config.MOST_SEATS)."""
@@ -106,11 +106,27 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
             continue
         if not _late(better, wanted, which):
             found.append(name)
-    rate = min(plan.vision_hz, wanted.vision_hz, wanted.action_hz)
     aged = wanted.max_age_s is not None and plan.latency[which] > wanted.max_age_s
-    if not aged and plan.fits and rate < max(wanted.vision_hz, wanted.action_hz):
-        found.append(f"vision and action at {rate:.1f} Hz")
+    if not aged and plan.fits:
+        found += _slower(plan, wanted)
     return tuple(found)
+
+
+def _slower(plan: Plan, wanted: Wanted) -> list[str]:
+    """Return the lower rate that can be promised of what is wanted at all, empty if no rate need be lower."""
+    rates = {"vision": wanted.vision_hz, "action": wanted.action_hz}
+    names = [name for name, rate_hz in rates.items() if rate_hz > 0.0]
+    if not names:
+        return []
+    needed_s = {"vision": plan.frame[2], "action": plan.chunk[2]}
+    asked = [rates[name] for name in names]
+    rate_hz = min((1.0 - SPARE) / sum(needed_s[name] for name in names), *asked)
+    return [f"{' and '.join(names)} at {rate_text(rate_hz)} Hz"] if rate_hz < max(asked) else []
+
+
+def rate_text(rate_hz: float) -> str:
+    """A rate above 0 with a digit after the point, or with two digits if it is less than 0.1."""
+    return f"{rate_hz:.1f}" if rate_hz >= 0.1 else f"{rate_hz:.2g}"
 
 
 def _again(plan: Plan, work: Work, seats: int) -> Plan:

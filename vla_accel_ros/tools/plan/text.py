@@ -8,7 +8,7 @@ from typing import Any
 from vla_accel_ros.planning.device import NUMBERS, Device
 from vla_accel_ros.planning.fleet import FleetPlan
 from vla_accel_ros.planning.plan import Plan
-from vla_accel_ros.planning.verdict import Verdict, Wanted
+from vla_accel_ros.planning.verdict import Verdict, Wanted, rate_text
 
 
 def plan_text(plan: Plan, wanted: Wanted) -> str:
@@ -35,9 +35,11 @@ def plan_text(plan: Plan, wanted: Wanted) -> str:
     own = (f"{name} {sum(of) / 1e9:.2f}" for name, of in plan.parts.items())
     lines.append(f"          weights and copies, less what is freed: {', '.join(own)}")
     lines.append(f"power     {plan.watts:g} W at most")
+    chunks_hz = plan.action_hz(wanted.vision_hz)
+    chunks = f"{rate_text(chunks_hz)} chunks a second" if chunks_hz else "no chunk: lower --vision-hz"
     lines.append(
-        f"promised  {plan.vision_hz:.1f} Hz of frames and chunks; beside {wanted.vision_hz:g} Hz of frames "
-        f"{plan.action_hz(wanted.vision_hz):.1f} chunks a second"
+        f"promised  {rate_text(plan.vision_hz)} Hz of frames and chunks; beside {wanted.vision_hz:g} Hz of "
+        f"frames {chunks}"
     )
     return "\n".join(lines)
 
