@@ -9,7 +9,7 @@ import json
 
 import numpy as np
 import pytest
-from calling import call, change
+from calling import call, change, set_parameter
 from chunks import Policy
 from controller_manager import OURS, THEIRS, Manager
 from lifecycle_msgs.msg import Transition
@@ -215,3 +215,26 @@ def test_a_hold_that_cannot_be_written_holds_and_says_so(operator, policy, launc
     restart(node, operator)
     stays(operator, policy, UNKNOWN)
     assert "chmod 700" in motion_of(operator)
+
+
+def test_who_could_not_keep_a_hold_does_not_go_on_by_itself(start, operator, arm, policy, tmp_path):
+    """A robot that was held would move after a crash."""
+    (tmp_path / "state").symlink_to("/nowhere/to/write")
+    contract = str(tmp_path / "contract.yaml")
+    node = start("trajectory", autostart=True, contract=contract, after_restart="go_on")
+    refusal = node.wait_for_log("cannot configure: after_restart is go_on, but a restart would forget")
+    assert "set after_restart to hold" in refusal
+    assert not change(operator, "trajectory", Transition.TRANSITION_CONFIGURE)  # again
+    assert not operator.sent
+    assert set_parameter(operator, "trajectory", "after_restart", "hold").successful
+    for transition in (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE):
+        assert change(operator, "trajectory", transition)
+    stays(operator, policy, UNKNOWN)
+    operator.resume()
+    moves(operator, policy)
+
+    def told() -> bool:
+        line = operator.diagnostics.get("trajectory: state")
+        return line is not None and "a restart would forget what is held or released" in line.message
+
+    operator.wait(told, 30.0, "word of it on /diagnostics")

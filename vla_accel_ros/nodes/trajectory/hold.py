@@ -60,13 +60,14 @@ class Hold:
         self._brakes_until_ns = self._settles_until_ns = 0
 
     def restore(self, go_on: bool, warn: Callable[[str], object]) -> None:
-        """Restore the holds of the previous process; later calls do nothing.
+        """Restore the holds of the previous process; once that has succeeded, later calls do nothing.
 
-        go_on: do not hold because it ended uncleanly. warn: called with sentences for a person.
+        go_on: do not hold because it ended uncleanly. warn: called with sentences for a person. Raises
+        ValueError with go_on if the holds of this process cannot be written: the next one would move a robot
+        that a person has held, or released to others.
         """
         if self._restored or self._state is None:
             return
-        self._restored = True
         before = self._state.restore()
         problem = before.problem
         holds, switched = before.fields.get("holds", []), before.fields.get("switched", {})
@@ -79,10 +80,17 @@ class Hold:
             self.holds[f"{UNKNOWN} ({problem}); ~/resume goes on"] = None
         elif not before.clean and not go_on:
             self.holds[RESTARTED] = None
-        unwritten = _result(self._state.keep(self._fields()))
+        self._keep()
+        unwritten = _result(self._written)
+        if self.forgets and go_on:
+            raise ValueError(
+                f"after_restart is go_on, but a restart would forget what is held or released: {unwritten}; "
+                "let this user write there ($XDG_STATE_HOME is another place), or set after_restart to hold"
+            )
         if unwritten and not go_on:
             # The next process could not know either.
             self.holds[f"{UNKNOWN} ({unwritten}); ~/resume goes on"] = None
+        self._restored = True
         for sentence in (*self.holds, unwritten):
             if sentence:
                 warn(sentence)
@@ -109,6 +117,11 @@ class Hold:
             limits = follower.buffer.limits
             longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
             self._brakes_until_ns = self.node.now_ns() + round(longest_s * 1e9)
+
+    @property
+    def forgets(self) -> str:
+        """Why a restart would forget what is held or released now; empty if it would not."""
+        return self._written.result() if self._written is not None and self._written.done() else ""
 
     @property
     def lent(self) -> bool:
@@ -319,7 +332,9 @@ def _unwritten(why: str) -> str:
     return f"; a restart would forget it, because {why}" if why else ""
 
 
-def _result(written: concurrent.futures.Future[str]) -> str:
+def _result(written: concurrent.futures.Future[str] | None) -> str:
+    if written is None:
+        return ""
     try:
         return written.result(_WRITTEN_S)
     except concurrent.futures.TimeoutError:

@@ -53,7 +53,7 @@ from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Tolerances
 from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
 from vla_accel_ros.nodes.trajectory.release import Release, say
-from vla_accel_ros.nodes.trajectory.reports import MotionTopic, controller_lines, motion_line
+from vla_accel_ros.nodes.trajectory.reports import MotionTopic, controller_lines, motion_line, state_line
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.types import Chunk
 
@@ -346,6 +346,7 @@ class TrajectoryNode(ManagedNode):
             *self._outputs.statuses(),
             *self._force.statuses(),
             self._graph.status(),
+            state_line(self._hold.forgets),
         ]
 
 

@@ -90,3 +90,10 @@ def controller_lines(check: ControllerCheck) -> list[DiagnosticStatus]:
         status(topic, WARN if found else OK, "; ".join(found) or "parameters fit")
         for topic, found in check.findings.items()
     ]
+
+
+def state_line(forgets: str) -> DiagnosticStatus:
+    """Whether holds survive a restart. forgets: why they would not, empty if they would."""
+    if not forgets:
+        return status("state", OK, "a restart keeps what is held or released")
+    return status("state", WARN, f"a restart would forget what is held or released: {forgets}")
