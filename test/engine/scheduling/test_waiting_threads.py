@@ -37,6 +37,7 @@ class Looks(WholeChunks):
     """Calls `found_nothing` whenever it was asked and nothing may run, before anybody waits."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.found_nothing: Callable[[], object] = lambda: None
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:

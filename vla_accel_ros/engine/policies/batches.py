@@ -11,7 +11,8 @@ seats make the most chunks a second.
 
 A frame that comes soon after the steps have begun goes before the next step, and its chunk joins, because the
 others lose little then. Lanes launch ahead, so the first step is chosen while the last frame is computed. Up
-to `together` frames with the same number of images are one micro-batch.
+to `together` frames with the same number of images are one micro-batch. A second chunk of a frame waits for
+frames, and after more frames than a batch takes, on which nobody acts, its steps go on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.chunks import WholeChunks
+from vla_accel_ros.engine.policies.chunks import Turns, WholeChunks
 from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.policies.throughput import chunks_of, frames_of
 from vla_accel_ros.engine.request import DENOISE, OBSERVE, REWORD, MicroBatch, Request
@@ -37,17 +38,24 @@ class Batches(Policy):
     def __init__(self, seats: int, few: int = FEW, together: int = 1) -> None:
         self._seats, self._few, self._together = seats, min(few, seats), together
         self._steps = 0  # steps since a chunk joined
+        self._turns = Turns()
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        whole, begun, waiting = chunks_of(ready)
+        batch = self._chosen(ready)
+        self._turns.chose(batch)
+        return batch
+
+    def _chosen(self, ready: Sequence[Request]) -> MicroBatch | None:
+        whole, begun, waiting = chunks_of(ready, self._turns)
         if whole is not None:
             return whole
         frames = sum(request.want in (OBSERVE, REWORD) for request in ready)
         chunks = len(begun) + len(waiting)
         most = self._size(frames + chunks)
-        if frames and chunks < most and (not begun or self._steps < SOON):
+        passed = self._turns.passed >= most + 2 * self._together  # nobody acts on these frames
+        if frames and chunks < most and (not begun or self._steps < SOON) and not (passed and chunks):
             return frames_of(ready, min(self._together, most - chunks))
         joins = waiting[: max(0, self._seats - len(begun))]
         if not (begun or joins):

@@ -14,11 +14,12 @@ first chunk drops unfinished chunks. Then chunks in progress are finished soon, 
 be finished before the next frame at the present frame rate; steps compute fewer chunks, and text gets the
 rest of the time.
 
-A frame goes before steps. But if it is computed in groups of layers, as many groups as fit run while a step
-waits. If none fits, the two alternate: a group follows a step at once, or waits for one more step if the last
-one ended a while ago; the next step waits for at most one group, and a frame for the steps between its
-groups. Whole chunks and groups do not alternate, because a whole chunk takes as long as several groups. What
-goes before a frame also goes before its next group; everything else waits for the whole frame.
+A frame goes before steps, but for one step after MOST_PASSED frames. But if it is computed in groups of
+layers, as many groups as fit run while a step waits. If none fits, the two alternate: a group follows a step
+at once, or waits for one more step if the last one ended a while ago; the next step waits for at most one
+group, and a frame for the steps between its groups. Whole chunks and groups do not alternate, because a whole
+chunk takes as long as several groups. What goes before a frame also goes before its next group; everything
+else waits for the whole frame.
 """
 
 from __future__ import annotations
@@ -28,15 +29,57 @@ from collections.abc import Sequence
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, STREAM
 from vla_accel_ros.engine.policies.policy import Backlog, Policy, Setup
-from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
 
 LATE = 0.15
 """Share of the period of a stream's chunks: how long a step waits for a chunk after its expected time, and
 how much later than expected it may begin because of a group of a frame, or a token."""
 
-
+MOST_PASSED = 16
+"""Frames in a row that go before a step: nobody acts on them."""
 AT_ONCE_S = 1e-4
 """Longest gap between two micro-batches that follow each other at once."""
+
+
+class Turns:
+    """Leaves everybody a turn beside those who want something without end.
+
+    A caller that acts on one frame again and again waits for frames that were submitted earlier, and with a
+    whole chunk also for chunks. passed: frames since the last micro-batch of chunks; frames that nobody acts
+    on must not keep chunks waiting for ever.
+    """
+
+    def __init__(self) -> None:
+        self._acted: dict[str, int] = {}  # version of the frame that each robot's last chunk was made from
+        self.passed = 0
+
+    def chose(self, batch: MicroBatch | None) -> None:
+        """Note what runs next."""
+        if batch is None or batch.requests[-1].want == ASK:
+            return
+        acts = [request for request in batch.requests if request.want == ACT]
+        self.passed = 0 if acts else self.passed + len(batch.requests)
+        for request in acts:
+            if request.prefix is not None:
+                self._acted[request.robot] = request.prefix.version
+
+    def waits(self, request: Request, ready: Sequence[Request]) -> bool:
+        """Whether a caller's chunk of a frame that was acted on before waits for what was submitted
+        earlier."""
+        if request.begun or request.stream or request.prefix is None:
+            return False
+        if request.prefix.version > self._acted.get(request.robot, -1):
+            return False
+        before = (
+            other
+            for other in ready
+            if other.priority >= request.priority and other.submitted_s < request.submitted_s
+        )
+        return any(
+            other.want in (OBSERVE, REWORD)
+            or (request.whole and other.want == ACT and (other.begun or not other.stream))
+            for other in before
+        )
 
 
 class WholeChunks(Policy):
@@ -48,29 +91,21 @@ class WholeChunks(Policy):
     """
 
     def __init__(self) -> None:
-        self._acted: dict[str, int] = {}  # version of the frame that each robot's last chunk was made from
+        self._turns = Turns()
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
+        batch = self._chosen(ready, now_s)
+        self._turns.chose(batch)
+        return batch
+
+    def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
         acts = by_priority([request for request in ready if request.want == ACT])
-        frame = next_frame(ready)
         for request in acts:
-            if request.begun or request.fresh or not (request.stream or self._waits_for(frame, request)):
-                return self._chunk(request)
-        return frame or (self._chunk(acts[0]) if acts else None)
-
-    def _chunk(self, request: Request) -> MicroBatch:
-        if request.prefix is not None:
-            self._acted[request.robot] = request.prefix.version
-        return MicroBatch(request.stage, (request,), steps=0)
-
-    def _waits_for(self, frame: MicroBatch | None, request: Request) -> bool:
-        """Whether a chunk of a frame that was acted on before waits for one that was submitted earlier."""
-        if frame is None or request.prefix is None:
-            return False
-        first, again = frame.requests[0], request.prefix.version <= self._acted.get(request.robot, -1)
-        return again and first.priority >= request.priority and first.submitted_s < request.submitted_s
+            if request.begun or request.fresh or not (request.stream or self._turns.waits(request, ready)):
+                return MicroBatch(request.stage, (request,), steps=0)
+        return next_frame(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
 
 
 class StaggeredChunks(WholeChunks):
@@ -93,7 +128,7 @@ class StaggeredChunks(WholeChunks):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        batch = self._chosen(ready, now_s)
+        batch = super().next(lane, ready, now_s, due_s)
         if batch is not None:
             frame = batch.requests[-1].want in (OBSERVE, REWORD)
             self._after_group, self._after_step = frame and self._groups > 1, not frame
@@ -129,7 +164,7 @@ class StaggeredChunks(WholeChunks):
         return self._expected_s + patience * (self._wait_s - self._expected_s)
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
-        acts = [request for request in ready if request.want == ACT]
+        acts = [r for r in ready if r.want == ACT and not self._turns.waits(r, ready)]
         whole = by_priority([request for request in acts if request.whole])
         if whole:
             return MicroBatch(DENOISE, (whole[0],), steps=0)
@@ -151,7 +186,7 @@ class StaggeredChunks(WholeChunks):
         group = next_frame(ready)
         if step is None or group is None:
             return step or group
-        if self._after_group:
+        if self._after_group or self._turns.passed >= MOST_PASSED:
             return step
         at_once = self._groups == 1 or not joins or self._follows_step(now_s)
         return group if at_once or self._was_deferred() else step

@@ -6,7 +6,8 @@ while frames wait, a step runs only if enough chunks are ready to begin to keep 
 run one after another with the chunks there are, so a few robots are served as without this policy.
 
 In its own lane (`lanes: two`) a step waits in the same way for the frame that is computed beside it. Up to
-`together` frames with the same number of images are one micro-batch.
+`together` frames with the same number of images are one micro-batch. After more frames than bring those
+chunks a step runs nevertheless: nobody acts on such frames. A second chunk of a frame waits for frames.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 from collections.abc import Sequence
 from itertools import takewhile
 
-from vla_accel_ros.engine.policies.chunks import WholeChunks, joins_of
+from vla_accel_ros.engine.policies.chunks import Turns, WholeChunks, joins_of
 from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
 
@@ -30,12 +31,17 @@ class Throughput(Policy):
     def __init__(self, seats: int, begins: int = 1, together: int = 1) -> None:
         self._seats, self._begins, self._together = seats, begins, together
         self._lane, self._seen = "", tuple[Request, ...]()  # the frames' lane, and the frames it saw last
-        self._holds = False
+        self._holds, self._turns = False, Turns()
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        whole, begun, waiting = chunks_of(ready)
+        batch = self._chosen(lane, ready)
+        self._turns.chose(batch)
+        return batch
+
+    def _chosen(self, lane: str, ready: Sequence[Request]) -> MicroBatch | None:
+        whole, begun, waiting = chunks_of(ready, self._turns)
         if whole is not None:
             return whole
         frames = frames_of(ready, self._together)
@@ -43,7 +49,8 @@ class Throughput(Policy):
             self._lane = lane
             self._seen = tuple(request for request in ready if request.want in (OBSERVE, REWORD))
         self._holds = False
-        if len(waiting) < self._begins:
+        passed = self._turns.passed >= self._begins + 2 * self._together  # nobody acts on these frames
+        if len(waiting) < self._begins and not (passed and (begun or waiting)):
             if frames is not None:
                 return frames
             if begun and any(not (frame.finished or frame.released) for frame in self._seen):
@@ -57,10 +64,16 @@ class Throughput(Policy):
         return now_s + HOLDS_S if self._holds else math.inf
 
 
-def chunks_of(ready: Sequence[Request]) -> tuple[MicroBatch | None, list[Request], list[Request]]:
+def chunks_of(
+    ready: Sequence[Request], turns: Turns
+) -> tuple[MicroBatch | None, list[Request], list[Request]]:
     """Returns a chunk that is denoised whole, if any, which goes before everything else; chunks that have
-    begun in seats; and chunks that wait for a seat."""
-    acts = by_priority([request for request in ready if request.want == ACT])
+    begun in seats; and chunks that wait for a seat. Not those that wait for frames: a stream's further chunks
+    of a frame, and those of a caller that acts on one frame again."""
+    frames = any(request.want in (OBSERVE, REWORD) for request in ready)
+    further = [one for one in ready if frames and one.stream and not (one.begun or one.fresh)]
+    acts = [one for one in ready if one.want == ACT and one not in further and not turns.waits(one, ready)]
+    acts = by_priority(acts)
     whole = next((request for request in acts if request.whole), None)
     begun = [request for request in acts if request.begun]
     waiting = [request for request in acts if not request.begun]
