@@ -12,7 +12,15 @@ from openvla_builders import make_openvla_folder
 from safetensors.torch import load_file, save_file
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.calibration import FORMAT, Calibration, fingerprint, int8_weight, products, read
+from vla_accel_ros.models.calibration import (
+    ERRORS,
+    FORMAT,
+    Calibration,
+    fingerprint,
+    int8_weight,
+    products,
+    read,
+)
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.quantized import FP8, Quantized
 
@@ -83,8 +91,14 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path: Path) -> None:
     refused("lacks expert.1.o")
     save_file({**tensors, "prefix.0.down.largest": torch.ones(3)}, path, said)
     refused(r"has \[3\] magnitudes for prefix.0.down, which needs 64")
-    save_file({**tensors, "prefix.0.down.largest": torch.full((64,), float("nan"))}, path, said)
-    refused("all 0 or more")
+    for number in (float("nan"), float("inf"), -1.0):
+        broken = tensors["prefix.0.down.largest"].clone()
+        broken[3] = number
+        save_file({**tensors, "prefix.0.down.largest": broken}, path, said)
+        refused("errors of prefix.0.down that are not finite numbers of 0 or more")
+        for called in ERRORS.values():
+            save_file({**tensors, f"prefix.1.o.{called}": torch.tensor([number])}, path, said)
+            refused("errors of prefix.1.o that are not finite numbers of 0 or more")
     for name, value in (("alpha", "x"), ("observations", "1.5"), ("most_error", "")):
         save_file(tensors, path, {**said, name: value})
         refused(f"says {name} '{value}'")

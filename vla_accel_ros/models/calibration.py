@@ -139,10 +139,10 @@ def read(path: Path, model: nn.Module) -> Calibration:
         off = [tensors.get(f"{name}.{called}") for called in ERRORS.values()]
         if found is None or any(one is None or one.shape != (1,) for one in off):
             raise ValueError(f"the calibration {path} lacks {name}; {AGAIN}.")
-        if found.shape != (width,) or not bool((found >= 0).all()):
+        if found.shape != (width,):
             raise ValueError(
                 f"the calibration {path} has {list(found.shape)} magnitudes for {name}, which needs "
-                f"{width}, all 0 or more; {AGAIN}."
+                f"{width}; {AGAIN}."
             )
     return _made(path, said, tensors, products(model))
 
@@ -180,6 +180,13 @@ def _made(
         }
     except (KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"the calibration {path} is damaged ({error}); {AGAIN}.") from error
+    for name in kept:
+        numbers = torch.cat([largest[name].flatten(), torch.tensor([errors[kind][name] for kind in ERRORS])])
+        if not bool((torch.isfinite(numbers) & (numbers >= 0)).all()):
+            raise ValueError(
+                f"the calibration {path} has magnitudes or errors of {name} that are not finite numbers of 0 "
+                f"or more; {AGAIN}."
+            )
     alpha, most = (_number(path, said, name) for name in ("alpha", "most_error"))
     observations = int(_number(path, said, "observations"))
     model = said.get("model", "")
