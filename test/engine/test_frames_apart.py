@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -89,6 +90,32 @@ def test_one_that_fails_on_the_device_gives_its_slot_back(monkeypatch: pytest.Mo
     with pytest.raises(RuntimeError, match="an illegal address"):
         wait()
     assert engine.scheduler.newest() is None and engine.runner.pool.free == engine.runner.pool.slots
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_one_of_several_that_fails_on_the_device_fails_alone(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, frames, computed = apart(monkeypatch)
+    given = [Request(OBSERVE, observation=make_observation(seed)) for seed in range(3)]
+    for request in given:
+        request.begun = True
+    wait = frames.run_together(given)
+    assert wait is not None
+    left = [error("an illegal address"), None, None]
+    monkeypatch.setattr(computed, "synchronize", lambda: _raise(left.pop(0)))
+    with nullcontext() if error is RuntimeError else pytest.raises(error):
+        wait()
+    assert given[0].result is None and (given[0].error is not None) == (error is RuntimeError)
+    for request in given[1:]:
+        assert request.finished and request.error is None
+        request.result.release()
+    assert engine.runner.pool.free == engine.runner.pool.slots - 1, "the newest is kept"
+
+
+def _raise(error: BaseException | None) -> None:
+    if error is not None:
+        raise error
 
 
 @pytest.mark.gpu

@@ -17,6 +17,8 @@ from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
 from vla_accel_ros.engine.stages.making import BUCKET
+from vla_accel_ros.engine.stages.memory.upload import ImageUpload
+from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.engine.stages.stages import CHUNKS, Stages
 from vla_accel_ros.models.flow.sampling import Flow, sample
 from vla_accel_ros.models.layers.gemma import KV
@@ -133,6 +135,22 @@ def test_the_same_stage_serves_one_frame_after_another() -> None:
         results.append(setting.stages.act(noise, state, [0], lengths, STEPS).actions)
     assert torch.equal(results[0], results[2])
     assert not torch.allclose(results[0], results[1])
+
+
+def test_images_may_be_overwritten_after_a_call_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy engine of a GPU reads them until `end` has returned."""
+    setting, ended = Setting("pi05"), list[ImageUpload]()
+    images, prompt = setting.frame(2, 5)
+
+    def broken(stage: Stage, partition: object) -> None:
+        assert not ended
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(ImageUpload, "end", lambda upload: ended.append(upload))
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="a kernel failed"):
+        patch.setattr(setting.stages, "replay", broken)
+        setting.stages.observe([images], [prompt], [0])
+    assert ended == [setting.stages.encode(2).upload]
 
 
 def test_threads_that_share_a_stage_do_not_mix_their_chunks() -> None:

@@ -280,15 +280,20 @@ class Frames:
         return self._once_computed(requests, slots, publish)
 
     def _one_by_one(self, requests: Sequence[Request]) -> Callable[[], None] | None:
-        waits = list[Callable[[], None]]()
+        waits = list[tuple[Request, Callable[[], None]]]()
         for request in requests:
             with failing_alone(request):
                 if (wait := self.run(request)) is not None:
-                    waits.append(wait)
+                    waits.append((request, wait))
+
+        def wait_for(request: Request, wait: Callable[[], None]) -> None:
+            with failing_alone(request):
+                wait()
 
         def wait_for_all() -> None:
-            for wait in waits:
-                wait()
+            with ExitStack() as all_of_them:  # each is waited for, whatever another one raises
+                for one in reversed(waits):
+                    all_of_them.callback(wait_for, *one)
 
         return wait_for_all if waits else None
 

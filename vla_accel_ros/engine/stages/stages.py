@@ -119,9 +119,9 @@ class Stages(MadeStages):
         encode = self.encode(batch * views)
         with self.prefixing():
             encode.upload.begin([image for frame in frames for image in frame])
-            self.replay(encode, self.partition())
-            encode.upload.read()
             try:
+                self.replay(encode, self.partition())
+                encode.upload.read()
                 prompts = prompts() if callable(prompts) else prompts
             finally:  # the images may be overwritten after this, even after an error
                 encode.upload.end()
