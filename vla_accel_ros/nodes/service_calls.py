@@ -132,6 +132,14 @@ class ServiceCalls:
         self._executor.shutdown()
         self._asker.destroy_node()
 
+    def is_there(self, kind: type, name: str, timeout_s: float = 1.0) -> bool:
+        """Whether a service appears in time."""
+        client = self._asker.create_client(kind, self._node.resolve_service_name(name))
+        try:
+            return is_there(client, timeout_s)
+        finally:
+            self._asker.destroy_client(client)
+
     def __call__(
         self, kind: type, name: str, request: object, timeout_s: float = 1.0, once: bool = False
     ) -> Any:

@@ -88,3 +88,40 @@ def test_when_the_controllers_cannot_be_switched_we_go_on(operator, arm, policy,
     count = len(operator.sent)
     operator.wait(policy.drives(lambda: len(operator.sent) > count), 90.0, "trajectory after it")
     assert manager.active == OURS
+
+
+def test_a_controller_manager_that_answers_late_leaves_the_robot_released(operator, policy, node):
+    """It may have switched, or do so at any time: who went on would command beside others."""
+    manager = Manager(operator)
+    manager.pause()
+    answer = trigger(operator, "release")
+    assert not answer.success and "has not answered within 3 s" in answer.message
+    assert "~/reclaim takes the controllers back" in answer.message
+    count = len(operator.sent)
+    stays_released(operator, policy)
+    manager.go_on()
+    assert manager.active == THEIRS
+    stays_released(operator, policy)
+
+    manager.pause()
+    answer = trigger(operator, "reclaim")
+    assert not answer.success and "has not answered within 3 s" in answer.message
+    assert "still released" in answer.message
+    manager.go_on()
+    assert manager.active == OURS
+    stays_released(operator, policy)
+    assert len(operator.sent) == count
+
+    answer = trigger(operator, "reclaim")
+    assert answer.success, answer.message
+    assert manager.active == OURS
+    operator.wait(policy.drives(lambda: len(operator.sent) > count), 90.0, "trajectory after it")
+    assert trigger(operator, "release").success and manager.active == THEIRS
+
+
+def stays_released(operator: Operator, policy: Policy) -> None:
+    """The node has heard of what was done, and says so still, whatever chunks come."""
+    operator.wait(policy.drives(lambda: "released" in motion_of(operator)), 90.0, "word")
+    told = len(operator.reports)
+    operator.wait(policy.drives(lambda: len(operator.reports) > told + 2), 90.0, "statistics")
+    assert "released" in motion_of(operator)

@@ -4,7 +4,8 @@ Two nodes that drive one controller at once fight over the robot. So this one al
 sends nothing until it has the controllers back. MoveIt, or anyone else, takes over by our silence alone
 (release_by: pause), or the controller manager activates controllers of its choice in place of ours (switch).
 ~/reclaim switches back what was switched, whatever the parameters say by then: the robot may be released
-longer than this process lives.
+longer than this process lives. A controller manager that does not answer in time may switch at any time
+later, so the robot is released then, too.
 """
 
 from __future__ import annotations
@@ -58,7 +59,12 @@ class Release:
             # Recorded before it is done: a process that dies meanwhile cannot know whether it was.
             self._hold.switch(list(self._theirs), list(self._ours), sure=False)
             await self._hold.kept()
-            problem = self._switch(self._theirs, self._ours)
+            try:
+                problem = self._switch(self._theirs, self._ours)
+            except TimeoutError as late:
+                self._state = "released"
+                words = f"{late}; released, for it may still switch: ~/reclaim takes the controllers back"
+                return say(response, False, words)
             if problem:
                 self._state = "ours"
                 self._hold.switch([], [])
@@ -77,6 +83,9 @@ class Release:
         if switched:
             try:
                 problem = self._switch(switched["off"], switched["on"], switched["sure"])
+            except TimeoutError as late:
+                self._hold.switch(switched["on"], switched["off"], sure=False)
+                problem = f"{late}, and may still switch: call ~/reclaim again"
             except (KeyError, TypeError, ValueError) as error:
                 problem = f"cannot switch the controllers back: {error}"
             if problem:
@@ -93,7 +102,7 @@ class Release:
 
     def _switch(self, activate: Sequence[str], deactivate: Sequence[str], sure: bool = True) -> str:
         """Ask the controller manager to switch; empty if it did, else a sentence. sure: none of it is done
-        yet."""
+        yet. Raises TimeoutError if it has not answered, so that nobody knows whether it did or will."""
         kind = _switch_kind()
         request = kind.Request(
             activate_controllers=list(activate),
@@ -103,9 +112,11 @@ class Release:
         request.timeout.sec = 2
         service = f"{self._manager}/switch_controller"
         with ServiceCalls(self._hold.node) as ask:
+            if not ask.is_there(kind, service, _ANSWER_S):
+                return f"{service} does not answer: start the controller manager, or set release_by to pause"
             answer = ask(kind, service, request, _ANSWER_S, once=True)
         if answer is None:
-            return f"{service} does not answer: start the controller manager, or set release_by to pause"
+            raise TimeoutError(f"{service} has not answered within {_ANSWER_S:g} s")
         if answer.ok:
             return ""
         words = f" ({answer.message})" if getattr(answer, "message", "") else ""
