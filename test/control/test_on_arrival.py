@@ -5,47 +5,60 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.on_arrival import ahead, approach_s, eased
+from vla_accel_ros.control.on_arrival import ahead, eased, first_ns
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 JOINTS = ("a", "b", "c")
+MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 
 
-def play(seed: int, as_it_was: bool = False) -> dict[str, float]:
-    """Eight seconds of chunks and stops, each message a random part of its lead under way; what was broken,
-    by how much. as_it_was: messages that begin with the present, by the whole limits."""
+def play(
+    seed: int, as_it_was: bool = False, restless: bool = False, lead_s: float | None = None
+) -> dict[str, float]:
+    """Some seconds of chunks and stops, each message a random part of its lead under way; what was broken,
+    by how much. as_it_was: messages that begin with the present, by the whole limits. restless: decisions
+    change several times during an approach, by jumps and stops, of joints that take long to brake."""
     rng = np.random.default_rng(seed)
     lower = rng.uniform(-3.0, 0.0, 3)
     limits = JointLimits(
-        lower, lower + rng.uniform(1.0, 5.0, 3), rng.uniform(0.5, 4.0, 3), rng.uniform(5.0, 40.0, 3)
+        lower,
+        lower + rng.uniform(1.0, 5.0, 3),
+        rng.uniform(0.5, 4.0, 3),
+        rng.uniform(5.0, 15.0 if restless else 40.0, 3),
     )
     own = limits if as_it_was else eased(limits)
-    lead_s, hz = rng.choice((0.01, 0.03, 0.1)), rng.choice((5, 10, 30))
+    lead_s = rng.choice((0.01, 0.03, 0.1)) if lead_s is None else lead_s
+    hz = rng.choice((30, 50, 100) if restless else (5, 10, 30))
     horizon, step_s = rng.choice((8, 16, 32)), rng.choice((0.033, 0.05, 0.1))
     speed, phase, noise = rng.uniform(0.5, 5.0, 3), rng.uniform(0.0, 6.0, 3), rng.choice((0.0, 0.002, 0.02))
-    ahead_ns = round(approach_s(own, lead_s) * S)
-    buffer = TrajectoryBuffer(JOINTS, own, lead_s=lead_s, max_age_s=0.8)
+    mode = MODES[rng.integers(4)] if restless else "blend"
+    jumps, stops = (0.15, 0.08) if restless else (0.05, 0.03)
+    executes = HandOver(own)
+    buffer = TrajectoryBuffer(JOINTS, own, mode, lead_s=lead_s, max_age_s=0.8)
     middle, half = (limits.upper + limits.lower) / 2, (limits.upper - limits.lower) / 2
     buffer.reset(middle)
     controller, arrives_ns, now_ns = TrajectoryController(JOINTS, middle, True), 0, S
-    for k in range(8 * hz):
+    for k in range((4 if restless else 8) * hz):
         now_ns, stamp_ns = S + k * S // hz, S + k * S // hz - S // 12
         t = (stamp_ns - S) * 1e-9 + np.arange(1, horizon + 1)[:, None] * step_s
         actions = middle + 0.9 * half * np.sin(t * speed + phase) + noise * rng.normal(size=3)
-        actions += rng.uniform(-1.0, 1.0, 3) * (rng.random() < 0.05)
+        actions += rng.uniform(-1.0, 1.0, 3) * (rng.random() < jumps)
         chunk = Chunk(
             actions.astype(np.float32), stamp_ns, step_s, k + 1, k + 1, np.zeros(horizon, np.float32)
         )
-        path = buffer.update(chunk, now_ns) if rng.random() < 0.97 else buffer.stop(now_ns)
+        path = buffer.update(chunk, now_ns) if rng.random() >= stops else buffer.stop(now_ns)
         if path is None:
             continue
         arrives_ns = max(arrives_ns + 1, now_ns + round(rng.uniform(0.0, lead_s) * S))
-        sent = path if as_it_was else ahead(path, now_ns + ahead_ns)
+        first = first_ns(path, own, lead_s, now_ns, executes.state(now_ns))
+        sent = path if as_it_was else ahead(path, first)
+        executes.sent(sent, sent, now_ns)
         there = sent.later(arrives_ns - now_ns)
         kept_ns = max(arrives_ns + S, there.end_ns + 1)
         end = np.array([kept_ns]), there.positions[-1:], np.zeros((1, 3))
@@ -59,6 +72,15 @@ def play(seed: int, as_it_was: bool = False) -> dict[str, float]:
 @pytest.mark.parametrize("seed", range(16))
 def test_whenever_messages_arrive_the_limits_are_kept(seed):
     broken = play(seed)
+    assert broken.pop("position", 1.0) <= 1.01, "of the range"
+    assert not broken
+
+
+@pytest.mark.parametrize("lead_s", [0.0, 0.01])
+@pytest.mark.parametrize("seed", [59, 126])
+def test_decisions_that_change_while_it_approaches_break_no_limit(seed, lead_s):
+    """With lead_s 0 these took 1.02 and 1.08 times the acceleration that is allowed."""
+    broken = play(seed, restless=True, lead_s=lead_s)
     assert broken.pop("position", 1.0) <= 1.01, "of the range"
     assert not broken
 

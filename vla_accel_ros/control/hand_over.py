@@ -69,7 +69,7 @@ class HandOver:
     def commanded(self, t_ns: int) -> np.ndarray | None:
         """Commanded position, float64 [D], at a time within the last second or in the future, by the
         trajectories sent before that time; None if there were none."""
-        state = self._state(t_ns)
+        state = self.state(t_ns)
         return None if state is None else state[0]
 
     def next(
@@ -111,7 +111,7 @@ class HandOver:
         """The controller executes this from now_ns on."""
         self._moved, self._stopped, self._dropped = trajectory is not decided, False, False
         self.late += self._moved
-        state, path = self._state(now_ns), trajectory
+        state, path = self.state(now_ns), trajectory
         if state is not None and now_ns < trajectory.start_ns:
             path = _approach(now_ns, *state, trajectory)
         self._executes(path, now_ns)
@@ -208,8 +208,8 @@ class HandOver:
             self._past.popleft()
         self._past.append((since_ns, path))
 
-    def _state(self, t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Position and velocity at a time, by what was sent before it."""
+    def state(self, t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """As `commanded`, with the velocity."""
         found = (path for since_ns, path in reversed(self._past) if since_ns <= t_ns)
         path = next(found, None)
         return None if path is None else path.sample(t_ns)

@@ -21,7 +21,7 @@ from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.on_arrival import ahead, approach_s
+from vla_accel_ros.control.on_arrival import ahead, first_ns
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.adapters.adapter import Adapter, Setup, by_name
@@ -61,7 +61,7 @@ class JointTrajectoryAdapter(Adapter):
         super().__init__(controller)
         self._node, self._delivery = node, delivery
         self._hand_over, self._stamped = HandOver(limits), stamp == "now"
-        # What a controller with another clock executes, if it got it at once; it decides nothing.
+        # What a controller with another clock executes, if it got it at once.
         self._on_arrival = HandOver(limits)
         self._publisher = node.output(JointTrajectory, controller.topic, qos.COMMAND)
         self._message = TrajectoryMessage(controller.joints, stamp)
@@ -98,7 +98,8 @@ class JointTrajectoryAdapter(Adapter):
                     return
                 message = self._message.fill(path, now_ns=now_ns)
             else:
-                path = ahead(decided, now_ns + round(approach_s(self._limits, lead_s) * 1e9))
+                state = self._on_arrival.state(now_ns)
+                path = ahead(decided, first_ns(decided, self._limits, lead_s, now_ns, state))
                 message = self._message.fill(path, on_arrival_ns=now_ns)
                 self._rests_ns = path.end_ns + round(lead_s * 1e9)
             serialized, stamp_ns = serialize_message(message), convert.stamp_ns(message.header.stamp)
