@@ -3,10 +3,10 @@
     python test/kernels/compiling.py CAPABILITY [TABLE.json]
 
 Launches are the bench's own, at the published sizes; instead of running, each is compiled, and a line of JSON
-says what it needs: {"kernel", "threads", "registers", "stack", "shared", "wgmma", "int8", "fp8", "fused"}.
-stack: bytes of spilled registers. int8, fp8: whether the matrix units multiply it. fused: additions of
-another lane's value that a product was fused with (launch.rounded); the kernels of a flow step's ends are
-compiled for small tiles, too, of which a lane has one value.
+says what it needs: {"kernel", "threads", "registers", "stack", "shared", "wgmma", "int8", "fp8", "fused",
+"stores_one_by_one", "rows"}. rows: of a tile. stack: bytes of spilled registers. int8, fp8: whether the matrix
+units multiply it. fused: additions of another lane's value that a product was fused with (launch.rounded);
+the kernels of a flow step's ends are compiled for small tiles, too, of which a lane has one value.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class Compiled:
         ptx = made.asm["ptx"]
         found = {"wgmma": "wgmma" in ptx, "int8": in_int8(ptx), "fp8": in_fp8(ptx), "fused": fused(ptx)}
         found["stores_one_by_one"] = "st.global.b16" in ptx
+        found["rows"] = given.get("BLOCK_M")
         print(json.dumps({"kernel": self.kernel.__name__, **needs, **found}))
 
 

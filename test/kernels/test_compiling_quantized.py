@@ -38,8 +38,9 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     products = [need for need in of_all if need["kernel"] == "_int8_product"]
     assert all(need["int8"] for need in products[:PRODUCTS])
     assert not [need for need in products if need["stores_one_by_one"]]
-    narrow = 2 if capability in ("90", "100") else 0
-    assert sum(need["fp8"] for need in products[PRODUCTS:]) == len(products[PRODUCTS:]) - narrow
+    # Their matrix units want 64 rows in fp8: Triton widens it in lower tiles.
+    least = 64 if capability in ("90", "100") else 16
+    assert all(need["fp8"] == (need["rows"] >= least) for need in products[PRODUCTS:])
     tried = {id(need) for n, need in enumerate(products) if n % PRODUCTS >= PRODUCTS - OF_TUNING}
     for need in of_all:
         of_tuning = id(need) in tried
