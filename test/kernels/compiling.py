@@ -4,7 +4,8 @@
 
 Launches are the bench's own, at the published sizes; instead of running, each is compiled, and a line of JSON
 says what it needs: {"kernel", "threads", "registers", "stack", "shared", "wgmma", "int8", "fp8", "fused",
-"stores_one_by_one", "rows"}. rows: of a tile. stack: bytes of spilled registers. int8, fp8: whether the matrix
+"stores_one_by_one", "rows"}. rows: of a tile. stack: bytes of spilled registers. int8, fp8: whether the
+matrix
 units multiply it. fused: additions of another lane's value that a product was fused with (launch.rounded);
 the kernels of a flow step's ends are compiled for small tiles, too, of which a lane has one value.
 """

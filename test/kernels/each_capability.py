@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 800
+TIMEOUT_S = 1400
+"""Seven architectures at a low priority beside nodes, on a slow machine without a warm cache."""
 
 
 def needs_of(script: Path, arguments: Mapping[str, list[str]]) -> dict[str, list[dict[str, Any]] | str]:

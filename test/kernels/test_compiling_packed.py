@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from architectures import ARCHITECTURES, REGISTERS
-from each_capability import needs_of
+from each_capability import TIMEOUT_S, needs_of
 
 SCRIPT = Path(__file__).with_name("compiling_packed.py")
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 100)
 
 
 @pytest.fixture(scope="module")

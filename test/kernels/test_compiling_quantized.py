@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from architectures import ARCHITECTURES, REGISTERS
-from each_capability import needs_of
+from each_capability import TIMEOUT_S, needs_of
 
 SCRIPT = Path(__file__).with_name("compiling_quantized.py")
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 100)
 FEW = Counter({"_project": 2, "_rotary_qkv": 1, "_gated_up": 1, "_multiply": 1})
 ROWS = Counter(["_rms_norm_rows", "_layer_norm_rows", "_glu_rows", "_gelu_rows"])
 PRODUCTS, OF_TUNING = 12, 3
