@@ -99,7 +99,12 @@ class Compiled:
             "shared": made.metadata.shared,
         }
         ptx = made.asm["ptx"]
-        found = {"wgmma": "wgmma" in ptx, "int8": in_int8(ptx), "fp8": in_fp8(ptx), "fused": fused(ptx)}
+        found: dict[str, Any] = {
+            "wgmma": "wgmma" in ptx,
+            "int8": in_int8(ptx),
+            "fp8": in_fp8(ptx),
+            "fused": fused(ptx),
+        }
         found["stores_one_by_one"] = "st.global.b16" in ptx
         found["rows"] = given.get("BLOCK_M")
         print(json.dumps({"kernel": self.kernel.__name__, **needs, **found}))
