@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ from std_srvs.srv import Trigger
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import ClockWatch, Motion
-from vla_accel_ros.control.force.guard import ForceGuard
+from vla_accel_ros.control.force.guard import ForceGuard, Reaction
 from vla_accel_ros.control.force.sensor import Level
 from vla_accel_ros.control.force.taking_over import TakingOver
 from vla_accel_ros.nodes.adapters.outputs import Outputs
@@ -42,13 +43,15 @@ class ForceLoop:
     """The force sensors of a trajectory node, from configure to cleanup. Without a contract's section `force`
     it does nothing.
 
-    cancel_move: called with a reason to end a discrete move. latencies_ns: from the stamp of a sample to the
-    command that it led to; reactions_ns: those of a stop or a retreat; the newest of each.
+    cancel_move: called with a reason to end a discrete move. If the sensors cannot be judged because of an
+    error of this program, the robot stops until the node is restarted. latencies_ns: from the stamp of a
+    sample to the command that it led to; reactions_ns: those of a stop or a retreat; the newest of each.
     """
 
     def __init__(self, hold: Hold, outputs: Outputs, contract: Contract) -> None:
         self._hold, self._node, self._outputs = hold, hold.node, outputs
         self.cancel_move: Callable[[str], object] = lambda why: None
+        self._failed = ""
         self.latencies_ns: deque[int] = deque(maxlen=_LATENCIES)
         self.reactions_ns: deque[int] = deque(maxlen=_LATENCIES)
         self._over = threading.Event()
@@ -102,6 +105,9 @@ class ForceLoop:
         follower's step."""
         if self._taking_over is None:
             return
+        if self._failed and self._failed not in self._hold.holds:
+            self._hold.fault(self._failed)
+            self.cancel_move(self._failed)
         sentence = self._taking_over.watch(self._node.now_ns())
         if sentence and HOMING in self._hold.holds and sentence not in self._hold.holds:
             self._hold.fault(sentence)
@@ -179,6 +185,28 @@ class ForceLoop:
             time.sleep(due_s - now_s)
 
     def _step(self, guard: ForceGuard) -> None:
+        reaction, newest_ns = None, None
+        if not self._failed:
+            try:
+                reaction, newest_ns = self._look(guard)
+            except Exception as error:  # commands go on, so that the arm comes to rest within its limits
+                self._failed = f"the force sensors' thread failed ({error!r}): restart the trajectory node"
+                self._node.get_logger().error(f"{self._failed}\n{traceback.format_exc()}")
+        steady_s = time.monotonic()
+        told = reaction is not None
+        for adapter, pace in self._paces:
+            if reaction is not None or pace.due(steady_s, newest_ns is not None):
+                pace.told_s = steady_s
+                adapter.tick(self._node.now_ns())
+                told = True
+        if told and newest_ns is not None:
+            latency_ns = self._node.now_ns() - newest_ns
+            self.latencies_ns.append(latency_ns)
+            if reaction is not None:
+                self.reactions_ns.append(latency_ns)
+
+    def _look(self, guard: ForceGuard) -> tuple[Reaction | None, int | None]:
+        """Read the sensors and react. Returns the reaction, and the stamp of the newest sample."""
         now_ns = self._node.now_ns()
         if self._clock.jump_ns() and not self._node.get_clock().ros_time_is_active:
             guard.armed = False  # the path's times have lost their meaning
@@ -193,18 +221,7 @@ class ForceLoop:
         reaction = guard.step(now_ns, self._lead_ns)
         if reaction is not None:
             self._outputs.react(reaction)
-        steady_s = time.monotonic()
-        told = reaction is not None
-        for adapter, pace in self._paces:
-            if reaction is not None or pace.due(steady_s, newest_ns is not None):
-                pace.told_s = steady_s
-                adapter.tick(self._node.now_ns())
-                told = True
-        if told and newest_ns is not None:
-            latency_ns = self._node.now_ns() - newest_ns
-            self.latencies_ns.append(latency_ns)
-            if reaction is not None:
-                self.reactions_ns.append(latency_ns)
+        return reaction, newest_ns
 
 
 class Pace:
