@@ -350,3 +350,25 @@ def test_a_result_that_is_read_before_its_callback_was_called_is_measured_too(
     monkeypatch.setattr(local, "Future", LateFuture)
     assert replica._interval_s(replace(as_observed("/left"), robot="/left"), 1) > 0.0
     assert len(made) == MEASURED + 2 and made[-1].read.is_set()
+
+
+def test_a_request_of_a_robot_that_has_gone_is_cancelled_whatever_it_ends_with(
+    make: Callable[..., LocalReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = make()
+    begun, gone = threading.Event(), threading.Event()
+    run = replica.engine.runner.frames.run
+
+    def late(request: Request) -> object:
+        begun.set()
+        assert gone.wait(30)
+        return run(request)
+
+    monkeypatch.setattr(replica.engine.runner.frames, "run", late)
+    future = replica.serve(round_of("/left", 0), seen("/left", 0))
+    assert begun.wait(30)
+    replica.forget("/left")
+    replica.describe(RobotDescription("e", "/right", "")).result(30)  # after it is forgotten
+    gone.set()
+    with pytest.raises((CancelledError, ReplicaLost)):
+        future.result(30)

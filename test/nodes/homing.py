@@ -170,11 +170,11 @@ class Robot:
 
     def reset(self) -> None:
         """~/reset."""
-        motion = SimpleNamespace(begin=lambda: None)
+        motion, force = SimpleNamespace(begin=lambda: None), SimpleNamespace(begin=lambda follower: None)
         node: Any = SimpleNamespace(
             active=True, now_ns=self.node.now_ns, _home=self.home, _follower=self.follower
         )
-        node._outputs, node._motion = self._outputs, motion
+        node._outputs, node._motion, node._force = self._outputs, motion, force
         TrajectoryNode._on_reset(node, Trigger.Request(), Trigger.Response())
 
     def jump(self, seconds: float) -> None:

@@ -304,19 +304,20 @@ class LocalReplica:
             self._end(job, str(result or "") if job.asks and not request.cancelled else result, request.error)
 
     def _end(self, job: _Job, result: object = None, error: Exception | None = None) -> None:
-        """Release the job's prefix and complete its future."""
+        """Release the job's prefix and complete its future. A cancelled job does not fail: its robot may be
+        unknown by now."""
         with self._lock:
             self._jobs.pop(job.future, None)
         if job.prefix is not None:
             job.prefix.release()
         if job.future.done():
             return
-        if error is not None:
+        if error is not None and not job.cancelled:
             job.future.set_exception(error)
         elif isinstance(result, Chunk):
             chunk = replace(result, request_id=job.round.request_id)
             job.future.set_result(Served(job.round, chunk, self._clock() - job.began_s))
-        elif isinstance(result, str):
+        elif isinstance(result, str) and not job.cancelled:
             job.future.set_result(result)
         else:
             job.future.cancel()
