@@ -16,7 +16,7 @@ unexport MAKEFLAGS MAKELEVEL MFLAGS
 # Hundreds of processes import the package: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv venv-test demo fleet-demo lint ruff test test-gpu test-launch kernels sanitize mutations fuzz clean distclean
+.PHONY: help venv venv-test demo fleet-demo lint ruff test quick test-gpu test-launch kernels sanitize mutations fuzz clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,10 @@ lint: ruff  ## ruff and mypy
 test: export OMP_NUM_THREADS := 1
 test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
 	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
+
+quick: export OMP_NUM_THREADS := 1
+quick: lint  ## lint and the tests that start no nodes, compile for no GPU and try no command of bench/
+	QUICK=1 $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"

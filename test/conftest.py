@@ -24,7 +24,7 @@ import stuck
 from installed import install
 from lacking import sentence
 from pairwise import EVERY_CASE, FOLDERS, enough
-from workers import STARTING, group, order
+from workers import STARTING, group, order, quick
 
 try:
     import hypothesis
@@ -36,6 +36,9 @@ from vla_accel_ros.tools.running.graph import claim_domain
 # The same examples in every run and no clock: a loaded machine must not fail a property.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
+
+QUICK = os.environ.get("QUICK") == "1"
+"""Set by `make quick`."""
 
 # What would make a test depend on the shell it was started from.
 CALLERS = (
@@ -80,6 +83,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(name))
         if again and name in STARTING:
             item.add_marker(pytest.mark.flaky(reruns=AGAIN))
+    if QUICK:
+        config.hook.pytest_deselected(items=[item for item in items if not quick(groups[item])])
+        items[:] = [item for item in items if quick(groups[item])]
     items.sort(key=lambda item: order(groups[item]))
     launch = [item for item in items if item.get_closest_marker("launch")]
     if launch and shutil.which("ros2") is None:

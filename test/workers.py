@@ -68,3 +68,11 @@ def order(group: str) -> int:
     if group in known:
         return known.index(group)
     return len(known) + (group == "test_package.py" or 2 * group.startswith("bench/"))
+
+
+def quick(group: str) -> bool:
+    """Whether `make quick` runs a group: not what starts nodes, compiles for GPUs or tries the commands of
+    bench/."""
+    return group not in (*STARTING, *FIRST, "kernels/test_compiling_packed.py") and not group.startswith(
+        "bench/"
+    )
