@@ -71,6 +71,8 @@ ROWS = Costs(0.578, 0.368, 0.626, 0.484, 1.56, columns=0.537)
 SMALL = Costs(0.492, 0.3, 0.731, 2.02, 0.486, widen=17.7)
 SMALL_PACKED = Costs(0.469, 0.3, 0.0427, 0.0, 3.76, widen=12.6)
 ATTEND = Costs(0.499, 0.341, 1.32, 0.0, 0.0)
+"""EXACT: products of few rows by exact weights. ROWS: of 8-bit rows. SMALL, SMALL_PACKED: of few rows by
+weights of 8 and 4 bits, which are dequantised in their tile. ATTEND: attention."""
 ENDS = {
     "embed_actions": (Config(64, 16, 128, stages=4), Config(32, 16, 64)),
     "read_out": (
@@ -79,7 +81,7 @@ ENDS = {
         Config(16, 16, 256, stages=2),
     ),
 }
-"""Block shapes of the two ends of a denoising step: the first that fits. They are within 5 % of the best at
+"""Block shapes of the two ends of a denoising step: the first that fits. They are within 20 % of the best at
 all sizes that were measured."""
 LEAST = Config(16, 16, 32, stages=1)
 """Fits everywhere."""
@@ -119,7 +121,9 @@ def candidates(shape: Shape) -> Iterable[Config]:
         parts = (1, 2, 3) if shape.kernel == "attend_rotary" else (1, 2, 3, 4, 5, 6, 8, 10)
         yield from (replace(tile, split=each * shape.sequences) for tile in ATTENTION_TILES for each in parts)
     elif shape.kernel in (INT8_PRODUCT, INT8_GATED):
-        yield from (each for each in rows_candidates(shape.rows) if each.block_k >= 128 and _even(each))
+        yield from (
+            each for each in rows_candidates(shape.rows) if each.block_k >= 128 and _ever_fastest(each)
+        )
     elif shape.itemsize == 1:
         whole = shape.kernel != "project"
         yield from (each for each in SMALL_WEIGHTS if each.warps == 4 and not (whole and each.split > 1))
@@ -129,7 +133,7 @@ def candidates(shape: Shape) -> Iterable[Config]:
         yield from (each for each in few if each.stages <= 6)
 
 
-def _even(config: Config) -> bool:
+def _ever_fastest(config: Config) -> bool:
     """Whether a tile of 8-bit rows is among those that were the fastest of any launch."""
     return config.block_m * config.block_n <= 1 << 14 and (config.warps == 4 or config.block_n >= 128)
 
