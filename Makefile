@@ -16,7 +16,7 @@ unexport MAKEFLAGS MAKELEVEL MFLAGS
 # Hundreds of processes import the package: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv venv-test demo fleet-demo lint ruff test quick test-gpu test-launch kernels sanitize mutations fuzz clean distclean
+.PHONY: help venv venv-test demo fleet-demo lint ruff test test-slow test-all test-gpu test-launch kernels sanitize mutations fuzz clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,14 +43,21 @@ ruff: venv-test
 lint: ruff  ## ruff and mypy
 	$(MYPY)
 
-# What starts nodes is run by two workers (test/workers.py), the rest at a lower priority.
-test: export OMP_NUM_THREADS := 1
-test: lint  ## lint and all tests; those marked gpu where there is a CUDA device
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks $(ARGS)
+# Who names tests gets all of them. What starts nodes is run by two workers (test/workers.py), the rest beside them at a
+# lower priority.
+PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder --rerun-show-tracebacks
 
-quick: export OMP_NUM_THREADS := 1
-quick: lint  ## lint and the tests that start no nodes, compile for no GPU and try no command of bench/
-	QUICK=1 $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+test: export OMP_NUM_THREADS := 1
+test: export TESTS := $(if $(ARGS),,quick)
+test: lint  ## lint and the tests that start no nodes, compile for no GPU and try no command of bench/; nine minutes of two cores
+	$(PYTEST) -n 2 $(ARGS)
+
+test-slow: export OMP_NUM_THREADS := 1
+test-slow: export TESTS := slow
+test-slow: venv-test  ## the other tests, which CI runs, too; of both, those marked gpu where there is a CUDA device
+	$(PYTEST) -n 3 $(ARGS)
+
+test-all: test test-slow  ## lint and all tests
 
 test-gpu: venv-test  ## the tests marked gpu
 	@$(BIN)/python -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'make test-gpu needs a CUDA device: torch sees none')"

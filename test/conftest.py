@@ -37,8 +37,8 @@ from vla_accel_ros.tools.running.graph import claim_domain
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 
-QUICK = os.environ.get("QUICK") == "1"
-"""Set by `make quick`."""
+PART = os.environ.get("TESTS", "")
+"""Which tests to run: "quick" (`make test`), "slow" (`make test-slow`), else all that are named."""
 
 # What would make a test depend on the shell it was started from.
 CALLERS = (
@@ -83,9 +83,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(name))
         if again and name in STARTING:
             item.add_marker(pytest.mark.flaky(reruns=AGAIN))
-    if QUICK:
-        config.hook.pytest_deselected(items=[item for item in items if not quick(groups[item])])
-        items[:] = [item for item in items if quick(groups[item])]
+    if PART:
+        here, there = list[pytest.Item](), list[pytest.Item]()
+        for item in items:
+            (here if quick(groups[item]) == (PART == "quick") else there).append(item)
+        config.hook.pytest_deselected(items=there)
+        items[:] = here
     items.sort(key=lambda item: order(groups[item]))
     launch = [item for item in items if item.get_closest_marker("launch")]
     if launch and shutil.which("ros2") is None:

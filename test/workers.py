@@ -71,8 +71,8 @@ def order(group: str) -> int:
 
 
 def quick(group: str) -> bool:
-    """Whether `make quick` runs a group: not what starts nodes, compiles for GPUs or tries the commands of
-    bench/."""
+    """Whether `make test` runs a group. `make test-slow` runs the others: what starts nodes, compiles for GPUs
+    or tries the commands of bench/."""
     return group not in (*STARTING, *FIRST, "kernels/test_compiling_packed.py") and not group.startswith(
         "bench/"
     )
