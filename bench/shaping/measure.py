@@ -36,13 +36,8 @@ def configs(case: Case, shape: Shape, gpu: Gpu) -> list[Config]:
     """Every block shape to time: those of `vla tune`, those the model chooses from, and what would be
     taken."""
     own = ENDS[shape.kernel] if shape.kernel in ENDS else candidates(shape)
-    taken = (chosen(shape, gpu), by_count(shape, gpu.processors), _packaged(gpu).pick(shape))
+    taken = (chosen(shape, gpu), by_count(shape, gpu.processors), packaged_table(gpu).pick(shape))
     return list(dict.fromkeys((*case.candidates, *own, *taken)))
-
-
-def _packaged(gpu: Gpu) -> Table:
-    found = packaged_table(gpu)
-    return Table(gpu, found.entries)
 
 
 def checked(kinds: Mapping[str, tuple[int, ...]], gpus: list[Gpu]) -> Right:

@@ -12,7 +12,7 @@ from shaping.measured import Measured
 from vla_accel_ros.kernels.block_shapes import chosen
 from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.shapes import ATTENTION, INT8_GATED, INT8_PRODUCT, Config, Shape
-from vla_accel_ros.kernels.tuning import Table, packaged_table
+from vla_accel_ros.kernels.tuning import packaged_table
 
 GROUPS: dict[str, Callable[[Shape], bool]] = {
     "exact products of few rows": lambda shape: shape.kernel not in ATTENTION and shape.itemsize > 1,
@@ -41,7 +41,7 @@ def compared(cases: Iterable[Measured], gpu: Gpu) -> list[dict[str, Any]]:
             "launches": len(of),
             "chosen": _slower(of, lambda each: chosen(each.shape, each.on(gpu))),
             "by_count": _slower(of, lambda each: by_count(each.shape, each.processors)),
-            "table": _slower(of, lambda each: Table(gpu, table.entries).pick(each.shape)),
+            "table": _slower(of, lambda each: table.pick(each.shape)),
         }
         for (group, sizes, processors), of in found.items()
     ]

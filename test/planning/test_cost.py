@@ -25,7 +25,7 @@ from vla_accel_ros.planning.operations import (
     one_pass,
     product,
 )
-from vla_accel_ros.planning.rows import gpu_of, own_rate, rows_us, steps, tile
+from vla_accel_ros.planning.rows import as_gpu, own_rate, rows_us, steps, tile
 
 H200 = load("h200")
 BARE = replace(H200, gemm=())
@@ -90,14 +90,14 @@ def rows_of(rows: int, columns: int, inner: int, dtype: str = "int8", name: str 
 
 @pytest.mark.parametrize(("dtype", "stored"), [("int8", "int8"), ("fp8", "float8_e4m3fn")])
 def test_rows_in_8_bits_are_priced_by_the_tiles_that_engines_launch(dtype: str, stored: str) -> None:
-    packaged, ampere = packaged_table(gpu_of(H200)), replace(H200, capability=80)
+    packaged, ampere = packaged_table(as_gpu(H200)), replace(H200, capability=80)
     for op, shape in (
         (rows_of(544, 2560, 2048, dtype), KernelShape(INT8_PRODUCT, 544, 2560, 2048, stored)),
         (rows_of(50, 8192, 1024, dtype, "gate and up"), KernelShape(INT8_GATED, 50, 4096, 1024, stored)),
     ):
         assert shape.key in packaged.entries
         assert tile(op, H200) == packaged.pick(shape)
-        assert tile(op, ampere) == chosen(shape, gpu_of(ampere))  # for which there is no table
+        assert tile(op, ampere) == chosen(shape, as_gpu(ampere))  # for which there is no table
         config = packaged.pick(shape)
         blocks = -(-shape.rows // config.block_m) * -(-shape.columns // config.block_n)
         chunks, _ = steps(op, H200)

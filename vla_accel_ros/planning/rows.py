@@ -50,7 +50,7 @@ def tile(op: Op, device: Device) -> Config:
     """Return the tile with which engines on such a device launch a product by ROWS or GATED."""
     kernel = INT8_GATED if op.by == GATED else INT8_PRODUCT
     shape = Shape(kernel, op.rows, _columns(op), op.inner, FP8 if op.compute == "fp8" else op.compute)
-    return _table(gpu_of(device)).pick(shape)
+    return _table(as_gpu(device)).pick(shape)
 
 
 def _columns(op: Op) -> int:
@@ -58,7 +58,7 @@ def _columns(op: Op) -> int:
     return op.columns // 2 if op.by == GATED else op.columns
 
 
-def gpu_of(device: Device) -> Gpu:
+def as_gpu(device: Device) -> Gpu:
     """Return the device as kernels.block_shapes takes it, at the clock of its bfloat16 rate."""
     gpu = Gpu(device.sms, device.capability, bandwidth_gb_s=device.value("bandwidth_gb_s"))
     cycles = device.rate("bf16") / device.sms / gpu.multiprocessor.flop

@@ -136,16 +136,19 @@ def test_who_pecks_again_and_again_is_stopped():
     assert arm.broken() == []
 
 
-def test_an_order_to_hold_ends_a_retreat_at_once(streamed_or_not):
-    arm = ForceArm(streamed_or_not, retreat=Retreat(rad=1.0, speed=0.3, s=3.0))
+def retreating(streamed):
+    """An arm on a long way back."""
+    arm = ForceArm(streamed, retreat=Retreat(rad=1.0, speed=0.3, s=3.0))
     arm.go(GOAL)
     arm.run(0.6)
     arm.sample = lambda now, _: ((15.0, *FREE[1:]), now)
     arm.until(lambda: bool(arm.reactions))
     arm.run(0.3)
     assert arm.guard.phase is Phase.RETREATING
-    arm.held.hold(OPERATOR)
-    arm.run(0.02)
+    return arm
+
+
+def assert_it_goes_back_no_further(arm):
     assert arm.reactions[-1].why is Why.OVER
     arm.run(0.25)
     rest = arm.commanded.copy()
@@ -154,27 +157,23 @@ def test_an_order_to_hold_ends_a_retreat_at_once(streamed_or_not):
     assert arm.broken() == []
 
 
+def test_an_order_to_hold_ends_a_retreat_at_once(streamed_or_not):
+    arm = retreating(streamed_or_not)
+    arm.held.hold(OPERATOR)
+    arm.run(0.02)
+    assert_it_goes_back_no_further(arm)
+
+
 @pytest.mark.parametrize("order", ["released or sent home", "deactivated"])
 def test_an_arm_that_others_are_about_to_move_does_not_go_back_unwatched(streamed_or_not, order):
-    arm = ForceArm(streamed_or_not, retreat=Retreat(rad=1.0, speed=0.3, s=3.0))
-    arm.go(GOAL)
-    arm.run(0.6)
-    arm.sample = lambda now, _: ((15.0, *FREE[1:]), now)
-    arm.until(lambda: bool(arm.reactions))
-    arm.run(0.3)
-    assert arm.guard.phase is Phase.RETREATING
+    arm = retreating(streamed_or_not)
     if order == "deactivated":
         arm.taking.end_retreat(arm.now)
     else:
         arm.held.hold(order)
         arm.held.lent = True
         arm.run(0.02)
-    assert arm.reactions[-1].why is Why.OVER
-    arm.run(0.25)
-    rest = arm.commanded.copy()
-    arm.run(1.0)
-    np.testing.assert_array_equal(arm.commanded, rest)
-    assert arm.broken() == []
+    assert_it_goes_back_no_further(arm)
 
 
 def test_an_arm_that_is_held_or_lent_does_not_move_whatever_pushes_it(arm):

@@ -300,8 +300,9 @@ class LocalReplica:
     def _acted(self, job: _Job, request: Request) -> None:
         """End a job whose chunk or answer is finished, failed or cancelled. Runs in the engine's lane."""
         if request.finished:
-            result = None if request.cancelled else request.result
-            self._end(job, str(result or "") if job.asks and not request.cancelled else result, request.error)
+            done = not request.cancelled and request.error is None
+            result = request.result if done else None
+            self._end(job, str(result or "") if done and job.asks else result, request.error)
 
     def _end(self, job: _Job, result: object = None, error: Exception | None = None) -> None:
         """Release the job's prefix and complete its future. A cancelled job does not fail: its robot may be
@@ -317,7 +318,7 @@ class LocalReplica:
         elif isinstance(result, Chunk):
             chunk = replace(result, request_id=job.round.request_id)
             job.future.set_result(Served(job.round, chunk, self._clock() - job.began_s))
-        elif isinstance(result, str) and not job.cancelled:
+        elif isinstance(result, str):
             job.future.set_result(result)
         else:
             job.future.cancel()
