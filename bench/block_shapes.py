@@ -16,7 +16,6 @@ writes block_shapes.json.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -25,7 +24,7 @@ from pathlib import Path
 import torch
 from shaping.fit import KINDS, fitted
 from shaping.measure import checked, every_case, timed
-from shaping.measured import Measured, gpu_in, read
+from shaping.measured import Measured, load
 from shaping.report import compared, table
 
 from full_size.command import RESULTS
@@ -90,18 +89,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def again(path: Path) -> int:
     """Compare the launches of a file with what the model chooses now."""
-    document = json.loads(path.read_text())
-    document["compared"] = compared(read(document), gpu_in(document))
-    print(table(document["compared"]))
-    write(path, document)
+    contents, gpu, cases = load(path)
+    contents["compared"] = compared(cases, gpu)
+    print(table(contents["compared"]))
+    write(path, contents)
     return 0
 
 
 def fit(path: Path, rounds: int) -> int:
     """Print constants fitted to the launches at pi0.5's sizes of a file, and how good they are at all
     sizes."""
-    document = json.loads(path.read_text())
-    cases, gpu = list(read(document)), gpu_in(document)
+    _, gpu, cases = load(path)
     own: list[Measured] = [case for case in cases if case.name.startswith(PUBLISHED)]
     for kind in KINDS:
         costs, error = fitted(kind, own, gpu, rounds, SEED)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vla_accel_ros.kernels.gpu import Gpu
@@ -23,7 +25,7 @@ class Measured(NamedTuple):
         return dataclasses.replace(gpu, processors=self.processors, of_all=gpu.of_all or gpu.processors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dictionary that `read` understands."""
+        """Return a dictionary that `load` understands."""
         return {
             "case": self.name,
             "processors": self.processors,
@@ -32,16 +34,27 @@ class Measured(NamedTuple):
         }
 
 
-def read(document: Mapping[str, Any]) -> Iterator[Measured]:
-    """Yield the launches of a file."""
-    for each in document["cases"]:
+class Document(NamedTuple):
+    """A file of measured launches. contents: as parsed; gpu: that it is of."""
+
+    contents: dict[str, Any]
+    gpu: Gpu
+    cases: list[Measured]
+
+
+def load(path: Path) -> Document:
+    """Read a file of bench/block_shapes.py. Raises ValueError, in one sentence, if it is none."""
+    try:
+        contents = json.loads(path.read_text())
+        return Document(contents, Gpu(**contents["gpu"]), list(_cases(contents)))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is no file of bench/block_shapes.py ({error!r}): measure one") from error
+
+
+def _cases(contents: Mapping[str, Any]) -> Iterator[Measured]:
+    for each in contents["cases"]:
         times = {_config(name): us for name, us in each["us"].items()}
         yield Measured(each["case"], each["processors"], Shape(*each["shape"]), times)
-
-
-def gpu_in(document: Mapping[str, Any]) -> Gpu:
-    """Return the GPU that a file is of."""
-    return Gpu(**document["gpu"])
 
 
 def _config(name: str) -> Config:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from architectures import ARCHITECTURES, REGISTERS
-from shaping.measured import gpu_in, read
+from shaping.measured import load
 from shaping.report import compared
 
 from full_size.command import RESULTS
@@ -22,13 +21,13 @@ from vla_accel_ros.models.layers.quantized import GROUP
 H100 = Gpu(132, 90, 1.98, 3350)
 PRODUCTS = ("rotary_qkv", "gated_up", "project")
 ENDS = ("embed_actions", "read_out")
-MEASURED = json.loads((RESULTS / "block_shapes.json").read_text())
+MEASURED = load(RESULTS / "block_shapes.json")
 
 
 def test_what_is_chosen_is_near_the_best_of_what_was_measured() -> None:
     """Of launches at sizes and on numbers of multiprocessors to which the model was not fitted, too."""
-    rows = compared(read(MEASURED), gpu_in(MEASURED))
-    assert rows == MEASURED["compared"], "run bench/block_shapes.py --again FILE"
+    rows = compared(MEASURED.cases, MEASURED.gpu)
+    assert rows == MEASURED.contents["compared"], "run bench/block_shapes.py --again FILE"
     assert {row["processors"] for row in rows} == {16, 32, 132}
     assert {row["sizes"] for row in rows} == {"pi05", "other"}
     for row in rows:
