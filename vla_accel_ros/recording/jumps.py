@@ -35,7 +35,7 @@ class Part:
 
     def entries(self, types: Collection[str]) -> Iterator[Entry]:
         """The messages of these types. Raises as Bag.entries does."""
-        for number, _, entry in _numbered(self.bag):
+        for number, _, entry in numbered(self.bag):
             if number > self.number:
                 return
             if number == self.number and entry.type in types:
@@ -51,14 +51,15 @@ class Part:
 def parts(bag: Bag) -> list[Part]:
     """The parts of a bag, in order; at least one. Raises as Bag.entries does."""
     found = [Part(bag, 0, 0)]
-    for number, by_ns, _ in _numbered(bag):
+    for number, by_ns, _ in numbered(bag):
         if number == len(found):
             found.append(Part(bag, number, by_ns))
     return found
 
 
-def _numbered(bag: Bag) -> Iterator[tuple[int, int, Entry]]:
-    """All messages with the number of their part, and the jump before it."""
+def numbered(bag: Bag) -> Iterator[tuple[int, int, Entry]]:
+    """Yield all messages with the number of their part, and the jump before it. Raises as Bag.entries
+    does."""
     number, by_ns, latest_ns = 0, 0, None
     for entry in bag.entries():
         jumped_ns = jump_ns(latest_ns, entry.log_ns)

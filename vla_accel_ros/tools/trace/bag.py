@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.recording.jumps import jump_ns
+from vla_accel_ros.recording.jumps import numbered
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.roles import Role, role
 from vla_accel_ros.timeline import Event, Flows, Recorded, flow
@@ -44,13 +44,12 @@ def read(path: Path, seconds: float | None = None) -> tuple[Recorded, dict[int, 
     """
     bag, reading = Bag(path), _Reading()
     events: deque[Event] = deque()
-    latest_ns: int | None = None
-    for entry in bag.entries():
-        if by_ns := jump_ns(latest_ns, entry.log_ns):
+    part = 0
+    for number, by_ns, entry in numbered(bag):
+        if number > part:
+            part, reading = number, _Reading()
             said = f"the clock of the recording was set by {by_ns * 1e-9:.3f} s"
-            reading = _Reading()
             events = deque([Event("clock", said, entry.log_ns, entry.log_ns)])
-        latest_ns = entry.log_ns if by_ns or latest_ns is None else max(latest_ns, entry.log_ns)
         events.append(reading.event(bag, entry))
         while seconds is not None and events[0].end_ns < entry.log_ns - round(seconds * 1e9):
             events.popleft()
