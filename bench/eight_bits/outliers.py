@@ -11,6 +11,7 @@ gelu's output, has none. The calibration uses other images, words and noise than
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -42,10 +43,10 @@ def measure(draws: int, full: bool, small: bool, kinds: Sequence[str] = ("pi0", 
         if kind not in kinds:
             continue
         for draw in range(draws):
-            rows += [
-                {"kind": kind, "draw": draw, **row}
-                for row in _drawn(sized(config, full, small), device, draw)
-            ]
+            drawn = _drawn(sized(config, full, small), device, draw)
+            rows += [{"kind": kind, "draw": draw, **row} for row in drawn]
+            gc.collect()  # stages refer to each other, and another draw does not fit beside these
+            torch.cuda.empty_cache()
     size = "published" if full else "a toy's" if small else f"half the widths, {LAYERS} layers of each stack"
     return {"size": size, "share": SHARE, "factors": [LEAST, MOST], "rows": rows}
 

@@ -291,10 +291,13 @@ def eight_bits() -> Iterator[Claim]:
     assert not in_fp8["stay_exact"]
     yield PRECISION, "Of its products in fp8:", [100 * in_fp8["median"], 100 * in_fp8["largest"]]
     names = {"pi0": "pi0", "pi05": "pi0.5"}
-    for row in found["outliers"]["rows"]:
-        parts = [row[name] for name in ("tokens", "keys", "values", "actions")]
-        figures = [number for part in parts for number in (part["cosine"], 100 * part["error"])]
-        yield PRECISION, f"| {names[row['kind']]}, {row['precision']} |", figures
+    drawn = found["outliers"]["rows"]
+    for kind, precision in dict.fromkeys((row["kind"], row["precision"]) for row in drawn):
+        rows = [row for row in drawn if (row["kind"], row["precision"]) == (kind, precision)]
+        worst = list[float]()
+        for part in ("tokens", "keys", "values", "actions"):
+            worst += [min(row[part]["cosine"] for row in rows), 100 * max(row[part]["error"] for row in rows)]
+        yield PRECISION, f"| {names[kind]}, {precision} |", worst
     for row in found["success"]["rows"]:
         each = row["conditions"].values()
         low, high = row["against_default"]["interval_95"]
