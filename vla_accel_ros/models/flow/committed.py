@@ -9,12 +9,13 @@ was not trained this way has never seen two flow times at once, so its output wo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.flow.sampling import Velocity
@@ -40,7 +41,7 @@ class Committed:
             raise ValueError(
                 f"committed.actions has shape {list(self.actions.shape)}; give [d, A] or [B, d, A]."
             )
-        if not np.isfinite(self.actions.detach().double().cpu().numpy()).all():
+        if not bool(torch.isfinite(self.actions).all()):
             raise ValueError("committed.actions must be finite; give what the robot executes.")
 
     @classmethod
@@ -71,15 +72,25 @@ class Committed:
 
         Raises ValueError unless there are fewer than H of them, with A numbers each, for one sample or B.
         """
-        batch, horizon, dims = noise.shape
         actions = self.actions.to(noise)
         actions = actions if actions.ndim == 3 else actions[None]
-        if self.delay >= horizon or actions.shape[2] != dims or actions.shape[0] not in (1, batch):
+        self._check_fits(noise.shape)
+        return torch.cat((actions.expand(len(noise), -1, -1), noise[:, self.delay :]), dim=1)
+
+    def padded(self, horizon: int, dims: int) -> Tensor:
+        """Return float [H, A]: the committed actions of one chunk [H, A], and zeros after them. Raises
+        ValueError as `begin` does."""
+        self._check_fits((1, horizon, dims))
+        return F.pad(self.actions.reshape(-1, dims), (0, 0, 0, horizon - self.delay))
+
+    def _check_fits(self, chunk: Sequence[int]) -> None:
+        batch, horizon, dims = chunk
+        samples = 1 if self.actions.ndim == 2 else len(self.actions)
+        if self.delay >= horizon or self.actions.shape[-1] != dims or samples not in (1, batch):
             raise ValueError(
-                f"committed.actions has shape {list(self.actions.shape)}; the chunk is {list(noise.shape)}, "
+                f"committed.actions has shape {list(self.actions.shape)}; the chunk is {list(chunk)}, "
                 "and some of it must be free."
             )
-        return torch.cat((actions.expand(batch, -1, -1), noise[:, self.delay :]), dim=1)
 
     def hold(self, velocity: TimedVelocity) -> Velocity:
         """Return the velocity function for that start: committed actions are at time 0 and keep their

@@ -216,8 +216,7 @@ class Inpainting:
         Raises ValueError if `given` does not fit, is for several chunks, or needs the exact Jacobian.
         """
         if isinstance(given, Committed):
-            start = given.begin(given.actions.new_zeros(1, horizon, dims))[0]
-            return cls(start, torch.zeros(horizon), committed=given.delay)
+            return cls(given.padded(horizon, dims), torch.zeros(horizon), committed=given.delay)
         if given.jacobian != "identity":
             raise ValueError(
                 f"guidance.jacobian is '{given.jacobian}', which captured steps do not have; use 'identity'."

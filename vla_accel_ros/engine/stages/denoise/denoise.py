@@ -214,7 +214,9 @@ class Denoise(Stage):
         return {
             "target": _stacked(targets),
             "weights": _stacked([free[:, 0] if guide is None else guide.weights for guide in guides]),
-            "gains": [unguided if guide is None else self.gains(guide) for guide in guides],
+            "gains": [
+                unguided if guide is None or guide.committed else self.gains(guide) for guide in guides
+            ],
             "committed": [0 if guide is None else guide.committed for guide in guides],
         }
 
