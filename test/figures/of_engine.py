@@ -268,6 +268,18 @@ def solvers() -> Iterator[Claim]:
     for row in drafts["rows"]:
         figures = [row["accepted_steps"], 100 * row["accepted_whole"], row["forwards"]]
         yield SOLVERS, f"| {row['tolerance']:g} |", [*figures, row["error"]["median"], row["error"]["p95"]]
+    cases, names = result("evaluations")["cases"], {"pi0": "pi0", "pi05": "pi0.5"}
+    for case in cases:
+        if case["views"] == 2 or case["way"] in ("euler 10", "ab2 5"):
+            name = f"{names[case['kind']]}, {case['views']} view{'s' * (case['views'] > 1)}, {case['way']}"
+            figures = [case[stage]["p50_ms"] for stage in ("encode", "prefill", "denoise", "total")]
+            figures += [100 * case[error] for error in ("to_float32", "plain_to_float32")]
+            yield SOLVERS, f"| {name} |", figures
+    five, in_fp8 = (one(cases, kind="pi0", views=2, way=way) for way in ("ab2 5", "ab2 5, fp8"))
+    measured = five["denoise"]["p50_ms"], five["total"]["p50_ms"]
+    yield SOLVERS, "- **On the H100**", [*measured, *[None] * 8, in_fp8["total"]["p50_ms"]]
+    figures = [in_fp8["total"]["p50_ms"], *[None] * 13]
+    yield PRECISION, "- **With five evaluations** of `ab2` instead of ten steps", figures
 
 
 def eight_bits() -> Iterator[Claim]:

@@ -19,6 +19,7 @@ from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.config import PiConfig, VisionConfig
 from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
@@ -120,7 +121,7 @@ def plain(model: Pi, inputs: Inputs, steps: int = STEPS) -> Callable[[], Tensor]
 class Ours:
     """The stages for one number of views, ready to be replayed one by one or all together.
 
-    precision, int8: see engine.stages.stages.
+    precision, int8, solver: see engine.stages.stages.
     """
 
     def __init__(
@@ -130,12 +131,13 @@ class Ours:
         steps: int = STEPS,
         precision: str = "exact",
         int8: Int8 | None = None,
+        solver: str = EULER,
     ) -> None:
         config, self.inputs, self.steps = model.config, inputs, steps
         pool = KVPool(
             config.prefix, 2, config.max_tokens, model.embed_table.device, model.language_model.dtype
         )
-        self.stages = Stages(model, pool, precision=precision, int8=int8)
+        self.stages = Stages(model, pool, precision=precision, int8=int8, solver=solver)
         self.lengths = self.stages.observe([inputs.frames], [inputs.prompt], [1])
         self.actions = self._act()
 
