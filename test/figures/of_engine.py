@@ -231,13 +231,14 @@ def offload() -> Iterator[Claim]:
     all_of_it = one(towers["pi0"]["cases"], streamed=27, slots=3)
     shown = [all_of_it["p50_ms"], towers["pi0"]["resident_ms"], None]
     yield OFFLOAD, "**On a large GPU it costs time.**", shown
-    for tower in result("offload")["towers"]:
-        yield OFFLOAD, f"| {tower['tower']}, none |", [tower["resident_ms"]]
-        for streamed, slots in OFFLOADED[tower["tower"]]:
-            case = one(tower["cases"], streamed=streamed, slots=slots)
-            named = f"{streamed} of {tower['layers']} layers, {slots} slot{'s' * (slots > 1)}"
-            figures = [case["p50_ms"], case["predicted_ms"], 100 * case["slower"], abs(case["freed_mb"])]
-            yield OFFLOAD, f"| {tower['tower']}, {named} |", figures
+    for file, on in (("offload", ""), ("offload_h100", "on an H100: ")):
+        for tower in result(file)["towers"]:
+            yield OFFLOAD, f"| {on}{tower['tower']}, none |", [tower["resident_ms"]]
+            for streamed, slots in OFFLOADED[tower["tower"]]:
+                case = one(tower["cases"], streamed=streamed, slots=slots)
+                named = f"{streamed} of {tower['layers']} layers, {slots} slot{'s' * (slots > 1)}"
+                figures = [case["p50_ms"], case["predicted_ms"], 100 * case["slower"], abs(case["freed_mb"])]
+                yield OFFLOAD, f"| {on}{tower['tower']}, {named} |", figures
 
 
 def chunks_together() -> Iterator[Claim]:
