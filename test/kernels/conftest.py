@@ -1,5 +1,10 @@
-"""The kernels' tests run where there is no GPU, too."""
+"""The kernels' tests run where there is no GPU, too; what is in bench/ is importable, as for its scripts."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import interpreted  # noqa: F401
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))

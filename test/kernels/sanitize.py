@@ -64,7 +64,7 @@ TEST = "TEST "
 
 LEFT_OUT = (
     "compil", "published", "refused", "cannot_be", "twin_is_what", "any_segments", "more_than_a_thousand",
-    "stages", "tuning", "sanitize",
+    "stages", "tuning", "block_shapes", "sanitize",
 )  # fmt: skip
 """Tests that launch nothing of ours, or too much for a tool that makes every access slow."""
 

@@ -27,7 +27,11 @@ MEASURED = load(RESULTS / "block_shapes.json")
 def test_what_is_chosen_is_near_the_best_of_what_was_measured() -> None:
     """Of launches at sizes and on numbers of multiprocessors to which the model was not fitted, too."""
     rows = compared(MEASURED.cases, MEASURED.gpu)
-    assert rows == MEASURED.contents["compared"], "run bench/block_shapes.py --again FILE"
+    for row, published in zip(rows, MEASURED.contents["compared"], strict=True):
+        assert row.keys() == published.keys()
+        for name, value in row.items():  # means differ in the last bit between machines
+            wanted = pytest.approx(published[name]) if isinstance(value, dict) else published[name]
+            assert value == wanted, "run bench/block_shapes.py --again FILE"
     assert {row["processors"] for row in rows} == {16, 32, 132}
     assert {row["sizes"] for row in rows} == {"pi05", "other"}
     for row in rows:
