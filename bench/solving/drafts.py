@@ -102,7 +102,7 @@ class Drafting:
             actions, prefix.stamp_ns, self._config.step_dt_s, 0, 0, np.zeros(len(actions), np.float32)
         )
         none = np.zeros((self._config.steps, 1, x.shape[1]), np.float32)
-        return Pending(Samples(x.numpy(), np.zeros_like(x.numpy()), none))
+        return Pending(Samples(x.numpy(), none))
 
     def _draft(self, stamp_ns: int, origin: np.ndarray) -> Tensor | None:
         """The rest of the last chunk, and its last action again where it has no more, float32 [1, H, A]."""

@@ -290,7 +290,6 @@ def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(
             samples = pending.wait()
             assert pending.ready() and pending.wait() is samples
             assert torch.equal(torch.from_numpy(samples.actions), flow.actions.cpu())
-            assert torch.equal(torch.from_numpy(samples.update), flow.update.cpu())
             last = torch.from_numpy(samples.magnitudes)[-1]
             torch.testing.assert_close(last, flow.update.square().mean(-1).sqrt().cpu(), rtol=1e-5, atol=1e-6)
 

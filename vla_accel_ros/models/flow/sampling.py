@@ -34,18 +34,16 @@ class Flow(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Sampled chunks on the host: actions float32 [B, H, A], normalised; update float32 [B, H, A]: their
-    change in the last step; magnitudes float32 [S, B, H]: how far each step moved each action, see
-    kernels.reference.flow.Magnitudes."""
+    """Sampled chunks on the host: actions float32 [B, H, A], normalised; magnitudes float32 [S, B, H]: how
+    far each step moved each action, see kernels.reference.flow.Magnitudes."""
 
     actions: np.ndarray
-    update: np.ndarray
     magnitudes: np.ndarray
 
     @classmethod
     def of(cls, flow: Flow, moved: Sequence[Tensor]) -> Samples:
-        """Copies of a flow and of each step's magnitudes [B, H]."""
-        parts = (*flow, torch.stack([*moved]))
+        """Copies of a flow's actions and of each step's magnitudes [B, H]."""
+        parts = flow.actions, torch.stack([*moved])
         return cls(*(part.detach().float().cpu().numpy() for part in parts))
 
 

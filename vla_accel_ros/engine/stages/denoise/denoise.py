@@ -129,7 +129,7 @@ class Denoise(Stage):
         self.joints = joints or config.action_dim
         counted_joints.fill_(self.joints)
         self.readback = Readback(device, *chunk, steps)
-        self.x, self.update = self.readback.x, self.readback.update
+        self.x, self.update = self.readback.x, torch.zeros(chunk, device=device)
         self.magnitudes = Magnitudes(self.readback.magnitudes, counted_joints)
         self._times = flow_times(steps, time_rule)
         table = torch.tensor(rates(solver, steps), device=device)

@@ -133,10 +133,9 @@ class Inputs:
 
 
 class Parts(NamedTuple, Generic[Floats]):
-    """The parts of a block of results: x and update [B, H, A], magnitudes [B, S, H]."""
+    """The parts of a block of results: x [B, H, A], magnitudes [B, S, H]."""
 
     x: Floats
-    update: Floats
     magnitudes: Floats
 
 
@@ -187,13 +186,13 @@ class _Copy:
 
 
 class Readback:
-    """Results of a stage: one block of device memory, with x and update float32 [B, H, A] and magnitudes
-    float32 [B, S, H], and page-locked host blocks to which it is copied."""
+    """Results of a stage: one block of device memory, with x float32 [B, H, A] and magnitudes float32
+    [B, S, H], and page-locked host blocks to which it is copied."""
 
     def __init__(self, device: torch.device, batch: int, horizon: int, dims: int, steps: int) -> None:
         self._device, self._shape = device, (batch, horizon, dims, steps)
-        self._block = torch.zeros(batch * horizon * (2 * dims + steps), device=device)
-        self.x, self.update, self.magnitudes = self._parts = self._cut(self._block)
+        self._block = torch.zeros(batch * horizon * (dims + steps), device=device)
+        self.x, self.magnitudes = self._parts = self._cut(self._block)
         self._free: list[tuple[_Host, bool]] = []
         self.made = 0
 
@@ -235,12 +234,11 @@ class Readback:
     def _cut(self, block: Floats) -> Parts[Floats]:
         """Views of all chunks."""
         batch, horizon, dims, steps = self._shape
-        size, shape = batch * horizon * dims, (batch, horizon, dims)
-        x, update, magnitudes = block[:size], block[size : 2 * size], block[2 * size :]
-        return Parts(x.reshape(shape), update.reshape(shape), magnitudes.reshape(batch, steps, horizon))
+        size = batch * horizon * dims
+        x, magnitudes = block[:size], block[size:]
+        return Parts(x.reshape(batch, horizon, dims), magnitudes.reshape(batch, steps, horizon))
 
 
 def _samples(parts: Parts[np.ndarray], rows: slice) -> Samples:
     """A copy of some chunks."""
-    x, update, magnitudes = (part[rows].copy() for part in parts)
-    return Samples(x, update, magnitudes.swapaxes(0, 1))
+    return Samples(parts.x[rows].copy(), parts.magnitudes[rows].copy().swapaxes(0, 1))

@@ -252,8 +252,8 @@ class CapturedPlainSeats:
     @torch.inference_mode()
     def flow(self, seat: int) -> Flow:
         """See Seats."""
-        readback = self._chunks[seat].readback
-        return Flow(readback.x.clone(), readback.update.clone())
+        chunk = self._chunks[seat]
+        return Flow(chunk.readback.x.clone(), chunk.update.clone())
 
     @torch.inference_mode()
     def results(self, seats: Sequence[int]) -> Sequence[Pending]:

@@ -27,8 +27,8 @@ from vla_accel_ros.models.policies import CapturablePolicy
 
 class PlainChunk:
     """One chunk between its steps, on the device. numbers float32 [steps, 5]: flow time, step size, strength
-    of guidance and models.flow.solver.Rate of each step; before float32 [1, H, A]: the network's velocity in
-    the last step; at: the next step."""
+    of guidance and models.flow.solver.Rate of each step; before, update float32 [1, H, A]: the network's
+    velocity in the last step, and the change of x; at: the next step."""
 
     def __init__(self, policy: CapturablePolicy, steps: int, time_rule: str, solver: str = EULER) -> None:
         config = policy.config
@@ -47,7 +47,7 @@ class PlainChunk:
         self.given = self._inputs.fields
         self.readback = Readback(policy.device, 1, *self._shape, steps)
         self._times, self._rates = flow_times(steps, time_rule), rates(solver, steps)
-        self.before = torch.zeros_like(self.readback.x)
+        self.before, self.update = (torch.zeros_like(self.readback.x) for _ in range(2))
         self.kv: Part | None = None
         self.form, self.tokens, self.at, self.joints = Form.FREE, 0, 0, policy.joints
 
@@ -144,7 +144,7 @@ class PlainStep(Stage):
         chunk.readback.x.copy_(self._x)
         if self._before is not None:
             chunk.before.copy_(self._before)
-        chunk.readback.update.copy_(self._update)
+        chunk.update.copy_(self._update)
 
     def body(self) -> None:
         (_, dt, _, more, carry), (_, _, joints) = self._numbers, self.variant
