@@ -204,7 +204,7 @@ class Policy:
             for text in rest:
                 tokens += self.tokenizer.encode(text)
         else:
-            normal = self.state_normalizer.normalize(np.asarray(state, np.float64))
+            normal = self.state_normalizer.normalize(np.asarray(state))
             if self.prompt_state == "padded":
                 normal = np.pad(normal, (0, self.config.state_dim - len(normal)))
             text = pi05_prompt(instruction, normal)

@@ -4,8 +4,8 @@ Both train these networks, and a policy needs the processing of its own trainer.
 antialiasing, as Pillow does, rounds to 8 bits, and takes the time of a flow step from a float32 sum; lerobot
 resizes without antialiasing in floating point and multiplies. The prompt is one cleaned line, for pi0.5 with
 the state as bins; lerobot's pi0 keeps the instruction unchanged. Numbers are normalised by the training
-statistics (norm_stats, lerobot_processors) in float64, so that rounding does not move a state on the edge of
-a bin.
+statistics (norm_stats, lerobot_processors), by openpi in float64 and by lerobot in float32: rounding decides
+the bin of a state on an edge.
 """
 
 from __future__ import annotations
@@ -134,9 +134,10 @@ class Normalizer:
     """An affine map for each dimension: normalize(x) = (x - shift) / scale * gain + offset, and its exact
     inverse.
 
-    shift, scale: float64 [D]. Dimensions beyond D pass unchanged, as in openpi. Both directions include its
-    epsilon, so they are inverse. The order of operations is openpi's too: a joint at its lowest value must
-    become exactly -1, not a rounding below it, to be in bin 0.
+    shift, scale: float64 [D] of openpi or float32 [D] of lerobot; both directions compute in that dtype.
+    Dimensions beyond D pass unchanged, as in openpi. Both directions include its epsilon, so they are
+    inverse. The order of operations is openpi's too: a joint at its lowest value must become exactly -1, not
+    a rounding below it, to be in bin 0.
     """
 
     shift: np.ndarray
@@ -166,18 +167,19 @@ class Normalizer:
         return len(self.shift)
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
-        """[..., D'] -> float64 [..., D']."""
-        out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
-        part = out[..., :known]
-        part -= self.shift[:known]
-        part /= self.scale[:known]
-        part *= self.gain
-        part += self.offset
+        """[..., D'] -> [..., D'] in the statistics' dtype; infinite where it exceeds that."""
+        with np.errstate(over="ignore"):
+            out, known = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
+            part = out[..., :known]
+            part -= self.shift[:known]
+            part /= self.scale[:known]
+            part *= self.gain
+            part += self.offset
         return out
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
-        """[..., D'] -> float64 [..., D']."""
-        out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
+        """[..., D'] -> [..., D'] in the statistics' dtype."""
+        out, known = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
         part = out[..., :known]
         part -= self.offset
         part /= self.gain
