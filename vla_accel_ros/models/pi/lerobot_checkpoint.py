@@ -1,8 +1,9 @@
 """Read folders in which lerobot saved a pi0 or pi0.5.
 
 Layout: `config.json` (type pi0 or pi05), `model.safetensors` with openpi's names behind `model.`, the two
-processor files with the statistics that they name, and PaliGemma's tokenizer, which lerobot downloads from
-the hub and which must be copied into the folder. Image resizing, normalisation and flow times follow lerobot.
+processor files with the statistics that they name, and PaliGemma's tokenizer, which older lerobot downloads
+from the hub instead of saving it and which must then be copied into the folder. Image resizing, normalisation
+and flow times follow lerobot.
 """
 
 from __future__ import annotations
