@@ -22,6 +22,8 @@ from vla_accel_ros.models.processing.pixels import CENTRE, TORCH, PixelRule, fit
 from vla_accel_ros.models.processing.resize import resize_bilinear
 
 EPS = 1e-6
+STILL = 1e-5
+"""Span, deviation or epsilon of a dimension that did not move in training, but for rounding."""
 BIN_EDGES = np.linspace(-1.0, 1.0, 257)[:-1]
 
 Resize = Callable[[Tensor, int], Tensor]
@@ -175,6 +177,13 @@ class Normalizer:
             part /= self.scale[:known]
             part *= self.gain
             part += self.offset
+        return out
+
+    def as_trained(self, x: np.ndarray) -> np.ndarray:
+        """[..., D] -> a copy in which dimensions that did not move in training are where they were then. Any
+        other place is thousands of deviations away for the network."""
+        out, known = np.array(x), min(x.shape[-1], self.size)
+        out[..., :known] = np.where(self.scale[:known] < STILL, self.shift[:known], out[..., :known])
         return out
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
