@@ -225,6 +225,14 @@ def test_settings_are_checked(folder: Path, change: Callable[[dict[str, Any]], o
     refused(folder, "config.json", message)
 
 
+def test_statistics_of_more_actions_than_the_network_has_are_anothers(folder: Path) -> None:
+    def widen(tensors: dict[str, Tensor]) -> None:
+        tensors |= {name: value.repeat(2) for name, value in tensors.items() if name.startswith("action.")}
+
+    edit_weights(folder / "unnormalizer_of_policy_postprocessor.safetensors", widen)
+    refused(folder, "has statistics of actions with 12 numbers, but those of its network have 8")
+
+
 def test_a_missing_tokeniser_and_missing_statistics_are_named(folder: Path) -> None:
     (folder / "tokenizer.json").rename(folder / "tokens")
     refused(folder, "no tokenizer.json and no tokenizer.model")

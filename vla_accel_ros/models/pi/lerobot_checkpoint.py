@@ -19,6 +19,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     Format,
     Options,
     Weights,
+    action_size,
     delay_notes,
     trained_delay,
 )
@@ -131,7 +132,7 @@ def load(contents: Contents, options: Options) -> Policy:
 def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> int:
     """Return D, the size of an action: from the statistics, else from config.json, else the network's."""
     if actions.size:
-        return min(actions.size, config.action_dim)
+        return action_size(actions.size, config.action_dim, contents.folder)
     features = _features(contents, "output_features", "ACTION")
     shape = next(iter(features.values()), {}).get("shape")
     if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > 0:

@@ -19,6 +19,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     Format,
     Options,
     Weights,
+    action_size,
     delay_notes,
     read_sizes,
     renamed,
@@ -52,7 +53,7 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
         state, actions = read_smolvla_normalizers(folder, options.statistics)
-    width = min(actions.size, config.action_dim) or config.action_dim
+    width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
 
