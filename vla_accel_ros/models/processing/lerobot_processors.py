@@ -224,7 +224,7 @@ def make_normalizer(mode: str, first: np.ndarray, second: np.ndarray, eps: float
 def _epsilon(file: Path, step: Step) -> float:
     eps = step.config.get("eps", EPS)
     if not isinstance(eps, float | int) or isinstance(eps, bool) or not 0 < np.float32(eps) < 1:
-        raise ValueError(f"{file}, {step.name}.eps is {eps!r}; it must be between 0 and 1.")
+        raise ValueError(f"{file}, {step.name}.eps is {eps!r}; it must be between 0 and 1 in float32.")
     return float(eps)
 
 
