@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_accel_ros.models.policy import Policy, state_origin
+from vla_accel_ros.models.processing.conventions import Normalizer
 
 PI0, PI05 = make_policy("pi0"), make_policy("pi05")
 MASK = np.array([True, True, True, True, True, False])
@@ -91,6 +92,20 @@ def test_actions_come_back(seed: int) -> None:
         raw = policy.raw_actions(targets, state)
         assert (raw[:, JOINTS:] == 0).all()
         np.testing.assert_allclose(policy.actions(raw, state), targets, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", [PI0, PI05])
+@pytest.mark.parametrize("spread", [0.0, 1e-7])
+def test_a_joint_that_rested_in_training_guides_a_chunk_as_it_was_then(policy: Policy, spread: float) -> None:
+    """Relative to joints measured a little beside it, it would be thousands of deviations from training."""
+    low, high = np.full(JOINTS, -1.0), np.ones(JOINTS)
+    low[2], high[2] = 0.0, spread
+    made = Normalizer.mean_std(low, high - low) if policy is PI0 else Normalizer.quantile(low, high)
+    relative = dataclasses.replace(policy, action_normalizer=made, delta_mask=np.ones(JOINTS, np.bool_))
+    state = np.zeros(JOINTS, np.float32)
+    state[2] = 1e-3
+    rests = relative.raw_actions(np.zeros((4, JOINTS), np.float32), state)[:, 2]
+    assert rests.tolist() == [0.0 if policy is PI0 else -1.0] * 4
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ class Policy:
             for text in rest:
                 tokens += self.tokenizer.encode(text)
         else:
-            normal = self.state_normalizer.normalize(np.asarray(state, np.float64))
+            normal = self.state_normalizer.normalize(np.asarray(state))
             if self.prompt_state == "padded":
                 normal = np.pad(normal, (0, self.config.state_dim - len(normal)))
             text = pi05_prompt(instruction, normal)
@@ -244,10 +244,11 @@ class Policy:
         return targets.astype(np.float32)
 
     def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
-        """Inverse of actions: absolute targets [h, D] -> float32 [h, A] on the host, zero-padded."""
+        """Inverse of actions: absolute targets [h, D] -> float32 [h, A] on the host, zero-padded. Joints that
+        did not move in training are where they were then."""
         raw = np.zeros((len(actions), self.config.action_dim), np.float32)
         relative = np.asarray(actions, np.float64) - self._origin(state)
-        raw[:, : self.joints] = self.action_normalizer.normalize(relative)
+        raw[:, : self.joints] = self.action_normalizer.normalize(self.action_normalizer.as_trained(relative))
         return torch.from_numpy(raw)
 
     def _copied(self, image: np.ndarray) -> Tensor:

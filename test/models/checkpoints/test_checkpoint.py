@@ -224,6 +224,12 @@ def test_statistics_are_checked(folder: Path, value: object, message: str) -> No
     refused(folder, f"norm_stats.actions.{field}")
 
 
+def test_statistics_of_more_actions_than_the_network_has_are_anothers(folder: Path) -> None:
+    file = folder / "assets" / "arm" / "norm_stats.json"
+    edit_json(file, lambda data: data["norm_stats"].update(actions=make_stats(joints=9)))
+    refused(folder, "has statistics of actions with 9 numbers, but those of its network have 8")
+
+
 def test_arguments_are_checked(folder: Path) -> None:
     refused(folder, "device is 'gpu'", device="gpu")
     refused(folder, "device is 'cuda:99'", device="cuda:99")

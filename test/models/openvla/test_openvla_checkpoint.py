@@ -306,6 +306,7 @@ def test_pixels_are_normalised_as_the_folder_says(folder: Path) -> None:
         ("stds", [[0.5, 0.5, "x"], [0.5, 0.5, 0.5]], "stds[0] must be a list of finite numbers"),
         ("stds", [[0.5, 0.5, 0.0], [0.5, 0.5, 0.5]], "stds has 0.0"),
         ("image_resize_strategy", "letterbox", "image_resize_strategy is 'letterbox'"),
+        ("interpolations", ["bicubic", "bilinear"], "interpolations is ['bicubic', 'bilinear']"),
     ],
 )
 def test_the_pixels_statistics_are_checked(folder: Path, field: str, value: object, message: str) -> None:

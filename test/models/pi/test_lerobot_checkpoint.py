@@ -47,13 +47,29 @@ def test_every_weight_arrives(tmp_path: Path, kind: str, tied: set[str], before:
     assert all(torch.equal(loaded[name], tensor) for name, tensor in written.items())
 
 
-def test_the_tied_tensor_must_be_one(folder: Path) -> None:
-    def spoil(tensors: dict[str, Tensor]) -> None:
+def test_a_fine_tuned_embedding_is_used_and_the_head_it_left_behind_is_not(folder: Path) -> None:
+    """lerobot trains the embedding and not the head, and reads the embedding."""
+    expected = load_policy(folder).model.embed_table
+
+    def tune(tensors: dict[str, Tensor]) -> None:
         tensors["model." + EMBED_TOKENS] = tensors["model." + LM_HEAD].clone()
-        tensors["model." + EMBED_TOKENS][-1, -1] += 1
+        tensors["model." + LM_HEAD] += 1
+
+    edit_weights(folder / "model.safetensors", tune)
+    model = load_policy(folder).model
+    assert torch.equal(model.embed_table, expected)
+    torch.testing.assert_close(model.logits(torch.ones(expected.shape[1])), expected.sum(dim=1))
+
+
+def test_under_openpis_names_the_tied_tensor_must_be_one(tmp_path: Path, kind: str) -> None:
+    folder = make_lerobot_folder(tmp_path, make_lerobot_config(kind), before="")
+
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        tensors[EMBED_TOKENS] = tensors[LM_HEAD].clone()
+        tensors[EMBED_TOKENS][-1, -1] += 1
 
     edit_weights(folder / "model.safetensors", spoil)
-    refused(folder, "model." + LM_HEAD, "differ; keep one of them")
+    refused(folder, LM_HEAD, "differ; keep one of them")
 
 
 def test_everything_wrong_is_in_one_error_in_its_own_names(folder: Path) -> None:
@@ -207,6 +223,14 @@ def test_the_sizes_are_read_off_the_folder(tmp_path: Path, kind: str) -> None:
 def test_settings_are_checked(folder: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
     edit_json(folder / "config.json", change)
     refused(folder, "config.json", message)
+
+
+def test_statistics_of_more_actions_than_the_network_has_are_anothers(folder: Path) -> None:
+    def widen(tensors: dict[str, Tensor]) -> None:
+        tensors |= {name: value.repeat(2) for name, value in tensors.items() if name.startswith("action.")}
+
+    edit_weights(folder / "unnormalizer_of_policy_postprocessor.safetensors", widen)
+    refused(folder, "has statistics of actions with 12 numbers, but those of its network have 8")
 
 
 def test_a_missing_tokeniser_and_missing_statistics_are_named(folder: Path) -> None:

@@ -207,6 +207,14 @@ def test_the_published_sizes_are_inferred() -> None:
     assert infer_smolvla(shapes, data) == SMOLVLA
 
 
+def test_the_tokenizer_may_be_where_newer_lerobot_saves_it(tmp_path: Path) -> None:
+    folder = make_smolvla_folder(tmp_path / "folder")
+    words = load_policy(folder).prompt("put the cube down", np.zeros(1))
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer.json").rename(folder / "tokenizer" / "tokenizer.json")
+    assert load_policy(folder).prompt("put the cube down", np.zeros(1)) == words
+
+
 BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     (
         "no tokenizer",

@@ -97,4 +97,5 @@ def trained_range(normalizer: Normalizer) -> np.ndarray:
     """Return float64 [2, D]: the quantiles that are mapped to -1 and 1, or the mean -+ 2 standard
     deviations."""
     reach = 1.0 if normalizer.offset else 2.0
-    return normalizer.unnormalize(np.repeat([[-reach], [reach]], normalizer.size, axis=1))
+    ends = np.repeat([[-reach], [reach]], normalizer.size, axis=1)
+    return normalizer.unnormalize(ends).astype(np.float64)

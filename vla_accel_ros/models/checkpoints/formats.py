@@ -180,6 +180,17 @@ def renamed(
     return Weights(stored, values, fused or {}, time_rule)
 
 
+def action_size(statistics: int, most: int, where: Path) -> int:
+    """Return D, the size of an action: that of its statistics, or `most`, the network's, without any. Raises
+    ValueError if the statistics have more."""
+    if statistics > most:
+        raise ValueError(
+            f"{where} has statistics of actions with {statistics} numbers, but those of its network have "
+            f"{most}; give the statistics of its training."
+        )
+    return statistics or most
+
+
 def trained_delay(contents: Contents, horizon: int) -> int:
     """Return the largest number of committed actions that the policy was trained with; 0 if config.json has
     none.

@@ -76,6 +76,9 @@ def read_pixel_norm(folder: Path) -> PixelNorm:
     strategy = data.get("image_resize_strategy", "resize-naive")
     if strategy != "resize-naive":
         raise ValueError(f"{file}: image_resize_strategy is {strategy!r}; only 'resize-naive' is known.")
+    filters = data.get("interpolations", ["bicubic", "bicubic"])
+    if filters != ["bicubic", "bicubic"]:
+        raise ValueError(f"{file}: interpolations is {filters!r}; only 'bicubic' of both is known.")
     means, stds = (_six(data.get(name), f"{file}: {name}") for name in ("means", "stds"))
     if min(stds) <= 0:
         raise ValueError(f"{file}: stds has {min(stds)}; every one must be above 0.")

@@ -17,6 +17,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     Format,
     Options,
     Weights,
+    action_size,
     delay_notes,
     renamed,
     trained_delay,
@@ -65,7 +66,7 @@ def make_policy(
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
         state, actions = read_normalizers(folder, config.kind, options.statistics)
-    width = min(actions.size, config.action_dim) or config.action_dim
+    width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
     prompt_state = "own" if options.prompt_state == "auto" else options.prompt_state

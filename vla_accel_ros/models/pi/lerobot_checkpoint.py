@@ -1,8 +1,9 @@
 """Read folders in which lerobot saved a pi0 or pi0.5.
 
 Layout: `config.json` (type pi0 or pi05), `model.safetensors` with openpi's names behind `model.`, the two
-processor files with the statistics that they name, and PaliGemma's tokenizer, which lerobot downloads from
-the hub and which must be copied into the folder. Image resizing, normalisation and flow times follow lerobot.
+processor files with the statistics that they name, and PaliGemma's tokenizer, which older lerobot downloads
+from the hub instead of saving it and which must then be copied into the folder. Image resizing, normalisation
+and flow times follow lerobot.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     Format,
     Options,
     Weights,
+    action_size,
     delay_notes,
     trained_delay,
 )
@@ -130,7 +132,7 @@ def load(contents: Contents, options: Options) -> Policy:
 def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> int:
     """Return D, the size of an action: from the statistics, else from config.json, else the network's."""
     if actions.size:
-        return min(actions.size, config.action_dim)
+        return action_size(actions.size, config.action_dim, contents.folder)
     features = _features(contents, "output_features", "ACTION")
     shape = next(iter(features.values()), {}).get("shape")
     if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > 0:

@@ -1,7 +1,9 @@
 """Load pi0 and pi0.5 weights under openpi's names, or lerobot's, which begin with `model.`.
 
-The language head and the token embedding are one tensor, which a file may hold under either name or both. The
-action expert's own head may be present but is not loaded, since nothing reads it.
+The language head and the token embedding are one tensor, which a file may hold under either name or both.
+Under lerobot's names they may differ: it trains the embedding and never the head, which it does not read, so
+here the embedding is both. The action expert's own head may be present but is not loaded, since nothing reads
+it.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def pi_sources(table: Mapping[str, Stored], config: PiConfig, where: Path) -> di
     if head in table:
         wanted[head] = shapes[EMBED_TOKENS]
     check_table(table, wanted, lambda name: name == before + UNUSED, where)
-    if head in table and names[EMBED_TOKENS] != head and not same(table, head, names[EMBED_TOKENS]):
+    both = head in table and names[EMBED_TOKENS] != head
+    if both and not before and not same(table, head, names[EMBED_TOKENS]):
         raise ValueError(
             f"{where}: {head} and {names[EMBED_TOKENS]} are one tensor but differ; keep one of them."
         )

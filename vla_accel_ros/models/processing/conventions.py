@@ -4,8 +4,8 @@ Both train these networks, and a policy needs the processing of its own trainer.
 antialiasing, as Pillow does, rounds to 8 bits, and takes the time of a flow step from a float32 sum; lerobot
 resizes without antialiasing in floating point and multiplies. The prompt is one cleaned line, for pi0.5 with
 the state as bins; lerobot's pi0 keeps the instruction unchanged. Numbers are normalised by the training
-statistics (norm_stats, lerobot_processors) in float64, so that rounding does not move a state on the edge of
-a bin.
+statistics (norm_stats, lerobot_processors), by openpi in float64 and by lerobot in float32: rounding decides
+the bin of a state on an edge.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from vla_accel_ros.models.processing.pixels import CENTRE, TORCH, PixelRule, fit
 from vla_accel_ros.models.processing.resize import resize_bilinear
 
 EPS = 1e-6
+STILL = 1e-5
+"""Span, deviation or epsilon of a dimension that did not move in training, but for rounding."""
 BIN_EDGES = np.linspace(-1.0, 1.0, 257)[:-1]
 
 Resize = Callable[[Tensor, int], Tensor]
@@ -134,9 +136,10 @@ class Normalizer:
     """An affine map for each dimension: normalize(x) = (x - shift) / scale * gain + offset, and its exact
     inverse.
 
-    shift, scale: float64 [D]. Dimensions beyond D pass unchanged, as in openpi. Both directions include its
-    epsilon, so they are inverse. The order of operations is openpi's too: a joint at its lowest value must
-    become exactly -1, not a rounding below it, to be in bin 0.
+    shift, scale: float64 [D] of openpi or float32 [D] of lerobot; both directions compute in that dtype.
+    Dimensions beyond D pass unchanged, as in openpi. Both directions include its epsilon, so they are
+    inverse. The order of operations is openpi's too: a joint at its lowest value must become exactly -1, not
+    a rounding below it, to be in bin 0.
     """
 
     shift: np.ndarray
@@ -166,18 +169,26 @@ class Normalizer:
         return len(self.shift)
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
-        """[..., D'] -> float64 [..., D']."""
-        out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
-        part = out[..., :known]
-        part -= self.shift[:known]
-        part /= self.scale[:known]
-        part *= self.gain
-        part += self.offset
+        """[..., D'] -> [..., D'] in the statistics' dtype; infinite where it exceeds that."""
+        with np.errstate(over="ignore"):
+            out, known = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
+            part = out[..., :known]
+            part -= self.shift[:known]
+            part /= self.scale[:known]
+            part *= self.gain
+            part += self.offset
+        return out
+
+    def as_trained(self, x: np.ndarray) -> np.ndarray:
+        """[..., D] -> a copy in which dimensions that did not move in training are where they were then. Any
+        other place is thousands of deviations away for the network."""
+        out, known = np.array(x), min(x.shape[-1], self.size)
+        out[..., :known] = np.where(self.scale[:known] < STILL, self.shift[:known], out[..., :known])
         return out
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
-        """[..., D'] -> float64 [..., D']."""
-        out, known = np.array(x, np.float64), min(x.shape[-1], self.size)
+        """[..., D'] -> [..., D'] in the statistics' dtype."""
+        out, known = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
         part = out[..., :known]
         part -= self.offset
         part /= self.gain

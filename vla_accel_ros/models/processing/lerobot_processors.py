@@ -178,7 +178,12 @@ def _normalizer(
     modes = modes if isinstance(modes, dict) else {}
     if modes.get("VISUAL", "IDENTITY") != "IDENTITY":
         raise ValueError(f"{file}, {name}.norm_map.VISUAL is {modes['VISUAL']!r}; only 'IDENTITY' is known.")
-    mode = modes.get(kind, "IDENTITY")
+    mode, chosen = modes.get(kind, "IDENTITY"), found[0].config.get("normalize_observation_keys")
+    if kind == "STATE" and chosen is not None and not (isinstance(chosen, list) and key in chosen):
+        raise ValueError(
+            f"{file}, {name}.normalize_observation_keys is {chosen!r}, without {key}; only policies that "
+            "normalise every observation are known."
+        )
     if mode == "IDENTITY":
         return Normalizer.identity()
     if not isinstance(mode, str) or mode not in STATISTICS:
@@ -189,33 +194,37 @@ def _normalizer(
         first, second = (_numbers(file, found[0], f"{key}.{which}") for which in STATISTICS[mode])
     else:
         first, second = (other.numbers(key, which) for which in STATISTICS[mode])
+    where = found[0].state_file if other is None else other.file
     if len(first) != len(second):
-        where = found[0].state_file if other is None else other.file
         raise ValueError(f"{where}: {key} has {len(first)} and {len(second)} numbers; copy it again.")
     bad = np.flatnonzero(second < (0 if mode == "MEAN_STD" else first))
     if len(bad):
-        where = found[0].state_file if other is None else other.file
         low, high = ("0", "std") if mode == "MEAN_STD" else STATISTICS[mode]
         raise ValueError(f"{where}: {key}.{high}[{bad[0]}] is below {low}; compute the statistics again.")
-    return make_normalizer(mode, first, second, _epsilon(file, found[0]))
+    made = make_normalizer(mode, first, second, _epsilon(file, found[0]))
+    if not np.isfinite([made.shift, made.scale]).all():
+        raise ValueError(f"{where}: {key} exceeds float32; compute the statistics again.")
+    return made
 
 
 def make_normalizer(mode: str, first: np.ndarray, second: np.ndarray, eps: float = EPS) -> Normalizer:
-    """Return lerobot's map from the two statistics float [D] of a mode.
+    """Return lerobot's map from the two statistics float [D] of a mode, in float32 as there.
 
     lerobot adds eps to std only when it normalises: its inverse differs from this one by eps times the
     number.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        first, second = np.asarray(first, np.float32), np.asarray(second, np.float32)
+        span = second - first
     if mode == "MEAN_STD":
-        return Normalizer(first, second + eps)
-    span = second - first
-    return Normalizer(first, np.where(span == 0, eps, span), gain=2.0, offset=-1.0)
+        return Normalizer(first, second + np.float32(eps))
+    return Normalizer(first, np.where(span == 0, np.float32(eps), span), gain=2.0, offset=-1.0)
 
 
 def _epsilon(file: Path, step: Step) -> float:
     eps = step.config.get("eps", EPS)
-    if not isinstance(eps, float | int) or isinstance(eps, bool) or not 0 < eps < 1:
-        raise ValueError(f"{file}, {step.name}.eps is {eps!r}; it must be between 0 and 1.")
+    if not isinstance(eps, float | int) or isinstance(eps, bool) or not 0 < np.float32(eps) < 1:
+        raise ValueError(f"{file}, {step.name}.eps is {eps!r}; it must be between 0 and 1 in float32.")
     return float(eps)
 
 

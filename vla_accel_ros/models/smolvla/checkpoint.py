@@ -1,8 +1,9 @@
 """Read folders in which lerobot saved a SmolVLA.
 
 Layout: `config.json` (type smolvla), `model.safetensors` with every name behind `model.`, the two processor
-files with the statistics that they name, and `tokenizer.json`, which lerobot downloads from the hub and which
-must be copied from the language model named in `config.json`.
+files with the statistics that they name, and `tokenizer.json`, in the folder or in `tokenizer/`. Older
+lerobot does not save it but downloads it from the hub: then copy it from the language model named in
+`config.json`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     Format,
     Options,
     Weights,
+    action_size,
     delay_notes,
     read_sizes,
     renamed,
@@ -32,7 +34,7 @@ from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import UNUSED, SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.models.smolvla.sizes import infer_smolvla
-from vla_accel_ros.models.text.tokenizer import Tokenizer, load_tokenizer
+from vla_accel_ros.models.text.tokenizer import PLACES, Tokenizer, load_tokenizer
 
 ROOT = "model."
 NEW_LINE = "smolvla_new_line_processor"
@@ -51,7 +53,7 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
         state, actions = read_smolvla_normalizers(folder, options.statistics)
-    width = min(actions.size, config.action_dim) or config.action_dim
+    width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
 
@@ -65,9 +67,9 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
 
 
 def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
-    if not (contents.folder / "tokenizer.json").is_file():
+    if not any((contents.folder / place).is_file() for place in PLACES):
         raise ValueError(
-            f"{contents.folder} has no tokenizer.json, which lerobot does not save; copy that of "
+            f"{contents.folder} has no tokenizer.json, which older lerobot does not save; copy that of "
             f"{contents.config.get('vlm_model_name', 'its language model')} into the folder."
         )
     return load_tokenizer(contents.folder, config.vocab)
