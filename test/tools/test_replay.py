@@ -254,6 +254,26 @@ def test_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_t
     assert (result.chunks, result.texts, result.frames) == (6, 2, 6)
 
 
+def test_each_robots_engine_is_loaded_once_though_the_robots_took_turns(tmp_path, monkeypatch):
+    left = Run(tmp_path, noise="coherent")
+    right = Run(tmp_path, beside=left, apart="right", noise="coherent", seed=5)
+    for _ in range(3):
+        left.frames(1)
+        right.frames(1)
+    left.tell()
+    path, loads, loaded = right.tell().end(), list[weakref.ref[Engine]](), Load.engine
+
+    def engine(load: Load, *given: Any) -> Engine:
+        assert all(one() is None for one in loads)  # two may not fit into a GPU
+        made = loaded(load, *given)
+        loads.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(Load, "engine", engine)
+    result, _ = again(path)
+    assert result.equal and result.chunks == 6 and len(loads) == 2
+
+
 def test_a_bag_may_hold_several_sessions(tmp_path):
     run = Run(tmp_path).frames(2).tell()
     first = run.session
