@@ -11,7 +11,9 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from driven_bag import START_NS, Drive, S, level, measured, sent
+from driven_bag import APART, START_NS, Drive, S, level, measured, sent
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import JointState
 
 from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
@@ -158,6 +160,45 @@ def test_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
     assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
     assert "4 messages cannot be read; /arm/camera/front/image_raw: image message begins with" in said[0]
+
+
+def test_of_a_bag_of_several_robots_the_one_that_is_named_is_exported(tmp_path, capsys):
+    Drive(tmp_path / "bag", seconds=0.5, robots=("left", "right"))
+    command = ["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]
+    for given in ([], ["--robot", "third"]):
+        assert cli.main([*command, *given]) == 2
+        assert "give --robot with one of left, right" in capsys.readouterr().err
+    assert cli.main([*command, "--robot", "/right"]) == 0
+    table = rows(tmp_path / "out")
+    expected = [[measured(tick / FPS, j) + APART for j in range(6)] for tick in range(len(table["index"]))]
+    np.testing.assert_allclose(table["observation.state"], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("ahead_s", [10, 1_000_000_000])
+def test_a_joint_with_one_stamp_far_ahead_is_exported_to_its_end(tmp_path, ahead_s):
+    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
+    early = JointState(name=names, position=[0.0] * len(names))
+    early.header.stamp.sec = START_NS // S + ahead_s
+    Drive(tmp_path / "bag", spoilt={"joint_states": (serialize_message(early), "sensor_msgs/msg/JointState")})
+    assert export([tmp_path / "bag"], tmp_path / "dataset") == 1
+    assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
+
+
+def test_stamps_that_are_decades_apart_are_refused_instead_of_made_into_frames(tmp_path):
+    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
+    early = JointState(name=names, position=[0.0] * len(names))
+    early.header.stamp.sec = START_NS // S + 1_000_000_000
+    pictures = {
+        f"camera/{name}/image_raw": (
+            bytes(image_message(START_NS + 1_000_000_000 * S, "camera", np.zeros((64, 96, 3), np.uint8))),
+            "sensor_msgs/msg/Image",
+        )
+        for name in ("front", "wrist")
+    }
+    joints = {"joint_states": (serialize_message(early), "sensor_msgs/msg/JointState")}
+    Drive(tmp_path / "bag", spoilt=pictures | joints)
+    with pytest.raises(ValueError, match="lie 11574 days apart: set the clocks"):
+        export([tmp_path / "bag"], tmp_path / "dataset")
 
 
 def test_several_bags_are_several_episodes(tmp_path):

@@ -16,6 +16,8 @@ import numpy as np
 from vla_accel_ros.tools.export.streams import Streams, distance_s, nearest
 
 SHORTEST = 2
+DAY_NS = 86_400_000_000_000
+"""Greatest time from the first to the last frame; wrong clocks can make it decades."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,13 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
     after = int(np.searchsorted(reference, first_ns))
     if after == len(reference):
         raise ValueError(f"{streams.bag.path} ends before every stream has begun")
-    count = int(max(0.0, last_ns - reference[after]) / period_ns) + 1
+    length_ns = max(0.0, last_ns - reference[after])
+    if length_ns > DAY_NS:
+        raise ValueError(
+            f"{streams.bag.path} has stamps of joints and images that lie {length_ns / DAY_NS:.0f} days "
+            "apart: set the clocks of its drivers and record it again"
+        )
+    count = int(length_ns / period_ns) + 1
     times_ns = reference[after] + np.round(np.arange(count) * period_ns).astype(np.int64)
     stamps_ns, whole = {}, np.ones(count, bool)
     for camera in contract.cameras:
