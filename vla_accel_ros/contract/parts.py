@@ -196,6 +196,9 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     if described is not None and described.mimics:
         mend = f"name {described.mimics} alone, which moves both"
         fields.refuse("name", name, f"mimics {described.mimics} in {robot.file}", mend)
+    elif described is not None and described.problem:
+        fields.refuse("name", name, "cannot be used", described.problem)
+        described = None
     lower = _limit(fields, robot, described, "lower")
     upper = _limit(fields, robot, described, "upper")
     if lower >= upper:
