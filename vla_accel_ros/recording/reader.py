@@ -92,6 +92,10 @@ class Bag:
                         last_ns.append(summary.statistics.message_end_time)
         self.extent_ns = max(0, max(last_ns) - min(first_ns)) if first_ns else 0
 
+    def namespaces(self, kind: str) -> list[str]:
+        """The sorted namespaces of the topics of a type; a robot is where its session or its chunks are."""
+        return sorted({topic.rpartition("/")[0] for topic, other in self.topics.items() if other == kind})
+
     def _note(self, channel: Channel, schemas: Mapping[int, Schema]) -> None:
         if len(self.topics) >= MOST_TOPICS and channel.topic not in self.topics:
             raise ValueError(f"{self.path} has more than {MOST_TOPICS} topics: no robot's bag has so many")

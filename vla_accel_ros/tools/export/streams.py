@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.recording.jumps import Part
-from vla_accel_ros.recording.reader import Bag, Entry
+from vla_accel_ros.recording.reader import Entry
+from vla_accel_ros.recording.roles import named, robot_of
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,
     IMAGE,
@@ -87,10 +89,14 @@ class Streams:
         self.part, self.bag = part, part.bag
         bag = part.bag
         bag.survey()
-        self._namespace, self._others = _chosen(bag, robot)
-        entry = next((e for e in bag.entries((SESSION,)) if _space(e.topic) == self._namespace), None)
+        self._robots = bag.namespaces(SESSION)
+        self._namespace = _chosen(bag.path, self._robots, robot)
+        told = (e for e in bag.entries((SESSION,)) if e.topic.rpartition("/")[0] == self._namespace)
+        entry = next(told, None)
         if entry is None:
-            raise ValueError(f"{bag.path} has no session, and so no contract: record with the node recorder")
+            raise ValueError(
+                f"{bag.path} has no message of the robot's session: record with the node recorder"
+            )
         session = session_of(bag.decode(entry))
         self.contract: Contract = contract_of(session)
         recorded = dict(zip(session.cameras, session.topics))
@@ -234,28 +240,21 @@ class Streams:
         alike = [
             topic
             for topic, other in self.bag.topics.items()
-            if other == kind and not topic.startswith(self._others)
+            if other == kind and robot_of(topic, self._robots) in (None, self._namespace)
         ]
         return alike[0] if resolved not in alike and len(alike) == 1 else resolved
 
 
-def _chosen(bag: Bag, robot: str) -> tuple[str, tuple[str, ...]]:
-    """Return the namespace of a robot, or of the only one, and the prefixes of other robots' topics. Raises
-    ValueError if the bag has not exactly one such robot."""
-    spaces = sorted(_space(topic) for topic, kind in bag.topics.items() if kind == SESSION)
-    names = ", ".join(space.strip("/") or "/" for space in spaces)
-    found = [space for space in spaces if not robot or space.strip("/") == robot.strip("/")]
+def _chosen(path: Path, robots: Collection[str], robot: str) -> str:
+    """Return the namespace of a robot, or of the only one. Raises ValueError if there is not exactly one."""
+    found = [space for space in robots if not robot or space.strip("/") == robot.strip("/")]
+    if not robots:
+        raise ValueError(f"{path} has no session, and so no contract: record with the node recorder")
+    if not found:
+        raise ValueError(f"{path} has no robot {robot!r}: give --robot with one of {named(robots)}")
     if len(found) > 1:
-        raise ValueError(f"{bag.path} has {len(spaces)} robots: give --robot with one of {names}")
-    if spaces and not found:
-        raise ValueError(f"{bag.path} has no robot {robot!r}: give --robot with one of {names}")
-    own = "".join(found)
-    others = (f"{space}/" for space in spaces if space != own)
-    return own, tuple(prefix for prefix in others if not f"{own}/".startswith(prefix))
-
-
-def _space(topic: str) -> str:
-    return topic.rpartition("/")[0]
+        raise ValueError(f"{path} has {len(robots)} robots: give --robot with one of {named(robots)}")
+    return found[0]
 
 
 def distance_s(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
