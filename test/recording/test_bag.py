@@ -145,6 +145,20 @@ def test_what_is_no_bag_is_refused_with_its_mend(tmp_path, name, content, senten
         list(Bag(tmp_path).entries())
 
 
+@pytest.mark.parametrize(("mode", "name"), [("FILE", "bag_0.mcap.zstd"), ("MESSAGE", "bag_0.mcap")])
+def test_a_bag_that_rosbag2_compressed_is_refused_with_its_mend(tmp_path, mode, name):
+    told = {"relative_file_paths": [name], "compression_format": "zstd", "compression_mode": mode}
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({"rosbag2_bagfile_information": told}))
+    (tmp_path / name).write_bytes(b"")
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(
+            ValueError, match=f"with --compression-mode {mode.lower()}, which is not read: ros2"
+        ):
+            Bag(path)
+    (tmp_path / "another.mcap").write_bytes(b"")
+    assert Bag(tmp_path / "another.mcap").files
+
+
 def test_an_existing_folder_is_left_alone(tmp_path):
     with pytest.raises(FileExistsError):
         McapBag(tmp_path)

@@ -199,9 +199,12 @@ def _summary(stream: IO[bytes]) -> Summary | None:
 
 def _files(path: Path) -> list[Path]:
     if path.is_file():
+        _refuse_compressed(path, _listing(path.parent))
         return [path]
     if not path.is_dir():
         raise ValueError(f"{path} does not exist: give a bag's folder, or its .mcap file")
+    listing = _listing(path)
+    _refuse_compressed(path, listing)
     found = sorted(path.glob("*.mcap"), key=_number)
     if not found:
         others = sorted(p.name for p in path.iterdir())
@@ -211,19 +214,36 @@ def _files(path: Path) -> list[Path]:
             else "give a bag's folder, or its .mcap file"
         )
         raise ValueError(f"{path} has no .mcap file (but {others}): {mend}")
-    return _in_order(path, found)
+    listed = [path / name for name in _names(listing)]
+    return listed if set(listed) == set(found) else found
 
 
-def _in_order(path: Path, found: list[Path]) -> list[Path]:
-    """Sort the files as metadata.yaml lists them, if it does."""
+def _listing(folder: Path) -> dict[str, Any]:
+    """What a bag's metadata.yaml says of it; empty if there is none that can be read."""
     try:
-        text = (path / "metadata.yaml").read_text()
+        text = (folder / "metadata.yaml").read_text()
         listed = bounded_yaml.load(text, most_bytes=bounded_yaml.MOST_LISTING_BYTES)
-        names = listed["rosbag2_bagfile_information"]["relative_file_paths"]
-        files = [path / name for name in names]
+        found = listed["rosbag2_bagfile_information"]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError):
-        return found
-    return files if set(files) == set(found) else found
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _names(listing: Mapping[str, Any]) -> list[str]:
+    """The files that metadata.yaml lists, in order."""
+    found = listing.get("relative_file_paths")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def _refuse_compressed(path: Path, listing: Mapping[str, Any]) -> None:
+    """Raises ValueError for a bag, or a file of one, that rosbag2 compressed by file or message. Chunks that
+    MCAP itself compressed are read."""
+    mode = listing.get("compression_mode")
+    if mode in ("FILE", "MESSAGE") and (path.is_dir() or path.name in _names(listing)):
+        raise ValueError(
+            f"{path} was recorded with --compression-mode {mode.lower()}, which is not read: ros2 bag "
+            "convert it to mcap without, and record with --storage-preset-profile zstd_fast instead"
+        )
 
 
 def _number(path: Path) -> tuple[int, str]:
