@@ -131,6 +131,33 @@ def test_split_bags_are_read_in_their_order(tmp_path):
     assert numbers(folder) == [2, 0, 1]
 
 
+def test_the_files_of_a_split_bag_may_number_their_types_differently(tmp_path):
+    """rosbag2 adds the topics to each file in another order than they were found in."""
+    numbers_too = Topic("/numbers", "std_msgs/msg/Int64", "int64 data\n", reliable=True)
+    (tmp_path / "split").mkdir()
+    for part, topics in enumerate(((TEXT, numbers_too), (numbers_too, TEXT))):
+        bag = McapBag(tmp_path / f"split_{part}")
+        for topic in topics:
+            bag.add(topic)
+        bag.write("/words", part, text(f"of file {part}"))
+        bag.write("/numbers", part, b"\x00\x01\x00\x00" + struct.pack("<q", part))
+        bag.close()
+        shutil.copy(tmp_path / f"split_{part}" / f"split_{part}_0.mcap", tmp_path / "split" / f"{part}.mcap")
+    read = Bag(tmp_path / "split")
+    assert [read.decode(entry).data for entry in read.entries()] == ["of file 0", 0, "of file 1", 1]
+
+
+@pytest.mark.parametrize("definition", ["string", "int64 data\nint64 1a\n", "int32 X=abc\n", "foo bar"])
+def test_a_type_whose_definition_cannot_be_read_is_named_with_its_topic(tmp_path, definition):
+    bag = McapBag(tmp_path / "bag")
+    bag.add(Topic("/odd", "odd_msgs/msg/Odd", definition, reliable=True))
+    bag.write("/odd", 0, text("odd"))
+    bag.close()
+    read = Bag(tmp_path / "bag")
+    with pytest.raises(ValueError, match="/odd cannot be read: "):
+        read.decode(next(read.entries()))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [

@@ -63,8 +63,8 @@ class Bag:
         self.topics: dict[str, str] = {}
         self.offered: dict[str, str] = {}
         self.extent_ns = 0
-        self._decoders = DecoderFactory()
-        self._checked: set[int] = set()
+        # By content: in each file of a bag the numbers of the schemas may be others.
+        self._decoders: dict[tuple[str, str, bytes], Callable[[bytes], Any] | None] = {}
 
     def entries(self, types: Collection[str] | None = None) -> Iterator[Entry]:
         """All messages, or those of some types. Raises ValueError if the bag is damaged."""
@@ -119,14 +119,18 @@ class Bag:
             ) from error
 
     def _decoder(self, entry: Entry) -> Callable[[bytes], Any] | None:
-        if entry.schema.id not in self._checked:
+        schema = entry.schema
+        key = schema.name, schema.encoding, schema.data
+        if key not in self._decoders:
             try:
-                check_definition(entry.schema)
-            except (ValueError, RecursionError) as error:
-                what = error if isinstance(error, ValueError) else "its definition is nested too deeply"
+                check_definition(schema)
+                self._decoders[key] = DecoderFactory().decoder_for("cdr", schema)
+            except RecursionError as error:
+                what = "its definition is nested too deeply"
                 raise ValueError(f"{self.path}: {entry.topic} cannot be read: {what}") from error
-            self._checked.add(entry.schema.id)
-        return self._decoders.decoder_for("cdr", entry.schema)
+            except Exception as error:  # the parser of definitions raises its own
+                raise ValueError(f"{self.path}: {entry.topic} cannot be read: {error}") from error
+        return self._decoders[key]
 
     def _read(self, file: Path, stream: IO[bytes], types: Collection[str] | None) -> Iterator[Entry]:
         schemas: dict[int, Schema] = {}
