@@ -14,6 +14,7 @@ import pytest
 from driven_bag import APART, START_NS, Drive, S, level, measured, sent
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
 
 from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
@@ -241,6 +242,18 @@ def test_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
     export([tmp_path / "led"], tmp_path / "measured", actions="measured")
     table = rows(tmp_path / "measured")
     np.testing.assert_allclose(table["action"][:-1], table["observation.state"][1:], atol=1e-3)
+
+
+@pytest.mark.parametrize("data", [[0.0] * 3, [], [np.nan] * 6])
+def test_bare_positions_that_are_none_are_named_and_left_out(tmp_path, data):
+    names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
+    controllers = [{"topic": "commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names}]
+    spoilt = serialize_message(Float64MultiArray(data=data)), "std_msgs/msg/Float64MultiArray"
+    Drive(tmp_path / "bag", controllers=controllers, spoilt={"commands": spoilt})
+    said: list[str] = []
+    assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
+    assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
+    assert "1 messages cannot be read; /arm/commands: a command is not 6 finite positions" in said[0]
 
 
 def test_the_command_line_says_what_is_missing(tmp_path, capsys):

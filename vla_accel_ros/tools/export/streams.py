@@ -101,7 +101,7 @@ class Streams:
         self.contract: Contract = contract_of(session)
         recorded = dict(zip(session.cameras, session.topics))
         self.topics = {
-            camera.name: self._image_topic(recorded[camera.name]) for camera in self.contract.cameras
+            camera.name: self._image_topic(recorded.get(camera.name, "")) for camera in self.contract.cameras
         }
         self.images: dict[str, list[int]] = {camera: [] for camera in self.topics}
         self._joints = {name: Joint() for name in self.contract.joint_names}
@@ -150,10 +150,7 @@ class Streams:
         return np.stack(positions, axis=1), np.max(gaps, axis=0)
 
     def commanded(self, times_ns: np.ndarray) -> np.ndarray:
-        """Return the commanded joint positions [N, D] float64 in ROS units; nan before the first command.
-
-        Raises ValueError if a command has not one position for each joint of its controller.
-        """
+        """Return the commanded joint positions [N, D] float64 in ROS units; nan before the first command."""
         columns = {name: column for column, name in enumerate(self.contract.joint_names)}
         out = np.full((len(times_ns), len(columns)), np.nan)
         for controller in self.contract.controllers:
@@ -161,7 +158,9 @@ class Streams:
             timed = self._commands[controller.topic]
             for row, which in enumerate(timed.newest(times_ns)):
                 if which >= 0:
-                    out[row, places] = _at(timed.things[which], int(times_ns[row]), controller)
+                    command = timed.things[which]
+                    whole = isinstance(command, Trajectory)
+                    out[row, places] = command.sample(int(times_ns[row]))[0] if whole else command
         return out
 
     def tasks(self, times_ns: np.ndarray) -> list[str]:
@@ -225,6 +224,8 @@ class Streams:
         command: Trajectory | np.ndarray
         if controller.kind == "forward_command":
             command = np.array(message.data)
+            if len(command) != len(controller.joints) or not np.isfinite(command).all():
+                raise ValueError(f"a command is not {len(controller.joints)} finite positions")
         else:
             command = _trajectory(message, entry.log_ns).select(controller.joints)
         self._commands[controller.topic].add(entry.log_ns, command)
@@ -280,14 +281,3 @@ def _trajectory(message: Any, received_ns: int) -> Trajectory:
         np.array([point.positions for point in points]),
         np.array(velocities) if all(map(len, velocities)) else None,
     )
-
-
-def _at(command: Trajectory | np.ndarray, time_ns: int, controller: Controller) -> np.ndarray:
-    if isinstance(command, Trajectory):
-        return command.sample(time_ns)[0]
-    if len(command) != len(controller.joints):
-        raise ValueError(
-            f"a command on {controller.topic} has {len(command)} positions for {len(controller.joints)} "
-            "joints"
-        )
-    return command
