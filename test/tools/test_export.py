@@ -148,6 +148,13 @@ def test_a_clock_that_was_set_begins_another_episode_and_no_picture_meets_joints
         assert greys == pytest.approx([level(t) for t in seconds], abs=4)
 
 
+def test_a_part_of_a_bag_whose_clock_was_set_is_named_when_it_is_left_out(tmp_path):
+    Drive(tmp_path / "bag", seconds=4.0, set_by=(2.0, 3600.0))  # the instruction is known in the first part
+    said: list[str] = []
+    assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
+    assert "its clock was set, and one of its parts is left out: " in said[0] and "no instruction" in said[0]
+
+
 def test_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
     picture = image_message(START_NS + S, "camera", np.zeros((4, 4, 3), np.uint8))
     spoilt = {

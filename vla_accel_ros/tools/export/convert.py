@@ -61,6 +61,8 @@ def export(
                 count, frames = count + len(found), frames + sum(map(len, found))
             if nothing and not count:
                 raise nothing[0]
+            for error in nothing:
+                say(f"{path}: its clock was set, and one of its parts is left out: {error}")
             say(f"{path}: {count} episodes, {frames} frames, {frames / fps:.1f} s")
             total += count
         if dataset is not None:
