@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 from builders import make_checkpoint, make_config, make_stats
-from recorded_run import Run
+from recorded_run import PERIOD_NS, START_NS, Run
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.chunking.rtc import RtcSettings
@@ -21,6 +22,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.replay import moments as reading
 from vla_accel_ros.tools.replay.again import Otherwise, company, replay
@@ -240,6 +242,20 @@ def test_what_the_nodes_refused_is_named_and_all_else_is_replayed(tmp_path, topi
     assert result.equal and result.chunks == 4 and read.counts["unreadable"] == 1
     (line,) = (line for line in report(Bag(path), read, result) if "cannot be read" in line)
     assert f"1 messages cannot be read; {topic}: " in line and said in line
+
+
+def test_a_picture_that_claims_gigabytes_is_refused_before_it_gets_them(tmp_path):
+    run = Run(
+        tmp_path, spoil=lambda camera, frame, picture: None if (camera, frame) == ("front", 1) else picture
+    )
+    run.frames(3)
+    claims = image_message(START_NS + PERIOD_NS, "front", np.zeros((48, 64, 3), np.uint8))
+    at = claims.index(struct.pack("<II", 48, 64))
+    claims[at : at + 8] = struct.pack("<II", 1 << 20, 1 << 20)
+    run.write("/camera/front/image_raw", claims, "sensor_msgs/msg/Image")
+    result, read = again(run.tell().end())
+    assert result.equal and result.chunks == 2
+    assert read.counts["unreadable"] == 1 and "image step is 192" in read.unreadable
 
 
 def test_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_times(tmp_path):

@@ -250,6 +250,7 @@ def picture(entry: Entry) -> np.ndarray:
     """Return the pixels [H, W, 3] uint8 RGB, converted as the node's own ingest does it."""
     if entry.type == IMAGE:
         view = image_view(entry.data)
+        check(view)  # before memory is allocated for a wrong size
         out = np.empty((view.height, view.width, 3), np.uint8)
         write_rgb(view, out)
         return out
