@@ -192,6 +192,16 @@ def test_a_joint_with_one_stamp_far_ahead_is_exported_to_its_end(tmp_path, ahead
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
 
 
+@pytest.mark.parametrize("position", [1e300, 1e6, np.nan, np.inf])
+def test_a_position_that_no_joint_can_have_is_left_out(tmp_path, position):
+    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
+    wild = JointState(name=names, position=[position] * len(names))
+    wild.header.stamp.sec, wild.header.stamp.nanosec = START_NS // S + 1, 33_333_333
+    Drive(tmp_path / "bag", spoilt={"joint_states": (serialize_message(wild), "sensor_msgs/msg/JointState")})
+    assert export([tmp_path / "bag"], tmp_path / "dataset") == 1
+    assert np.abs(rows(tmp_path / "dataset")["observation.state"]).max() < 2.0
+
+
 def test_stamps_that_are_decades_apart_are_refused_instead_of_made_into_frames(tmp_path):
     names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
     early = JointState(name=names, position=[0.0] * len(names))
@@ -251,7 +261,7 @@ def test_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
     np.testing.assert_allclose(table["action"][:-1], table["observation.state"][1:], atol=1e-3)
 
 
-@pytest.mark.parametrize("data", [[0.0] * 3, [], [np.nan] * 6])
+@pytest.mark.parametrize("data", [[0.0] * 3, [], [np.nan] * 6, [1e300] * 6])
 def test_bare_positions_that_are_none_are_named_and_left_out(tmp_path, data):
     names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
     controllers = [{"topic": "commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names}]
@@ -260,7 +270,7 @@ def test_bare_positions_that_are_none_are_named_and_left_out(tmp_path, data):
     said: list[str] = []
     assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
-    assert "1 messages cannot be read; /arm/commands: a command is not 6 finite positions" in said[0]
+    assert "1 messages cannot be read; /arm/commands: a command is not 6 positions of joints" in said[0]
 
 
 def test_the_command_line_says_what_is_missing(tmp_path, capsys):

@@ -61,8 +61,8 @@ def export(
                 count, frames = count + len(found), frames + sum(map(len, found))
             if nothing and not count:
                 raise nothing[0]
-            for error in nothing:
-                say(f"{path}: its clock was set, and one of its parts is left out: {error}")
+            for why in nothing:
+                say(f"{path}: its clock was set, and one of its parts is left out: {why}")
             say(f"{path}: {count} episodes, {frames} frames, {frames / fps:.1f} s")
             total += count
         if dataset is not None:

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.tools.export.streams import Streams, distance_s, nearest
 
 SHORTEST = 2
@@ -66,7 +67,7 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
     measured, gap_s = streams.joints(times_ns)
     next_ns = times_ns + round(period_ns)
     done = streams.commanded(next_ns) if actions == "commanded" else streams.joints(next_ns)[0]
-    whole &= (gap_s <= contract.joint_states.max_age_s) & np.isfinite(done).all(axis=1)
+    whole &= (gap_s <= contract.joint_states.max_age_s) & (np.abs(done) <= FURTHEST).all(axis=1)
     if actions == "measured":
         whole &= next_ns <= last_ns
     tasks = streams.tasks(times_ns)

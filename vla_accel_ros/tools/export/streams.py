@@ -8,7 +8,6 @@ trajectory that had arrived at the requested time.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract, Controller
+from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.recording.jumps import Part
 from vla_accel_ros.recording.reader import Entry
@@ -206,7 +206,7 @@ class Streams:
         if not self.part.has(stamp, entry.log_ns):
             return
         for name, position in zip(message.name, message.position):
-            if name in self._joints and math.isfinite(position):
+            if name in self._joints and abs(position) <= FURTHEST:
                 self._joints[name].times_ns.append(stamp)
                 self._joints[name].positions.append(position)
 
@@ -224,8 +224,8 @@ class Streams:
         command: Trajectory | np.ndarray
         if controller.kind == "forward_command":
             command = np.array(message.data)
-            if len(command) != len(controller.joints) or not np.isfinite(command).all():
-                raise ValueError(f"a command is not {len(controller.joints)} finite positions")
+            if len(command) != len(controller.joints) or not (np.abs(command) <= FURTHEST).all():
+                raise ValueError(f"a command is not {len(controller.joints)} positions of joints")
         else:
             command = _trajectory(message, entry.log_ns).select(controller.joints)
         self._commands[controller.topic].add(entry.log_ns, command)
