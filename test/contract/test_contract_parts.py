@@ -242,6 +242,18 @@ def test_a_joint_without_any_limit_in_the_urdf_is_refused_unless_the_contract_ha
     assert (bare.lower, bare.upper, bare.velocity) == (-1.0, 1.0, 0.5)
 
 
+def test_joints_of_a_urdf_that_may_not_move_matter_only_to_a_contract_that_names_them(tmp_path):
+    broken = '<joint name="lid" type="revolute"><limit lower="0" upper="0" effort="0" velocity="0"/></joint>'
+    (tmp_path / "two.urdf").write_text(URDF.replace("</robot>", f"{broken}</robot>"))
+    assert load(tmp_path, FROM_URDF).joint_names == ("a", "b")
+    with pytest.raises(ValueError) as refusal:
+        load(tmp_path, FROM_URDF.replace("[a, b]", "[a, lid]").replace("name: b", "name: lid"))
+    assert str(refusal.value) == (
+        f"{tmp_path / 'robot.yaml'}: joints[1].name = 'lid' cannot be used: {tmp_path / 'two.urdf'}: "
+        "joint 'lid' has lower = 0, not below upper = 0: mend them"
+    )
+
+
 def test_a_wrong_urdf_is_named_itself(tmp_path):
     (tmp_path / "two.urdf").write_text("<robot>")
     with pytest.raises(ValueError, match=r"two\.urdf: not valid XML, mend it here: "):

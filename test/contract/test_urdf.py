@@ -48,6 +48,20 @@ def test_moving_joints_and_what_the_file_says_of_them(read):
         ('upper="2"', 'upper="2 rad"', "joint 'a' has upper = '2 rad', not a finite number: mend it"),
         ('upper="2"', 'upper="inf"', "joint 'a' has upper = 'inf', not a finite number: mend it"),
         ('velocity="3"', 'velocity="0"', "joint 'a' has velocity = 0, so it may not move: raise it"),
+    ],
+)
+def test_a_joint_with_limits_that_cannot_be_says_so_and_the_others_are_read(
+    read, tmp_path, old, new, sentence
+):
+    assert old in ROBOT
+    joints = read(ROBOT.replace(old, new))
+    assert joints["a"].problem == f"{tmp_path / 'robot.urdf'}: {sentence}"
+    assert joints["b"] == urdf.UrdfJoint("b", "continuous", None, None, 1.2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
         ('name="b"', 'name="a"', "joint 'a' occurs twice: name every joint once"),
         ('name="b" ', "", "a <joint> has no name: add it"),
         ("</robot>", "", "not valid XML, mend it here: "),

@@ -103,6 +103,15 @@ def test_a_line_that_is_no_round_is_named(tmp_path, line, says):
         traces.load(path)
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"caf\xe9" * 9999)
+    for load in (traces.load, profiles.load):
+        with pytest.raises(ValueError, match=rf"^{path}.*can't decode byte 0xe9") as refusal:
+            load(path)
+        assert len(str(refusal.value)) < 300
+
+
 def test_a_file_without_rounds_is_refused(tmp_path):
     path = tmp_path / "rounds.jsonl"
     path.write_text("\n")

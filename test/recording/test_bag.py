@@ -131,6 +131,33 @@ def test_split_bags_are_read_in_their_order(tmp_path):
     assert numbers(folder) == [2, 0, 1]
 
 
+def test_the_files_of_a_split_bag_may_number_their_types_differently(tmp_path):
+    """rosbag2 adds the topics to each file in another order than they were found in."""
+    numbers_too = Topic("/numbers", "std_msgs/msg/Int64", "int64 data\n", reliable=True)
+    (tmp_path / "split").mkdir()
+    for part, topics in enumerate(((TEXT, numbers_too), (numbers_too, TEXT))):
+        bag = McapBag(tmp_path / f"split_{part}")
+        for topic in topics:
+            bag.add(topic)
+        bag.write("/words", part, text(f"of file {part}"))
+        bag.write("/numbers", part, b"\x00\x01\x00\x00" + struct.pack("<q", part))
+        bag.close()
+        shutil.copy(tmp_path / f"split_{part}" / f"split_{part}_0.mcap", tmp_path / "split" / f"{part}.mcap")
+    read = Bag(tmp_path / "split")
+    assert [read.decode(entry).data for entry in read.entries()] == ["of file 0", 0, "of file 1", 1]
+
+
+@pytest.mark.parametrize("definition", ["string", "int64 data\nint64 1a\n", "int32 X=abc\n", "foo bar"])
+def test_a_type_whose_definition_cannot_be_read_is_named_with_its_topic(tmp_path, definition):
+    bag = McapBag(tmp_path / "bag")
+    bag.add(Topic("/odd", "odd_msgs/msg/Odd", definition, reliable=True))
+    bag.write("/odd", 0, text("odd"))
+    bag.close()
+    read = Bag(tmp_path / "bag")
+    with pytest.raises(ValueError, match="/odd cannot be read: "):
+        read.decode(next(read.entries()))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -143,6 +170,20 @@ def test_what_is_no_bag_is_refused_with_its_mend(tmp_path, name, content, senten
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=sentence):
         list(Bag(tmp_path).entries())
+
+
+@pytest.mark.parametrize(("mode", "name"), [("FILE", "bag_0.mcap.zstd"), ("MESSAGE", "bag_0.mcap")])
+def test_a_bag_that_rosbag2_compressed_is_refused_with_its_mend(tmp_path, mode, name):
+    told = {"relative_file_paths": [name], "compression_format": "zstd", "compression_mode": mode}
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({"rosbag2_bagfile_information": told}))
+    (tmp_path / name).write_bytes(b"")
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(
+            ValueError, match=f"with --compression-mode {mode.lower()}, which is not read: ros2"
+        ):
+            Bag(path)
+    (tmp_path / "another.mcap").write_bytes(b"")
+    assert Bag(tmp_path / "another.mcap").files
 
 
 def test_an_existing_folder_is_left_alone(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,6 +27,7 @@ from vla_accel_ros.sensing.cameras.image import image_message
 S = 1_000_000_000
 START_NS = 5_000 * S
 SIZE = (64, 96)
+APART = 0.5
 
 
 def measured(seconds: float, joint: int) -> float:
@@ -45,10 +46,13 @@ def level(seconds: float) -> int:
 
 
 class Drive:
-    """Writes a bag in /arm. contract: changes of the simulated arm's. seen: whether a camera's picture of a
-    time is there. told, observed: (seconds, instruction) as it was given, and with which it was observed.
+    """Writes a bag of robots that do the same, each with its joints APART further on.
+
+    contract: changes of the simulated arm's. seen: whether a camera's picture of a time is there. told,
+    observed: (seconds, instruction) as it was given, and with which it was observed.
     set_by: when the clock is set, and by how many seconds. spoilt: bytes and type of a message on a topic, a
-    second after the start."""
+    second after the start.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Drive:
         commands: bool = True,
         set_by: tuple[float, float] = (np.inf, 0.0),
         spoilt: Mapping[str, tuple[bytes, str]] = MappingProxyType({}),
+        robots: Sequence[str] = ("arm",),
         **changes: object,
     ) -> None:
         self._file = path.parent / f"{path.name}.yaml"
@@ -69,9 +74,10 @@ class Drive:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(yaml.safe_dump(document, sort_keys=False))
         self.contract = Contract.load(self._file)
-        self._bag, self._topics = McapBag(path), set[str]()
+        self._bag, self._topics, self._robots = McapBag(path), set[str](), robots
         self._now_ns = START_NS
-        self._write("session", session_to_message(self._session(), START_NS))
+        for robot in robots:
+            self._write_to(f"/{robot}/session", session_to_message(self._session(robot), START_NS))
         words, observations = list(told), list(observed)
         for tick in range(round(seconds * 300) + 1):
             now_s = tick / 300
@@ -79,13 +85,15 @@ class Drive:
             while words and words[0][0] <= now_s:
                 self._write("instruction", String(data=words.pop(0)[1]))
             while observations and observations[0][0] <= now_s:
-                message = Observed(instruction=observations.pop(0)[1])
-                set_stamp(message.header.stamp, self._now_ns)
-                self._write("observed", message)
+                seen_with = Observed(instruction=observations.pop(0)[1])
+                set_stamp(seen_with.header.stamp, self._now_ns)
+                self._write("observed", seen_with)
             for topic, (raw, kind) in spoilt.items() if tick == 300 else ():
                 self._write(topic, raw, kind)
             if tick % 3 == 0:
-                self._write(self.contract.joint_states.topic, self._joints(now_s))
+                for number, robot in enumerate(robots):
+                    message = self._joints(now_s, APART * number)
+                    self._write_to(f"/{robot}/{self.contract.joint_states.topic}", message)
             if tick % 10 == 0:
                 for camera in self.contract.cameras:
                     if seen(camera.name, now_s):
@@ -95,7 +103,11 @@ class Drive:
         self._bag.close()
 
     def _write(self, topic: str, message: object, kind: str = "") -> None:
-        name, kind = f"/arm/{topic}", kind or type_name(type(message))
+        for robot in self._robots:
+            self._write_to(f"/{robot}/{topic}", message, kind)
+
+    def _write_to(self, name: str, message: object, kind: str = "") -> None:
+        kind = kind or type_name(type(message))
         if name not in self._topics:
             self._topics.add(name)
             self._bag.add(Topic(name, kind, definition(kind), True))
@@ -106,9 +118,10 @@ class Drive:
         picture = np.full((*size, 3), level(now_s), np.uint8)
         self._write(topic, image_message(self._now_ns, "camera", picture), "sensor_msgs/msg/Image")
 
-    def _joints(self, now_s: float) -> JointState:
+    def _joints(self, now_s: float, further: float) -> JointState:
         names = self.contract.joint_names
-        message = JointState(name=list(names), position=[measured(now_s, j) for j in range(len(names))])
+        positions = [measured(now_s, j) + further for j in range(len(names))]
+        message = JointState(name=list(names), position=positions)
         set_stamp(message.header.stamp, self._now_ns)
         return message
 
@@ -128,8 +141,8 @@ class Drive:
                 message.points.append(point)
             self._write(controller.topic, message)
 
-    def _session(self) -> Session:
-        cameras = {camera.name: f"/arm/{camera.topic}" for camera in self.contract.cameras}
+    def _session(self, robot: str) -> Session:
+        cameras = {camera.name: f"/{robot}/{camera.topic}" for camera in self.contract.cameras}
         return Session(
             id="drive",
             model="/nowhere",

@@ -17,7 +17,22 @@ from vla_accel_ros.nodes.running.environment import demo_model
 from vla_accel_ros.tools.cli import main
 
 ODD = ("cam-high", "wrist.left", "yes", "2", "x: y", "a #b", "a_b", "a b")
+
+
+def make_still(folder: Path) -> Path:
+    """A checkpoint of data in which one joint never moved, and another was in millions of something."""
+    make_checkpoint(folder, make_config("pi05"))
+    (file,) = folder.rglob("norm_stats.json")
+    told = json.loads(file.read_text())
+    state = told["norm_stats"]["state"]
+    for column, low, high in ((1, 0.5, 0.5), (2, -1e6, 1e6)):
+        state["q01"][column], state["q99"][column] = low, high
+    file.write_text(json.dumps(told))
+    return folder
+
+
 MAKERS = {
+    "a joint that never moved": make_still,
     "odd cameras": lambda folder: make_checkpoint(folder, make_config("pi0", image_names=ODD)),
     "pi0": lambda folder: make_checkpoint(folder, make_config("pi0")),
     "lerobot": lambda folder: make_lerobot_folder(folder, relative=True),

@@ -11,7 +11,10 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from driven_bag import START_NS, Drive, S, level, measured, sent
+from driven_bag import APART, START_NS, Drive, S, level, measured, sent
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
 
 from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
@@ -145,6 +148,13 @@ def test_a_clock_that_was_set_begins_another_episode_and_no_picture_meets_joints
         assert greys == pytest.approx([level(t) for t in seconds], abs=4)
 
 
+def test_a_part_of_a_bag_whose_clock_was_set_is_named_when_it_is_left_out(tmp_path):
+    Drive(tmp_path / "bag", seconds=4.0, set_by=(2.0, 3600.0))  # the instruction is known in the first part
+    said: list[str] = []
+    assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
+    assert "its clock was set, and one of its parts is left out: " in said[0] and "no instruction" in said[0]
+
+
 def test_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
     picture = image_message(START_NS + S, "camera", np.zeros((4, 4, 3), np.uint8))
     spoilt = {
@@ -158,6 +168,55 @@ def test_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
     assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
     assert "4 messages cannot be read; /arm/camera/front/image_raw: image message begins with" in said[0]
+
+
+def test_of_a_bag_of_several_robots_the_one_that_is_named_is_exported(tmp_path, capsys):
+    Drive(tmp_path / "bag", seconds=0.5, robots=("left", "right"))
+    command = ["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]
+    for given in ([], ["--robot", "third"]):
+        assert cli.main([*command, *given]) == 2
+        assert "give --robot with one of left, right" in capsys.readouterr().err
+    assert cli.main([*command, "--robot", "/right"]) == 0
+    table = rows(tmp_path / "out")
+    expected = [[measured(tick / FPS, j) + APART for j in range(6)] for tick in range(len(table["index"]))]
+    np.testing.assert_allclose(table["observation.state"], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("ahead_s", [10, 1_000_000_000])
+def test_a_joint_with_one_stamp_far_ahead_is_exported_to_its_end(tmp_path, ahead_s):
+    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
+    early = JointState(name=names, position=[0.0] * len(names))
+    early.header.stamp.sec = START_NS // S + ahead_s
+    Drive(tmp_path / "bag", spoilt={"joint_states": (serialize_message(early), "sensor_msgs/msg/JointState")})
+    assert export([tmp_path / "bag"], tmp_path / "dataset") == 1
+    assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
+
+
+@pytest.mark.parametrize("position", [1e300, 1e6, np.nan, np.inf])
+def test_a_position_that_no_joint_can_have_is_left_out(tmp_path, position):
+    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
+    wild = JointState(name=names, position=[position] * len(names))
+    wild.header.stamp.sec, wild.header.stamp.nanosec = START_NS // S + 1, 33_333_333
+    Drive(tmp_path / "bag", spoilt={"joint_states": (serialize_message(wild), "sensor_msgs/msg/JointState")})
+    assert export([tmp_path / "bag"], tmp_path / "dataset") == 1
+    assert np.abs(rows(tmp_path / "dataset")["observation.state"]).max() < 2.0
+
+
+def test_stamps_that_are_decades_apart_are_refused_instead_of_made_into_frames(tmp_path):
+    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
+    early = JointState(name=names, position=[0.0] * len(names))
+    early.header.stamp.sec = START_NS // S + 1_000_000_000
+    pictures = {
+        f"camera/{name}/image_raw": (
+            bytes(image_message(START_NS + 1_000_000_000 * S, "camera", np.zeros((64, 96, 3), np.uint8))),
+            "sensor_msgs/msg/Image",
+        )
+        for name in ("front", "wrist")
+    }
+    joints = {"joint_states": (serialize_message(early), "sensor_msgs/msg/JointState")}
+    Drive(tmp_path / "bag", spoilt=pictures | joints)
+    with pytest.raises(ValueError, match="lie 11574 days apart: set the clocks"):
+        export([tmp_path / "bag"], tmp_path / "dataset")
 
 
 def test_several_bags_are_several_episodes(tmp_path):
@@ -200,6 +259,18 @@ def test_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
     export([tmp_path / "led"], tmp_path / "measured", actions="measured")
     table = rows(tmp_path / "measured")
     np.testing.assert_allclose(table["action"][:-1], table["observation.state"][1:], atol=1e-3)
+
+
+@pytest.mark.parametrize("data", [[0.0] * 3, [], [np.nan] * 6, [1e300] * 6])
+def test_bare_positions_that_are_none_are_named_and_left_out(tmp_path, data):
+    names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
+    controllers = [{"topic": "commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names}]
+    spoilt = serialize_message(Float64MultiArray(data=data)), "std_msgs/msg/Float64MultiArray"
+    Drive(tmp_path / "bag", controllers=controllers, spoilt={"commands": spoilt})
+    said: list[str] = []
+    assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
+    assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
+    assert "1 messages cannot be read; /arm/commands: a command is not 6 positions of joints" in said[0]
 
 
 def test_the_command_line_says_what_is_missing(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 from builders import make_checkpoint, make_config, make_stats
-from recorded_run import Run
+from recorded_run import PERIOD_NS, START_NS, Run
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.chunking.rtc import RtcSettings
@@ -21,6 +22,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.replay import moments as reading
 from vla_accel_ros.tools.replay.again import Otherwise, company, replay
@@ -242,6 +244,20 @@ def test_what_the_nodes_refused_is_named_and_all_else_is_replayed(tmp_path, topi
     assert f"1 messages cannot be read; {topic}: " in line and said in line
 
 
+def test_a_picture_that_claims_gigabytes_is_refused_before_it_gets_them(tmp_path):
+    run = Run(
+        tmp_path, spoil=lambda camera, frame, picture: None if (camera, frame) == ("front", 1) else picture
+    )
+    run.frames(3)
+    claims = image_message(START_NS + PERIOD_NS, "front", np.zeros((48, 64, 3), np.uint8))
+    at = claims.index(struct.pack("<II", 48, 64))
+    claims[at : at + 8] = struct.pack("<II", 1 << 20, 1 << 20)
+    run.write("/camera/front/image_raw", claims, "sensor_msgs/msg/Image")
+    result, read = again(run.tell().end())
+    assert result.equal and result.chunks == 2
+    assert read.counts["unreadable"] == 1 and "image step is 192" in read.unreadable
+
+
 def test_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_times(tmp_path):
     left = Run(tmp_path, noise="coherent")
     right = Run(tmp_path, noise="coherent", beside=left, apart="right", seed=5)
@@ -252,6 +268,26 @@ def test_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_t
     result, _ = again(right.tell().end())
     assert result.equal, (result.different_chunks, result.different_texts)
     assert (result.chunks, result.texts, result.frames) == (6, 2, 6)
+
+
+def test_each_robots_engine_is_loaded_once_though_the_robots_took_turns(tmp_path, monkeypatch):
+    left = Run(tmp_path, noise="coherent")
+    right = Run(tmp_path, beside=left, apart="right", noise="coherent", seed=5)
+    for _ in range(3):
+        left.frames(1)
+        right.frames(1)
+    left.tell()
+    path, loads, loaded = right.tell().end(), list[weakref.ref[Engine]](), Load.engine
+
+    def engine(load: Load, *given: Any) -> Engine:
+        assert all(one() is None for one in loads)  # two may not fit into a GPU
+        made = loaded(load, *given)
+        loads.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(Load, "engine", engine)
+    result, _ = again(path)
+    assert result.equal and result.chunks == 6 and len(loads) == 2
 
 
 def test_a_bag_may_hold_several_sessions(tmp_path):

@@ -186,18 +186,24 @@ class Tape:
         raw = message if isinstance(message, bytes | bytearray) else serialize_message(message)
         self._bag.write(topic, IMAGE + round(ms * MS), raw)
 
-    def frame(self, ms: float, commands: tuple[str, ...] = ("/arm",)) -> None:
+    def frame(
+        self, ms: float, commands: tuple[str, ...] = ("/arm",), robot: str = "", chunk_ms: float = 50
+    ) -> None:
         """An image of this time, its prefix 20 ms later, its chunk 50 ms, its commands 53 ms."""
         stamp_ns = IMAGE + round(ms * MS)
         picture = image_message(stamp_ns, "camera", np.zeros((8, 8, 3), np.uint8))
-        self.add(ms + 5, "/camera/front/image_raw", picture, "sensor_msgs/msg/Image")
-        self.add(ms + 8, "/camera/wrist/image_raw", picture, "sensor_msgs/msg/Image")
+        self.add(ms + 5, f"{robot}/camera/front/image_raw", picture, "sensor_msgs/msg/Image")
+        self.add(ms + 8, f"{robot}/camera/wrist/image_raw", picture, "sensor_msgs/msg/Image")
         for after, topic, message in (
             (20, "/observed", Observed(kv_version=3)),
-            (50, "/action_chunk", ActionChunk(kv_version=3, inference_s=0.03, actions=array("f", [0.0]))),
+            (
+                chunk_ms,
+                "/action_chunk",
+                ActionChunk(kv_version=3, inference_s=0.03, actions=array("f", [0.0])),
+            ),
         ):
             set_stamp(message.header.stamp, stamp_ns)
-            self.add(ms + after, topic, message)
+            self.add(ms + after, robot + topic, message)
         for topic in commands:
             self.add(ms + 53, topic, JointTrajectory())
             self.add(ms + 60, topic, JointTrajectory())  # of a stop, or a move: nobody's
@@ -239,6 +245,27 @@ def test_a_bag_tells_when_messages_came_to_the_recorder(tape: Path, tmp_path: Pa
     details = {a.string_value for p in events for a in p.track_event.debug_annotations if a.name == "detail"}
     assert {"reach the red block", "no instruction yet", "chunk 0 of frame 3, 0.030 s"} <= details
     assert "open it in https://ui.perfetto.dev" in err
+
+
+def test_of_several_robots_each_has_its_own_frames_and_commands(tmp_path: Path, capsys) -> None:
+    tape = Tape(tmp_path / "bag")
+    tape.frame(100, commands=("/left/arm",), robot="/left")
+    tape.frame(100, commands=("/right/arm",), robot="/right", chunk_ms=51)  # at the same time
+    tape.add(400, "/left/arm", JointTrajectory())
+    tape.close()
+    _, moments = bag.read(tmp_path / "bag")
+    assert [row.ms for row in latency.steps(moments.values(), latency.RECORDED)] == [
+        (8.0, 8.0),
+        (12.0, 12.0),
+        (30.0, 31.0),
+        (3.0, 2.0),
+        (53.0, 53.0),
+    ]
+    record, moments = bag.read(tmp_path / "bag", namespace="/right")
+    assert list(moments) == [IMAGE + 100 * MS]
+    assert {event.track.split("/")[1] for event in record.events} == {"right"}
+    assert main(["trace", str(tmp_path / "bag"), "--namespace", "third"]) == 2
+    assert "has no robot third: give --namespace with one of left, right" in capsys.readouterr().err
 
 
 def test_only_the_end_of_a_bag(tape: Path) -> None:

@@ -31,7 +31,7 @@ TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw, of at most 150 characters"
 LONGEST_AGE_S = 3600.0
 # A limit beyond these (rad or m, per s, per s^2) cannot be a joint's.
-_FURTHEST, _NARROWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e3, 1e5
+FURTHEST, _NARROWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e3, 1e5
 _LONGEST_STOP_S = 10.0
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
 
@@ -196,6 +196,9 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     if described is not None and described.mimics:
         mend = f"name {described.mimics} alone, which moves both"
         fields.refuse("name", name, f"mimics {described.mimics} in {robot.file}", mend)
+    elif described is not None and described.problem:
+        fields.refuse("name", name, "cannot be used", described.problem)
+        described = None
     lower = _limit(fields, robot, described, "lower")
     upper = _limit(fields, robot, described, "upper")
     if lower >= upper:
@@ -219,8 +222,8 @@ def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acc
     """Refuse values that cannot be a joint's: a million for "no limit" would leave the joint without a limit.
     nan was refused before."""
     for key, value in (("lower", lower), ("upper", upper)):
-        if abs(value) > _FURTHEST:
-            fields.refuse(key, value, f"is further than {_FURTHEST:g} from zero", "give the joint's range")
+        if abs(value) > FURTHEST:
+            fields.refuse(key, value, f"is further than {FURTHEST:g} from zero", "give the joint's range")
     if 0.0 < upper - lower < _NARROWEST:
         fields.refuse("lower", lower, f"leaves less than {_NARROWEST:g} to upper = {upper:g}", "mend them")
     if velocity > _FASTEST:

@@ -22,7 +22,8 @@ _MOVING = ("revolute", "continuous", "prismatic")
 @dataclass(frozen=True)
 class UrdfJoint:
     """One joint that can move; None for a limit that the file does not give. mimics: the joint that it
-    follows, empty if it moves by itself."""
+    follows, empty if it moves by itself. problem: a sentence that says why its limits cannot be used, empty
+    if they can; a robot's description may have such joints that no contract names."""
 
     name: str
     kind: str
@@ -30,6 +31,7 @@ class UrdfJoint:
     upper: float | None
     velocity: float | None
     mimics: str = ""
+    problem: str = ""
 
 
 def read(path: str | Path) -> dict[str, UrdfJoint]:
@@ -67,7 +69,10 @@ def read(path: str | Path) -> dict[str, UrdfJoint]:
         if kind in _MOVING:
             mimic = element.find("mimic")
             mimics = "" if mimic is None else mimic.get("joint", "another")
-            joints[name] = replace(_joint(file, name, kind, element.find("limit")), mimics=mimics)
+            try:
+                joints[name] = replace(_joint(file, name, kind, element.find("limit")), mimics=mimics)
+            except ValueError as error:
+                joints[name] = UrdfJoint(name, kind, None, None, None, mimics, str(error))
     return joints
 
 

@@ -63,8 +63,8 @@ class Bag:
         self.topics: dict[str, str] = {}
         self.offered: dict[str, str] = {}
         self.extent_ns = 0
-        self._decoders = DecoderFactory()
-        self._checked: set[int] = set()
+        # By content: in each file of a bag the numbers of the schemas may be others.
+        self._decoders: dict[tuple[str, str, bytes], Callable[[bytes], Any] | None] = {}
 
     def entries(self, types: Collection[str] | None = None) -> Iterator[Entry]:
         """All messages, or those of some types. Raises ValueError if the bag is damaged."""
@@ -92,6 +92,10 @@ class Bag:
                         last_ns.append(summary.statistics.message_end_time)
         self.extent_ns = max(0, max(last_ns) - min(first_ns)) if first_ns else 0
 
+    def namespaces(self, kind: str) -> list[str]:
+        """The sorted namespaces of the topics of a type; a robot is where its session or its chunks are."""
+        return sorted({topic.rpartition("/")[0] for topic, other in self.topics.items() if other == kind})
+
     def _note(self, channel: Channel, schemas: Mapping[int, Schema]) -> None:
         if len(self.topics) >= MOST_TOPICS and channel.topic not in self.topics:
             raise ValueError(f"{self.path} has more than {MOST_TOPICS} topics: no robot's bag has so many")
@@ -115,14 +119,18 @@ class Bag:
             ) from error
 
     def _decoder(self, entry: Entry) -> Callable[[bytes], Any] | None:
-        if entry.schema.id not in self._checked:
+        schema = entry.schema
+        key = schema.name, schema.encoding, schema.data
+        if key not in self._decoders:
             try:
-                check_definition(entry.schema)
-            except (ValueError, RecursionError) as error:
-                what = error if isinstance(error, ValueError) else "its definition is nested too deeply"
+                check_definition(schema)
+                self._decoders[key] = DecoderFactory().decoder_for("cdr", schema)
+            except RecursionError as error:
+                what = "its definition is nested too deeply"
                 raise ValueError(f"{self.path}: {entry.topic} cannot be read: {what}") from error
-            self._checked.add(entry.schema.id)
-        return self._decoders.decoder_for("cdr", entry.schema)
+            except Exception as error:  # the parser of definitions raises its own
+                raise ValueError(f"{self.path}: {entry.topic} cannot be read: {error}") from error
+        return self._decoders[key]
 
     def _read(self, file: Path, stream: IO[bytes], types: Collection[str] | None) -> Iterator[Entry]:
         schemas: dict[int, Schema] = {}
@@ -195,9 +203,12 @@ def _summary(stream: IO[bytes]) -> Summary | None:
 
 def _files(path: Path) -> list[Path]:
     if path.is_file():
+        _refuse_compressed(path, _listing(path.parent))
         return [path]
     if not path.is_dir():
         raise ValueError(f"{path} does not exist: give a bag's folder, or its .mcap file")
+    listing = _listing(path)
+    _refuse_compressed(path, listing)
     found = sorted(path.glob("*.mcap"), key=_number)
     if not found:
         others = sorted(p.name for p in path.iterdir())
@@ -207,19 +218,36 @@ def _files(path: Path) -> list[Path]:
             else "give a bag's folder, or its .mcap file"
         )
         raise ValueError(f"{path} has no .mcap file (but {others}): {mend}")
-    return _in_order(path, found)
+    listed = [path / name for name in _names(listing)]
+    return listed if set(listed) == set(found) else found
 
 
-def _in_order(path: Path, found: list[Path]) -> list[Path]:
-    """Sort the files as metadata.yaml lists them, if it does."""
+def _listing(folder: Path) -> dict[str, Any]:
+    """What a bag's metadata.yaml says of it; empty if there is none that can be read."""
     try:
-        text = (path / "metadata.yaml").read_text()
+        text = (folder / "metadata.yaml").read_text()
         listed = bounded_yaml.load(text, most_bytes=bounded_yaml.MOST_LISTING_BYTES)
-        names = listed["rosbag2_bagfile_information"]["relative_file_paths"]
-        files = [path / name for name in names]
+        found = listed["rosbag2_bagfile_information"]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError):
-        return found
-    return files if set(files) == set(found) else found
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _names(listing: Mapping[str, Any]) -> list[str]:
+    """The files that metadata.yaml lists, in order."""
+    found = listing.get("relative_file_paths")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def _refuse_compressed(path: Path, listing: Mapping[str, Any]) -> None:
+    """Raises ValueError for a bag, or a file of one, that rosbag2 compressed by file or message. Chunks that
+    MCAP itself compressed are read."""
+    mode = listing.get("compression_mode")
+    if mode in ("FILE", "MESSAGE") and (path.is_dir() or path.name in _names(listing)):
+        raise ValueError(
+            f"{path} was recorded with --compression-mode {mode.lower()}, which is not read: ros2 bag "
+            "convert it to mcap without, and record with --storage-preset-profile zstd_fast instead"
+        )
 
 
 def _number(path: Path) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """Describes a checkpoint in words, and writes a contract with placeholders for a robot that uses it.
 
 The skeleton is a whole contract: it loads as it is and the model fits it, so each change can be checked at
-once. Joint limits are the range of the training data where that is known.
+once. Joint limits are the range of the training data where that is known, and a range at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from vla_accel_ros.contract.parts import NAME
+from vla_accel_ros.contract.parts import FURTHEST, NAME
 from vla_accel_ros.models.checkpoints.conversion import FIELD, provenance_of
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
@@ -28,6 +28,8 @@ from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 GB, MB = 1e9, 1e6
 HAND = 6
 OURS = "# the robot's own"
+STILL = 0.01
+"""A joint that moved less in training has no range there."""
 
 
 def camera_names(images: Iterable[str]) -> dict[str, str]:
@@ -172,8 +174,10 @@ def write_skeleton(told: Description) -> str:
 def _joint(told: Description, index: int, name: str, twist: bool) -> str:
     known = told.state.shape[1] > index
     low, high = told.state[:, index] if known else (-math.pi, math.pi)
-    text = f"{{name: {name}, lower: {low:.3f}, upper: {high:.3f}, velocity: 1.0, acceleration: 5.0"
     comment = f"  # in training {low:.3g} to {high:.3g}" if known else f"  {OURS}"
+    if not (-FURTHEST < low < high < FURTHEST and high - low >= STILL):
+        low, high = -math.pi, math.pi
+    text = f"{{name: {name}, lower: {low:.3f}, upper: {high:.3f}, velocity: 1.0, acceleration: 5.0"
     if twist:
         return text + "}" + comment
     relative = told.relative is not None and index < len(told.relative) and bool(told.relative[index])

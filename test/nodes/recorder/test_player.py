@@ -217,6 +217,14 @@ def test_commands_are_played_when_asked_for_and_nobody_listens(tmp_path, others)
     assert len(said) == 1 and said[0].endswith(f"on {len(bag.topics)} topics")
 
 
+def test_a_recorded_clock_is_not_played_beside_the_players_own(tmp_path, ros_domain):
+    run = Run(tmp_path).frames(1).tell()
+    run.write("/clock", Clock())
+    said: list[str] = []
+    assert player.play(Bag(run.end()), 100.0, True, said.append) == 0
+    assert said == ["played 7 messages on 6 topics"]
+
+
 def test_playing_ends_when_somebody_comes_alive(tmp_path, others):
     bag = driven(tmp_path)
     bag.survey()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -159,7 +160,9 @@ def test_messages_of_the_writer_move_nothing_twice_and_those_of_another_node_sto
         replaced_ns = operator.now_ns() + 2 * S
         operator.wait(policy.drives(lambda: operator.now_ns() > replaced_ns), 90.0, "messages")
         stranger = Writer(operator, tmp_path, "/stranger")
-        stranger.start(NEAR)
+        begins = Thread(target=stranger.start, args=(NEAR,))  # meanwhile the topic must not be silent
+        begins.start()
+        operator.wait(policy.drives(lambda: not begins.is_alive()), 90.0, "the stranger")
         operator.wait(
             policy.drives(lambda: "a second publisher" in node.log and "/stranger; end it" in node.log),
             90.0,

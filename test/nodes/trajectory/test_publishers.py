@@ -19,12 +19,13 @@ class Graph:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.topic, self.there = 100.0, STATES, {OLD: "sim_robot"}
+        self.writer = ""
         self.hold = MagicMock(released=False, lent=False)
         self.hold.node.get_fully_qualified_name.return_value = "/trajectory"
         self.hold.node.resolve_topic_name.side_effect = lambda topic: topic
         self.hold.node.get_publishers_info_by_topic.side_effect = self._infos
         monkeypatch.setattr(publishers, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        self.publishers = Publishers(self.hold, STATES, CHUNKS, [COMMANDS])
+        self.publishers = Publishers(self.hold, STATES, CHUNKS, [COMMANDS], lambda: self.writer)
 
     def look(self, seconds: float, silent: bool = False) -> None:
         for _ in range(round(seconds * LOOKS_HZ)):
@@ -124,3 +125,25 @@ def test_one_of_chunks_that_took_a_dead_ones_place_is_the_only_one(replaced):
     del replaced.there[OLD]
     replaced.look(60.0)
     assert not replaced.beside and not replaced.faults
+
+
+def test_a_slot_written_beside_the_topic_stays_a_second_publisher_though_it_began_in_a_silence(graph):
+    graph.topic, graph.there = CHUNKS, {OLD: "inference"}
+    graph.look(10.0)
+    graph.look(1.0, silent=True)
+    graph.writer = "/another"
+    graph.look(25.0)
+    assert not graph.faults and not graph.beside
+    graph.look(10.0)
+    assert graph.beside == ("a second publisher is there on action_chunk: /another, /inference; end it",)
+
+
+def test_a_slot_that_is_written_again_by_a_node_of_the_same_name_is_a_new_publisher(graph):
+    graph.topic, graph.there, graph.writer = CHUNKS, {}, "/inference"
+    graph.look(10.0)
+    graph.look(1.0, silent=True)
+    graph.there, graph.writer = {OLD: "another"}, ""
+    graph.look(10.0)
+    graph.writer = "/inference"
+    graph.look(1.0)
+    assert len(graph.faults) == 1 and "a second publisher has appeared on action_chunk" in graph.faults[0]

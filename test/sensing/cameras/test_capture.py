@@ -167,6 +167,8 @@ def test_a_calibration_is_what_the_calibrator_wrote(tmp_path):
     calibration = Calibration.load(path)
     assert (calibration.width, calibration.height, calibration.model) == (64, 48, "plumb_bob")
     assert calibration.k[2] == 31.5 and calibration.d[:2] == (0.1, -0.2) and calibration.p[5] == 51.0
+    path.write_text(YAML.replace("-0.2", "-5e-05"))  # as ROS writes it, and YAML 1.1 reads as a text
+    assert Calibration.load(path).d[1] == -5e-05
     path.write_text(YAML.replace("projection_matrix", "other").replace("rectification_matrix", "another"))
     without = Calibration.load(path)
     assert (without.p, without.r) == (calibration.p, calibration.r)
@@ -182,6 +184,10 @@ def test_a_calibration_is_what_the_calibrator_wrote(tmp_path):
             "camera_matrix.data is .*give 9 numbers",
         ),
         ("[0.1, -0.2, 0.0, 0.0, 0.0]", "[a]", "distortion_coefficients.data is .*: give numbers"),
+        ("[0.1, -0.2, 0.0, 0.0, 0.0]", "[.nan, 0]", "distortion_coefficients.data is .*: give numbers"),
+        ("data: [50, 0, 31.5", "data: [.inf, 0, 31.5", "camera_matrix.data is .*give 9 numbers"),
+        ("data: [50, 0, 31.5", f"data: [{10**400}, 0, 31.5", "camera_matrix.data is .*give 9 numbers"),
+        ("image_width: 64", "image_width: 99999999999", "image_width is 99999999999: give the image's size"),
         ("projection_matrix: {", "projection_matrix: [", "is not a YAML file"),
         (YAML, "just words", "has no fields"),
     ],

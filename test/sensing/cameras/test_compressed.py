@@ -11,7 +11,13 @@ from bombs import black_png, jpeg_of_scans, jpeg_that_claims, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_accel_ros.sensing.cameras.compressed import Header, decode, read_header, write_bgr
+from vla_accel_ros.sensing.cameras.compressed import (
+    Header,
+    check_decodes,
+    decode,
+    read_header,
+    write_bgr,
+)
 from vla_accel_ros.sensing.cameras.image import CompressedView
 
 H, W = 30, 42
@@ -174,8 +180,11 @@ def test_whatever_the_bytes_are_it_is_a_picture_or_a_value_error(data, place, fl
     changed[place % len(changed)] ^= flip
     try:
         picture = decode(view(bytes(changed)))
-    except ValueError:
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            check_decodes(view(bytes(changed)))
         return
+    check_decodes(view(bytes(changed)))
     assert picture.dtype == np.uint8 and picture.ndim == 3
 
 

@@ -37,7 +37,7 @@ def load(path: Path, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProf
         limit = max(size for stage, size in known if stage == SERVE)
     except (ValueError, TypeError, KeyError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path} is no profile ({error!r}); let it be "
+            f"{path} is no profile ({type(error).__name__}: {error}); let it be "
             f'{{"profile": {{"{SERVE}": {{"1": SECONDS, ...}}}}}}.'
         ) from error
     return ReplicaProfile(limit, profile, network_s)

@@ -71,14 +71,14 @@ class Trace:
 def load(path: Path) -> Trace:
     """Read the tasks of a file. Raises ValueError if it has none, or if a line is no round."""
     rounds = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if line.strip():
             try:
                 rounds.append(_round(json.loads(line)))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise ValueError(
-                    f"{path}, line {number}: {error!r}; let it have a task, its kind, and how many "
-                    "actions of a chunk were executed."
+                    f"{path}, line {number}: {type(error).__name__}: {error}; let it have a task, its kind, "
+                    "and how many actions of a chunk were executed."
                 ) from error
     if not rounds:
         raise ValueError(f"{path} has no round; record one or more.")

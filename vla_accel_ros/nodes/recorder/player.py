@@ -60,7 +60,7 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
     try:
         bag.survey()
         topics = chosen(bag, commands)
-        left = sorted(set(bag.topics) - topics)
+        left = sorted(set(bag.topics) - topics - {CLOCK})
         if left:
             say(f"not played without --commands: {', '.join(left)}")
         if not topics:
@@ -77,8 +77,13 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
 
 
 def chosen(bag: Bag, commands: bool) -> set[str]:
-    """The topics of a surveyed bag to play: its inputs, or all."""
-    return {topic for topic, kind in bag.topics.items() if commands or role(topic, kind) is Role.INPUT}
+    """The topics of a surveyed bag to play: its inputs, or all. A recorded /clock is never one of them, since
+    the player's own has the recorder's time."""
+    return {
+        topic
+        for topic, kind in bag.topics.items()
+        if topic != CLOCK and (commands or role(topic, kind) is Role.INPUT)
+    }
 
 
 def wait_for_discovery(

@@ -106,6 +106,8 @@ class Publishers:
                 stayed = {gid for gid in others if now_s - self._came_s.get(gid, now_s) > _FORGOTTEN_S}
                 doubtful |= stayed if len(stayed) > 1 else set()
             doubtful &= set(others)
+            for gone in before - set(others):  # the slot of a writer that comes again has the same id
+                self._came_s.pop(gone, None)
             if len(doubtful) > (0 if ours else 1):
                 names = [others[gid] for gid in doubtful]
                 passing.append(_sentence(topic, names, "is there", ours))
@@ -134,7 +136,9 @@ class Publishers:
                 found[gid] = name
         writer = self._writer() if topic == self._chunks else ""
         if writer and writer not in found.values():
-            found[(-1, *writer.encode())] = writer
+            slot = (-1, *writer.encode())
+            self._came_s.setdefault(slot, time.monotonic())
+            found[slot] = writer
         if topic in self._commands:
             named = sorted(named)[1:]
         return found | dict.fromkeys(named, own)

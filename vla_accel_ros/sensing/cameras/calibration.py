@@ -6,6 +6,8 @@ published as a picture's geometry.
 
 from __future__ import annotations
 
+import math
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import yaml
 
 from vla_accel_ros.contract import bounded_yaml
 
+_SHOWN = reprlib.Repr()
+_SHOWN.maxlist = 12
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
@@ -44,7 +48,7 @@ class Calibration:
 
         def size(name: str) -> int:
             number = fields.get(name)
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 65535:
                 raise ValueError(f"{path}: {name} is {number!r}: give the image's size in pixels")
             return number
 
@@ -55,11 +59,11 @@ class Calibration:
             if matrix is None and default is not None:
                 return default
             data: Any = matrix.get("data") if isinstance(matrix, dict) else None
-            good = isinstance(data, list) and all(type(x) in (int, float) for x in data)
-            if not good or (count is not None and len(data) != count):
+            found = tuple(map(_number, data)) if isinstance(data, list) else (math.nan,)
+            if not all(map(math.isfinite, found)) or (count is not None and len(found) != count):
                 wanted = "numbers" if count is None else f"{count} numbers, row by row"
-                raise ValueError(f"{path}: {name}.data is {data!r}: give {wanted}")
-            return tuple(float(x) for x in data)
+                raise ValueError(f"{path}: {name}.data is {_SHOWN.repr(data)}: give {wanted}")
+            return found
 
         k = numbers("camera_matrix", 9)
         return cls(
@@ -71,3 +75,11 @@ class Calibration:
             r=numbers("rectification_matrix", 9, _IDENTITY),
             p=numbers("projection_matrix", 12, (*k[0:3], 0.0, *k[3:6], 0.0, *k[6:9], 0.0)),
         )
+
+
+def _number(given: Any) -> float:
+    """A number as YAML gives it; nan if it is none. ROS writes 5e-05, which is a text for YAML 1.1."""
+    try:
+        return math.nan if isinstance(given, bool) else float(given)
+    except (ValueError, TypeError, OverflowError):
+        return math.nan

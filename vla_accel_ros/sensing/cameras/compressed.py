@@ -35,6 +35,7 @@ _SCAN = b"\xff\xda"
 _STANDALONE = (0x01, *range(0xD0, 0xD8))
 _NO_FRAME = (0xC4, 0xC8, 0xCC)  # between C0 and CF, but not frame headers
 _READ = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+_READ_SMALL = cv2.IMREAD_REDUCED_COLOR_8 | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,22 @@ def decode(view: CompressedView, most_pixels: int = MOST_PIXELS) -> np.ndarray:
     most_pixels: what its camera can send. Raises ValueError, one sentence, if it is neither JPEG nor PNG, not
     8-bit, damaged or too large; bad headers are refused before anything is decoded.
     """
-    header = check_picture(view, most_pixels)
+    return _decoded(view, check_picture(view, most_pixels), _READ)
+
+
+def check_decodes(view: CompressedView, most_pixels: int = MOST_PIXELS) -> None:
+    """Raises ValueError as `decode` does; of a JPEG only an eighth of the rows and columns are computed."""
+    _decoded(view, check_picture(view, most_pixels), _READ_SMALL, 8)
+
+
+def _decoded(view: CompressedView, header: Header, how: int, of: int = 1) -> np.ndarray:
+    """Decode one of so many rows and columns. Raises ValueError if the picture is damaged."""
     size = f"{header.height} x {header.width}"
     try:
-        picture = cv2.imdecode(view.data, _READ)
+        picture = cv2.imdecode(view.data, how)
     except cv2.error as error:
         raise ValueError(f"compressed image of {size} is damaged: {error.err}") from error
-    if picture is None or picture.shape != (header.height, header.width, 3):
+    if picture is None or picture.shape != (-(-header.height // of), -(-header.width // of), 3):
         raise ValueError(f"compressed image of {size} is damaged: the {header.kind} does not decode")
     return picture
 

@@ -35,7 +35,7 @@ def recorded(path: Path, most: int) -> tuple[list[Observation], Path, Contract]:
     names = {camera.name: camera.image for camera in contract.cameras}
     stride = max(1, moments.counts["observations"] // most)
     found: list[Observation] = []
-    for number, moment in enumerate(one for one in moments if one.session.id == session.id):
+    for number, moment in enumerate(moments.of([session.id])):
         if number % stride == 0 and len(found) < most:
             images = {names[camera]: pixels for camera, pixels in moment.images.items()}
             found.append(Observation(images, moment.state, moment.instruction, moment.stamp_ns))

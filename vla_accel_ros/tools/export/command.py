@@ -23,6 +23,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what the joints were commanded to be, or where they were, a step later (default: %(default)s)",
     )
     add("--split", action="store_true", help="begin a new episode where the instruction changes")
+    add("--robot", default="", metavar="NAME", help="namespace of the robot, where a bag has several")
     add("--task", default="", metavar="TEXT", help="instruction to use instead of the recorded ones")
 
 
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             actions=arguments.actions,
             split=arguments.split,
             task=arguments.task,
+            robot=arguments.robot,
             say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         )
     print(f"{arguments.output}: {total} episodes")

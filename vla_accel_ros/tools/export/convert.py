@@ -26,14 +26,15 @@ def export(
     actions: str = "commanded",
     split: bool = False,
     task: str = "",
+    robot: str = "",
     say: Callable[[str], object] = lambda _: None,
 ) -> int:
     """Write the episodes of the bags, in order, into a new dataset; return their number.
 
     fps: frames a second, 0 for the rate of the contract's actions. actions, split: see episodes. task:
-    replaces the recorded instructions. Raises ValueError, with one sentence, if a bag yields nothing or is of
-    another robot than the first; FileExistsError if the output is not empty. An export that ends early,
-    also by Ctrl-C, leaves no part of a dataset.
+    replaces the recorded instructions. robot: which robot of each bag, see Streams. Raises ValueError, with
+    one sentence, if a bag yields nothing or is of another robot than the first; FileExistsError if the output
+    is not empty. An export that ends early, also by Ctrl-C, leaves no part of a dataset.
     """
     with _whole_or_nothing(output):
         dataset: Dataset | None = None
@@ -42,7 +43,7 @@ def export(
         for path in bags:
             count, frames, nothing = 0, 0, list[ValueError]()
             for part in parts(Bag(path)):
-                streams = Streams(part, task)
+                streams = Streams(part, task, robot)
                 if dataset is None or first is None:
                     first = streams
                     fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
@@ -60,6 +61,8 @@ def export(
                 count, frames = count + len(found), frames + sum(map(len, found))
             if nothing and not count:
                 raise nothing[0]
+            for why in nothing:
+                say(f"{path}: its clock was set, and one of its parts is left out: {why}")
             say(f"{path}: {count} episodes, {frames} frames, {frames / fps:.1f} s")
             total += count
         if dataset is not None:
@@ -111,6 +114,8 @@ def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
                 break
             dataset.add(found[ended])
             ended += 1
+    if ended < len(found):
+        raise ValueError(f"{streams.bag.path} has changed while it was read: export it again")
 
 
 class _Line:

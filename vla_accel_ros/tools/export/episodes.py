@@ -13,9 +13,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.tools.export.streams import Streams, distance_s, nearest
 
 SHORTEST = 2
+DAY_NS = 86_400_000_000_000
+"""Greatest time from the first to the last frame; wrong clocks can make it decades."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,13 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
     after = int(np.searchsorted(reference, first_ns))
     if after == len(reference):
         raise ValueError(f"{streams.bag.path} ends before every stream has begun")
-    count = int(max(0.0, last_ns - reference[after]) / period_ns) + 1
+    length_ns = max(0.0, last_ns - reference[after])
+    if length_ns > DAY_NS:
+        raise ValueError(
+            f"{streams.bag.path} has stamps of joints and images that lie {length_ns / DAY_NS:.0f} days "
+            "apart: set the clocks of its drivers and record it again"
+        )
+    count = int(length_ns / period_ns) + 1
     times_ns = reference[after] + np.round(np.arange(count) * period_ns).astype(np.int64)
     stamps_ns, whole = {}, np.ones(count, bool)
     for camera in contract.cameras:
@@ -58,7 +67,7 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
     measured, gap_s = streams.joints(times_ns)
     next_ns = times_ns + round(period_ns)
     done = streams.commanded(next_ns) if actions == "commanded" else streams.joints(next_ns)[0]
-    whole &= (gap_s <= contract.joint_states.max_age_s) & np.isfinite(done).all(axis=1)
+    whole &= (gap_s <= contract.joint_states.max_age_s) & (np.abs(done) <= FURTHEST).all(axis=1)
     if actions == "measured":
         whole &= next_ns <= last_ns
     tasks = streams.tasks(times_ns)

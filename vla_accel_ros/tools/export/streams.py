@@ -1,31 +1,36 @@
 """Reads one robot's streams from a bag: joint positions, commands and instruction as functions of time, and
 the stamps of its images.
 
-Everything but the pixels is held in memory. A command is sampled as a joint_trajectory_controller would: from
-the newest trajectory that had arrived at the requested time.
+Everything but the pixels is held in memory. Joints and images are sorted by their stamps, so that one with a
+wrong stamp hides no others. A command is sampled as a joint_trajectory_controller would: from the newest
+trajectory that had arrived at the requested time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract, Controller
+from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.recording.jumps import Part
 from vla_accel_ros.recording.reader import Entry
+from vla_accel_ros.recording.roles import named, robot_of
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,
     IMAGE,
     OBSERVED,
     SESSION,
+    check_readable,
     contract_of,
     image_stamp_ns,
-    picture,
     session_of,
     stamp_ns,
 )
@@ -53,39 +58,61 @@ class Timed:
         return np.searchsorted(np.array(self.times_ns, np.int64), times_ns, side="right") - 1
 
 
+@dataclass
+class Joint:
+    """Positions of a joint and their stamps in int64 nanoseconds, as they came until `sort`."""
+
+    times_ns: array[int] = field(default_factory=lambda: array("q"))
+    positions: array[float] = field(default_factory=lambda: array("d"))
+
+    def sort(self) -> None:
+        """Put the samples in order of their stamps; of equal ones the first stays."""
+        times, kept = np.unique(np.array(self.times_ns, np.int64), return_index=True)
+        self.times_ns = array("q", times.tobytes())
+        self.positions = array("d", np.array(self.positions)[kept].tobytes())
+
+
 class Streams:
-    """The streams of one part of a bag. `task`, if given, replaces the recorded instructions.
+    """The streams of one part of a bag. `task`, if given, replaces the recorded instructions. `robot` is the
+    namespace of one of the bag's robots, "/" for none; it may be empty if there is only one.
 
     A recorder that starts late misses the first instruction message. Until the first one in the bag, the
     instruction is the one that the Observed messages carry.
 
     Attributes: `contract`; `images`: camera -> its sorted stamps in nanoseconds; `topics`: camera -> its
     image topic; `unreadable`, a sentence about each message that cannot be read, which the nodes refused,
-    too. Raises ValueError if the bag has no session message, and where the bag does not fit the contract.
+    too. Raises ValueError if the bag has no session message of that robot, or several robots and none is
+    given, and where the bag does not fit the contract.
     """
 
-    def __init__(self, part: Part, task: str = "") -> None:
+    def __init__(self, part: Part, task: str = "", robot: str = "") -> None:
         self.part, self.bag = part, part.bag
         bag = part.bag
-        entry = next(bag.entries((SESSION,)), None)
+        bag.survey()
+        self._robots = bag.namespaces(SESSION)
+        self._namespace = _chosen(bag.path, self._robots, robot)
+        told = (e for e in bag.entries((SESSION,)) if e.topic.rpartition("/")[0] == self._namespace)
+        entry = next(told, None)
         if entry is None:
-            raise ValueError(f"{bag.path} has no session, and so no contract: record with the node recorder")
+            raise ValueError(
+                f"{bag.path} has no message of the robot's session: record with the node recorder"
+            )
         session = session_of(bag.decode(entry))
         self.contract: Contract = contract_of(session)
-        self._namespace = entry.topic.rpartition("/")[0]
-        bag.survey()
         recorded = dict(zip(session.cameras, session.topics))
         self.topics = {
-            camera.name: self._image_topic(recorded[camera.name]) for camera in self.contract.cameras
+            camera.name: self._image_topic(recorded.get(camera.name, "")) for camera in self.contract.cameras
         }
         self.images: dict[str, list[int]] = {camera: [] for camera in self.topics}
-        self._joints = {name: Timed() for name in self.contract.joint_names}
+        self._joints = {name: Joint() for name in self.contract.joint_names}
         self._told, self._observed = Timed(), Timed()
         self.unreadable: list[str] = []
         self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
         self._read()
         for camera, stamps in self.images.items():
             self.images[camera] = sorted(set(stamps))
+        for joint in self._joints.values():
+            joint.sort()
         if task:
             self._told = Timed([0], [task])
         else:
@@ -96,13 +123,15 @@ class Streams:
 
         Raises ValueError if a stream is empty.
         """
-        streams = {f"images of camera {camera}": stamps for camera, stamps in self.images.items()}
-        streams |= {f"positions of joint {name}": timed.times_ns for name, timed in self._joints.items()}
+        streams: dict[str, Sequence[int]] = {
+            f"images of camera {camera}": stamps for camera, stamps in self.images.items()
+        }
+        streams |= {f"positions of joint {name}": joint.times_ns for name, joint in self._joints.items()}
         beginnings = {"instruction": self._told.times_ns}
         if commanded:
             beginnings |= {f"commands on {topic}": timed.times_ns for topic, timed in self._commands.items()}
         for name, times in {**streams, **beginnings}.items():
-            if not times:
+            if not len(times):
                 options = {"instruction": "--task TEXT", "commands": "--actions measured"}
                 mend = next((f": give {option}" for what, option in options.items() if what in name), "")
                 raise ValueError(f"{self.bag.path} has no {name}{mend}")
@@ -114,17 +143,14 @@ class Streams:
         sample, for the joint where that is longest."""
         positions, gaps = [], []
         for name in self.contract.joint_names:
-            times, values = (np.array(v) for v in (self._joints[name].times_ns, self._joints[name].things))
+            times = np.array(self._joints[name].times_ns)
             origin = times[0]
-            positions.append(np.interp(times_ns - origin, times - origin, values))
+            positions.append(np.interp(times_ns - origin, times - origin, self._joints[name].positions))
             gaps.append(distance_s(times, times_ns))
         return np.stack(positions, axis=1), np.max(gaps, axis=0)
 
     def commanded(self, times_ns: np.ndarray) -> np.ndarray:
-        """Return the commanded joint positions [N, D] float64 in ROS units; nan before the first command.
-
-        Raises ValueError if a command has not one position for each joint of its controller.
-        """
+        """Return the commanded joint positions [N, D] float64 in ROS units; nan before the first command."""
         columns = {name: column for column, name in enumerate(self.contract.joint_names)}
         out = np.full((len(times_ns), len(columns)), np.nan)
         for controller in self.contract.controllers:
@@ -132,7 +158,9 @@ class Streams:
             timed = self._commands[controller.topic]
             for row, which in enumerate(timed.newest(times_ns)):
                 if which >= 0:
-                    out[row, places] = _at(timed.things[which], int(times_ns[row]), controller)
+                    command = timed.things[which]
+                    whole = isinstance(command, Trajectory)
+                    out[row, places] = command.sample(int(times_ns[row]))[0] if whole else command
         return out
 
     def tasks(self, times_ns: np.ndarray) -> list[str]:
@@ -167,7 +195,7 @@ class Streams:
         self._told = Timed(told.times_ns + heard.times_ns, told.things + heard.things)
 
     def _read_image(self, camera: str, entry: Entry) -> None:
-        picture(entry)  # what cannot be decoded must not be planned for
+        check_readable(entry)  # what cannot be decoded must not be planned for
         stamp = image_stamp_ns(entry)
         if self.part.has(stamp, entry.log_ns):
             self.images[camera].append(stamp)
@@ -178,8 +206,9 @@ class Streams:
         if not self.part.has(stamp, entry.log_ns):
             return
         for name, position in zip(message.name, message.position):
-            if name in self._joints and np.isfinite(position):
-                self._joints[name].add(stamp, position)
+            if name in self._joints and abs(position) <= FURTHEST:
+                self._joints[name].times_ns.append(stamp)
+                self._joints[name].positions.append(position)
 
     def _read_told(self, entry: Entry) -> None:
         self._told.add(entry.log_ns, self.bag.decode(entry).data)
@@ -195,6 +224,8 @@ class Streams:
         command: Trajectory | np.ndarray
         if controller.kind == "forward_command":
             command = np.array(message.data)
+            if len(command) != len(controller.joints) or not (np.abs(command) <= FURTHEST).all():
+                raise ValueError(f"a command is not {len(controller.joints)} positions of joints")
         else:
             command = _trajectory(message, entry.log_ns).select(controller.joints)
         self._commands[controller.topic].add(entry.log_ns, command)
@@ -205,10 +236,26 @@ class Streams:
 
     def _topic(self, name: str, kind: str) -> str:
         """Return the bag's name for a topic of the contract: the name below the namespace, or else the only
-        topic of its type."""
+        topic of its type that is no other robot's."""
         resolved = name if name.startswith("/") else f"{self._namespace}/{name}"
-        alike = [topic for topic, other in self.bag.topics.items() if other == kind]
+        alike = [
+            topic
+            for topic, other in self.bag.topics.items()
+            if other == kind and robot_of(topic, self._robots) in (None, self._namespace)
+        ]
         return alike[0] if resolved not in alike and len(alike) == 1 else resolved
+
+
+def _chosen(path: Path, robots: Collection[str], robot: str) -> str:
+    """Return the namespace of a robot, or of the only one. Raises ValueError if there is not exactly one."""
+    found = [space for space in robots if not robot or space.strip("/") == robot.strip("/")]
+    if not robots:
+        raise ValueError(f"{path} has no session, and so no contract: record with the node recorder")
+    if not found:
+        raise ValueError(f"{path} has no robot {robot!r}: give --robot with one of {named(robots)}")
+    if len(found) > 1:
+        raise ValueError(f"{path} has {len(robots)} robots: give --robot with one of {named(robots)}")
+    return found[0]
 
 
 def distance_s(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
@@ -234,14 +281,3 @@ def _trajectory(message: Any, received_ns: int) -> Trajectory:
         np.array([point.positions for point in points]),
         np.array(velocities) if all(map(len, velocities)) else None,
     )
-
-
-def _at(command: Trajectory | np.ndarray, time_ns: int, controller: Controller) -> np.ndarray:
-    if isinstance(command, Trajectory):
-        return command.sample(time_ns)[0]
-    if len(command) != len(controller.joints):
-        raise ValueError(
-            f"a command on {controller.topic} has {len(command)} positions for {len(controller.joints)} "
-            "joints"
-        )
-    return command

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -55,24 +55,46 @@ def replay(
     """
     result = Result()
     progress = Progress("replayed", moments.worth_replaying, say)
+    for sessions in _by_engine(moments.sessions.values()):
+        _replay(moments, sessions, otherwise, say, result, progress)
+    return result
+
+
+def _by_engine(sessions: Iterable[Session]) -> list[list[str]]:
+    """Return the ids of the sessions that can share an engine, for each engine. They are replayed engine by
+    engine, since two may not fit into memory and each takes long to load."""
+    found: list[list[Session]] = []
+    for session in sessions:
+        beside = next((group for group in found if group[0].shares_engine(session)), None)
+        if beside is None:
+            found.append([session])
+        else:
+            beside.append(session)
+    return [[session.id for session in group] for group in found]
+
+
+def _replay(
+    moments: Moments,
+    sessions: Collection[str],
+    otherwise: Otherwise,
+    say: Callable[[str], object],
+    result: Result,
+    progress: Progress,
+) -> None:
+    """Replay the moments of sessions that share an engine; the engine is freed on return."""
     stages: dict[str, _Stage] = {}
-    for moment in moments:
+    for moment in moments.of(sessions):
         if not (moment.chunks or moment.texts):
             continue
         session = moment.session
         if session.id not in stages:
-            beside = next(iter(stages.values()), None)
-            if beside is None or not beside.session.shares_engine(session):
-                beside, stages = None, {}  # free the loaded engine before loading another
-            stages[session.id] = _Stage(session, otherwise, say, beside)
+            stages[session.id] = _Stage(session, otherwise, say, next(iter(stages.values()), None))
             result.notes += [note for note in stages[session.id].notes if note not in result.notes]
-        stage = stages[session.id]
         started = time.perf_counter()
-        stage.play(moment, result)
+        stages[session.id].play(moment, result)
         result.seconds += time.perf_counter() - started
         result.frames += 1
         progress.at(result.frames)
-    return result
 
 
 class _Stage:

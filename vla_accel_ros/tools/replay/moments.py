@@ -1,19 +1,19 @@
 """Reads a bag as the engine saw it: each observation with its images, chunks and answers.
 
-The bag is read twice. The first pass reads the small messages: observations, their engines, and the chunks
-and finished answers made from them, and which images there are. The second reads the images and keeps only
-those that a complete observation still waits for, so a bag may be larger than memory. A recorder may drop
-images, and a bag may begin or end in the middle, so incomplete observations are counted. So are messages that
-cannot be read: the nodes refused them, too. A bag may be of several robots, whose stamps and versions may be
-equal. A bag's messages have the fields of ROS messages but are decoded by other classes; this module turns
-them into the package's types.
+The bag is read twice, or more often if asked for the moments of some sessions at a time. The first pass reads
+the small messages: observations, their engines, and the chunks and finished answers made from them, and which
+images there are. The second reads the images and keeps only those that a complete observation still waits
+for, so a bag may be larger than memory. A recorder may drop images, and a bag may begin or end in the middle,
+so incomplete observations are counted. So are messages that cannot be read: the nodes refused them, too. A
+bag may be of several robots, whose stamps and versions may be equal. A bag's messages have the fields of ROS
+messages but are decoded by other classes; this module turns them into the package's types.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from vla_accel_ros.contract import bounded_yaml
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.recording.reader import Bag, Entry
-from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
-from vla_accel_ros.sensing.cameras.image import compressed_view, image_view, write_rgb
+from vla_accel_ros.sensing.cameras.compressed import check_decodes, decode, write_bgr
+from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_view, write_rgb
 from vla_accel_ros.types import Agreement
 
 SESSION, OBSERVED = "vla_accel_msgs/msg/Session", "vla_accel_msgs/msg/Observed"
@@ -119,9 +119,12 @@ class Moments:
         return len(self._observed.keys() & (self._chunks.keys() | self._texts.keys()))
 
     def __iter__(self) -> Iterator[Moment]:
-        self.counts["of no session"] = self.counts["incomplete"] = 0
+        return self.of(self.sessions)
+
+    def of(self, sessions: Collection[str]) -> Iterator[Moment]:
+        """Yield the moments of sessions, given by their ids. Every call reads the images once."""
         wanted: dict[tuple[str, int], list[_Waiting]] = {}
-        for one in self._waiting():
+        for one in self._waiting(sessions):
             for place in one.wanted:
                 wanted.setdefault(place, []).append(one)
         for entry in self._bag.entries((IMAGE, COMPRESSED)):
@@ -154,6 +157,8 @@ class Moments:
                 "`vla replay --publish` plays what the robot saw"
             )
         self.counts["observations"] = len(self._observed)
+        known = sum(message.session in self.sessions for message in self._observed.values())
+        self.counts["of no session"] = len(self._observed) - known
         self.counts["chunks"] = sum(map(len, self._chunks.values()))
         self.counts["chunks of no observation"] = sum(
             len(chunks) for key, chunks in self._chunks.items() if key not in self._observed
@@ -188,13 +193,12 @@ class Moments:
         except ValueError:
             return None
 
-    def _waiting(self) -> Iterator[_Waiting]:
-        """Yield the observations whose images are all in the bag."""
+    def _waiting(self, sessions: Collection[str]) -> Iterator[_Waiting]:
+        """Yield the observations of sessions whose images are all in the bag."""
         for key, message in self._observed.items():
-            session = self.sessions.get(message.session)
-            if session is None:
-                self.counts["of no session"] += 1
+            if message.session not in sessions:
                 continue
+            session = self.sessions[message.session]
             topics = dict(zip(session.cameras, session.topics))
             wanted = {
                 (self._recorded(topics.get(camera, "")), stamp_ns(stamp)): camera
@@ -234,10 +238,19 @@ def image_stamp_ns(entry: Entry) -> int:
     return (image_view if entry.type == IMAGE else compressed_view)(entry.data).stamp_ns
 
 
+def check_readable(entry: Entry) -> None:
+    """Raises ValueError as `picture` does, without making all pixels."""
+    if entry.type == IMAGE:
+        check(image_view(entry.data))
+    else:
+        check_decodes(compressed_view(entry.data))
+
+
 def picture(entry: Entry) -> np.ndarray:
     """Return the pixels [H, W, 3] uint8 RGB, converted as the node's own ingest does it."""
     if entry.type == IMAGE:
         view = image_view(entry.data)
+        check(view)  # before memory is allocated for a wrong size
         out = np.empty((view.height, view.width, 3), np.uint8)
         write_rgb(view, out)
         return out

@@ -1,22 +1,22 @@
 """Reads a recording as a timeline: when each message was recorded, and to which frame it belongs.
 
 A bag has no lanes and loops, but images, prefixes and chunks carry the stamp of their image. A command
-carries none: the first one of each topic after a chunk is counted as that chunk's. The clock is ROS time,
-that of the recorder's stamps; where it was set during the recording, the timeline begins after that. Sessions
-and inputs appear with their own words, and what is no message of its type as unreadable.
+carries none: the first one of each topic after a chunk of its robot is counted as that chunk's. The clock is
+ROS time, that of the recorder's stamps; where it was set during the recording, the timeline begins after
+that. Sessions and inputs appear with their own words, and what is no message of its type as unreadable.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.recording.jumps import numbered
 from vla_accel_ros.recording.reader import Bag, Entry
-from vla_accel_ros.recording.roles import Role, role
+from vla_accel_ros.recording.roles import Role, named, robot_of, role
 from vla_accel_ros.timeline import Event, Flows, Recorded, flow
 
 MOST = 2_000_000
@@ -36,21 +36,35 @@ _TOLD: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def read(path: Path, seconds: float | None = None) -> tuple[Recorded, dict[int, dict[str, int]]]:
+def read(
+    path: Path, seconds: float | None = None, namespace: str = ""
+) -> tuple[Recorded, dict[int, dict[str, int]]]:
     """Return a bag's timeline and the moments of its frames (latency.RECORDED).
 
-    seconds: how much of its end to read, None for all. Raises ValueError, in one sentence, if the path is no
-    bag, the bag is damaged or empty, or it has more than MOST messages; OSError if it cannot be read.
+    seconds: how much of its end to read, None for all. namespace: of the only robot to read, with what lies
+    in no robot's namespace; empty for all. Raises ValueError, in one sentence, if the path is no bag, the bag
+    is damaged or empty, has no such robot, or more than MOST messages; OSError if it cannot be read.
     """
-    bag, reading = Bag(path), _Reading()
+    bag = Bag(path)
+    bag.survey()
+    every = bag.namespaces(_CHUNK)
+    wanted = [robot for robot in every if not namespace or robot.strip("/") == namespace.strip("/")]
+    if every and not wanted:
+        raise ValueError(f"{path} has no robot {namespace}: give --namespace with one of {named(every)}")
+    readings = _readings(wanted)
     events: deque[Event] = deque()
     part = 0
     for number, by_ns, entry in numbered(bag):
         if number > part:
-            part, reading = number, _Reading()
+            part, readings = number, _readings(wanted)
             said = f"the clock of the recording was set by {by_ns * 1e-9:.3f} s"
             events = deque([Event("clock", said, entry.log_ns, entry.log_ns)])
-        events.append(reading.event(bag, entry))
+        robot = robot_of(entry.topic, every)
+        if robot is not None and robot not in wanted:
+            continue
+        concerned = readings.values() if robot is None else [readings[robot]]
+        told = [reading.event(bag, entry) for reading in concerned]
+        events.append(told[0]._replace(flows=tuple(flow for event in told for flow in event.flows)))
         while seconds is not None and events[0].end_ns < entry.log_ns - round(seconds * 1e9):
             events.popleft()
         if len(events) > MOST:
@@ -59,16 +73,23 @@ def read(path: Path, seconds: float | None = None) -> tuple[Recorded, dict[int, 
         raise ValueError(f"{path} has no messages: record some")
     first_ns, last_ns = events[0].end_ns, events[-1].end_ns
     record = Recorded(f"bag {path.name}", (path.name,), tuple(events), last_ns, last_ns, first_ns)
-    return record, {
-        each: at for each, at in reading.frames.items() if at.get("arrived", first_ns) >= first_ns
-    }
+    frames = {each: at for reading in readings.values() for each, at in reading.frames.items()}
+    return record, {each: at for each, at in frames.items() if at.get("arrived", first_ns) >= first_ns}
+
+
+def _readings(robots: Sequence[str]) -> dict[str, _Reading]:
+    """Return a reading for each robot; one for all topics of a bag with one robot or none."""
+    several = len(robots) > 1
+    return {robot: _Reading(robot if several else "") for robot in robots or ("",)}
 
 
 class _Reading:
-    """State of one pass over a bag. frames: the moments of each frame, by its flow."""
+    """State of one pass over a robot's messages. robot: its namespace, if there are several. frames: the
+    moments of each frame, by its flow."""
 
-    def __init__(self) -> None:
+    def __init__(self, robot: str = "") -> None:
         self.frames: dict[int, dict[str, int]] = {}
+        self._robot = robot
         self._chunk = 0  # the newest chunk's flow
         self._commanded: set[str] = set()  # topics with a command since that chunk
 
@@ -96,19 +117,20 @@ class _Reading:
 
     def _of_frame(self, bag: Bag, entry: Entry) -> Flows:
         stamp_ns = _stamp_ns(bag, entry)
-        frame = self.frames.setdefault(flow(stamp_ns), {})
+        each = flow(stamp_ns, self._robot)
+        frame = self.frames.setdefault(each, {})
         if entry.type in _IMAGES:
             frame["arrived"] = entry.log_ns  # the last of several cameras
             if 0 <= entry.log_ns - stamp_ns <= LONGEST_AGE_NS:
                 frame.setdefault("captured", stamp_ns)
         elif entry.type == _CHUNK:
             if "published" not in frame:
-                self._chunk = flow(stamp_ns)
+                self._chunk = each
                 self._commanded.clear()
             frame.setdefault("published", entry.log_ns)
         elif entry.type.endswith("/Observed"):
             frame.setdefault("prefix", entry.log_ns)
-        return (flow(stamp_ns),)
+        return (each,)
 
 
 def _stamp_ns(bag: Bag, entry: Entry) -> int:

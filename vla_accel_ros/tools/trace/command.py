@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     records: Sequence[Recorded]
     if arguments.bag is not None:
-        record, moments = bag.read(arguments.bag, arguments.seconds)
+        record, moments = bag.read(arguments.bag, arguments.seconds, arguments.namespace)
         records, rows = [record], latency.steps(moments.values(), latency.RECORDED)
     else:
         records = _live(arguments.namespace, arguments.seconds or SECONDS, arguments.timeout)

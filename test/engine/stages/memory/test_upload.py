@@ -147,6 +147,22 @@ def test_a_buffer_serves_every_frame_of_a_size_and_any_strides() -> None:
     assert not torch.equal(upload.views.table, table)
 
 
+def test_after_an_error_the_next_frame_of_that_size_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    upload = ImageUpload(OPENPI.pixels, 14, 2, CPU)
+    frames = list(mixed(0).images.values())
+
+    def no_memory(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(upload.views, "point", no_memory)
+        upload.take(frames)
+    upload.take(frames)
+    assert len(upload.views.now) == 2
+    for view, frame in zip(upload.views.now, frames, strict=True):
+        assert np.array_equal(view.pixels.numpy(), frame)
+
+
 def test_an_observation_is_refused_before_its_pixels_are_copied() -> None:
     engine = Engine(make_policy(), fast=True)
     observation = make_observation()
@@ -220,6 +236,20 @@ def test_registered_memory_is_copied_from_where_it_lies(mapped: bool) -> None:
         frame[:] = expected.numpy()
         upload.read()
     registration.end()
+
+
+@pytest.mark.gpu
+def test_images_may_be_overwritten_after_an_error_while_they_are_copied() -> None:
+    upload = ImageUpload(OPENPI.pixels, 28, 2, torch.device("cuda"))
+    pinned = torch.full((4000, 4000, 3), 7, dtype=torch.uint8).pin_memory().numpy()
+    upload.take([pinned, pinned])
+    for _ in range(8):
+        pinned.fill(7)
+        with pytest.raises(TypeError):
+            upload.begin([pinned, np.zeros((4000, 4000, 3), object)])
+        pinned.fill(0)
+        torch.cuda.synchronize()
+        assert (upload.views.now[0].pixels == 7).all()
 
 
 @pytest.mark.gpu

@@ -87,7 +87,10 @@ class ImageUpload:
         self.end(taken)
 
     def begin(self, images: Sequence[np.ndarray]) -> None:
-        """Copy images without blocking; later work in the current stream waits for them."""
+        """Copy images without blocking; later work in the current stream waits for them.
+
+        After an error the images are not needed any longer, and `end` need not be called.
+        """
         self._began_ns = TIMELINE.now_ns()
         self._make_room(images)
         if self._stream is None or self._read is None or self._arrived is None:
@@ -95,7 +98,11 @@ class ImageUpload:
             return
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._read)
-            self._copy(images)
+            try:
+                self._copy(images)
+            except BaseException:
+                self._stream.synchronize()
+                raise
             self._arrived.record(self._stream)
         current_stream(self._device).wait_event(self._arrived)
 
@@ -119,7 +126,8 @@ class ImageUpload:
         if [image.shape for image in images] == [view.pixels.shape for view in self._held]:
             return
         buffers = [torch.empty(image.shape, dtype=torch.uint8, device=self._device) for image in images]
-        self._held = [self.views.view(buffer) for buffer in buffers]
-        self.views.point(self._held)
+        views = [self.views.view(buffer) for buffer in buffers]
+        self.views.point(views)
+        self._held = views
         if self._stream is not None:  # the allocator may reuse memory that the current stream still uses
             self._stream.wait_stream(current_stream(self._device))
