@@ -87,6 +87,8 @@ def has_cuda() -> bool:
 
 def mapped_pointer(array: np.ndarray) -> int:
     """The GPU's address of this array; 0 if it is not in mapped memory."""
+    if not _MAPPINGS:  # an array's address takes several microseconds
+        return 0
     address = array.ctypes.data
     for start, registration in list(_MAPPINGS.items()):
         if start <= address and address + array.nbytes <= start + registration.size:
