@@ -15,8 +15,8 @@ from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.following.joint_faults import FollowingError, astray
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.following.joint_faults import FollowingError, astray, usual
+from vla_accel_ros.control.limits.joint_limits import JointLimits, rest_to_rest_s
 from vla_accel_ros.control.moves import MoveInParts, broken_off, move
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter, by_name
@@ -242,8 +242,10 @@ class Home:
         goal = np.array([self._home[name] for name in names])
         self._following.forget()
         now_ns = self._hold.node.now_ns()
-        # The motion begins with an approach from the controller's setpoint to the measured position.
-        first_ns = self._hold.approach_ns()
+        # The motion begins with an approach from the controller's setpoint to the measured position, also of
+        # joints that only twists move otherwise.
+        usual_ns = round(rest_to_rest_s(usual(limits.velocity), limits) * 1e9)
+        first_ns = max(self._hold.approach_ns(), usual_ns)
         whole = move(names, here, goal, self._limits, self._speed, now_ns + first_ns)
         futures = []
         for adapter in self._adapters:
@@ -251,7 +253,7 @@ class Home:
             action = self._actions.get(adapter.controller.topic)
             if action is not None:
                 self._sent[adapter.controller.topic] = share
-                future = action.start(share)
+                future = action.start(share, now_ns)
             else:
                 future = Future()
                 parts = MoveInParts(share, self._limits_of(share.joints), self._most_ns)
