@@ -164,6 +164,20 @@ class Robot:
         action: Any = GentleAction(self, self._controller)
         self.home._actions = {CONTROLLERS["joint_trajectory"].topic: action}
 
+    def another_by_action(self) -> None:
+        """Another controller is on its way home by its action."""
+        outcome: Future = Future()
+        outcome.add_done_callback(self.home._ended)
+
+        def cancel(why: str) -> bool:
+            unfinished = not outcome.done()
+            if unfinished:
+                outcome.set_result(Outcome(False, why))
+            return unfinished
+
+        action: Any = SimpleNamespace(cancel=cancel, poll=lambda: None)
+        self.home._actions = {"gripper/joint_trajectory": action}
+
     def hold(self) -> None:
         self.standing.hold()
         self.home.cancel(OPERATOR)
@@ -289,7 +303,7 @@ class GentleAction:
         self._robot, self._controller = robot, controller
         self._outcome, self._end_ns = Future(), 0
 
-    def start(self, share: Trajectory) -> Future:
+    def start(self, share: Trajectory, now_ns: int) -> Future:
         self._controller.accept(share, self._robot.node.now)
         self._outcome, self._end_ns = Future(), share.end_ns
         return self._outcome

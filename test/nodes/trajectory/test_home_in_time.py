@@ -241,6 +241,16 @@ def test_a_move_in_motion_stops_within_limits_when_the_clock_jumps(robot, second
 
 
 @pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
+def test_so_does_a_move_beside_another_controller_that_goes_by_its_action(robot, seconds):
+    robot.goes_home()
+    robot.another_by_action()
+    robot.jump(seconds)
+    assert_stays(robot)
+    assert robot.answers["home"].message.endswith("ROS time has jumped")
+    assert_works(robot)
+
+
+@pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
 def test_a_clock_that_is_set_while_a_move_that_was_held_brakes(robot, seconds):
     robot.goes_home()
     robot.hold()

@@ -151,10 +151,11 @@ class Home:
         return "; ".join(outcome.sentence for outcome in outcomes if not outcome.reached)
 
     def _stop(self, why: str, jumped: bool = False) -> None:
+        # A goal that is cancelled ends at once, and calls this again: nothing is left for that then.
+        streamed, self._streamed = self._streamed, []
         for action in self._actions.values():
             if action.cancel(why):
                 self._hold.settle()
-        streamed, self._streamed = self._streamed, []
         for one in streamed:
             self._brake(one.adapter, jumped)
         if jumped:
