@@ -146,6 +146,12 @@ class Robot:
             self.node.now += TICK_NS
             self._measure()
 
+    def stands_at(self, position: float) -> None:
+        """It has stood there from the beginning."""
+        self.position = np.full(2, position)
+        self._controller.start(self.position, self.node.now)
+        self.run(0.3)
+
     def call(self, name: str) -> None:
         """Begin a call of ~/home, ~/release or ~/reclaim; what it answers comes with time."""
         if name == "release":
@@ -263,6 +269,7 @@ class Robot:
             self._where = self._where if self.off else self.position + self.sag
             measured = self._where
             self._joints.add(NAMES, measured, self.node.now)
+            self._adapter.measured(dict(zip(NAMES, measured.tolist())))
             self.follower.measured(measured, self.node.now, self.node.now)
 
     def _chunk(self, goal: float) -> None:

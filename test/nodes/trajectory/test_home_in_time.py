@@ -78,6 +78,15 @@ def test_it_begins_within_the_range_though_joints_are_measured_beyond_it():
     robot.assert_smooth()
 
 
+def test_joints_that_stand_beyond_their_range_are_led_into_it_within_limits(robot):
+    robot.stands_at(3.5)
+    robot.call("home")
+    robot.run(6.0)
+    assert robot.answers["home"].success
+    np.testing.assert_allclose(robot.path[-1], HOME, atol=1e-6)
+    robot.assert_smooth()
+
+
 def test_a_move_whose_joints_do_not_follow_stops_and_says_which(robot):
     robot.goes_home()
     robot.off = True

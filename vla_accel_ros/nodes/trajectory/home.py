@@ -239,14 +239,15 @@ class Home:
         names = tuple(joint.name for joint in self._joints)
         measured = self._hold.measured or {}
         limits = self._limits
-        here = np.clip([measured[name] for name in names], limits.lower, limits.upper)
+        where = np.array([measured[name] for name in names])
+        here = np.clip(where, limits.lower, limits.upper)
         goal = np.array([self._home[name] for name in names])
         self._following.forget()
         now_ns = self._hold.node.now_ns()
         # The motion begins with an approach from the controller's setpoint to the measured position, also of
         # joints that only twists move otherwise.
-        usual_ns = round(rest_to_rest_s(usual(limits.velocity), limits) * 1e9)
-        first_ns = max(self._hold.approach_ns(), usual_ns)
+        away = usual(limits.velocity) + np.abs(where - here)
+        first_ns = max(self._hold.approach_ns(), round(rest_to_rest_s(away, limits) * 1e9))
         whole = move(names, here, goal, self._limits, self._speed, now_ns + first_ns)
         futures = []
         for adapter in self._adapters:
