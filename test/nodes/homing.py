@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -173,7 +174,7 @@ class Robot:
     def another_by_action(self) -> None:
         """Another controller is on its way home by its action."""
         outcome: Future = Future()
-        outcome.add_done_callback(self.home._ended)
+        outcome.add_done_callback(partial(self.home._ended, "gripper/joint_trajectory"))
 
         def cancel(why: str) -> bool:
             unfinished = not outcome.done()

@@ -283,6 +283,22 @@ def test_a_clock_that_is_set_while_a_move_by_an_action_lasts_does_not_keep_it_fr
     assert robot.follower.safety.state is Motion.RUNNING
 
 
+def test_a_slow_move_by_an_action_that_was_held_is_not_waited_for():
+    robot = Robot("joint_trajectory")
+    robot.use_action()
+    robot.moves()
+    robot.run(1.5)
+    robot.home._speed = 0.1
+    robot.call("home")
+    robot.run(1.0)
+    robot.hold()
+    robot.run(SETTLE_S)
+    assert robot.answers["home"].message.endswith(OPERATOR)
+    robot.standing.resume_all()
+    robot.run(2.5, goal=0.5)
+    assert robot.follower.safety.state is Motion.RUNNING
+
+
 @pytest.mark.parametrize("name", ["home again", "release"])
 def test_deactivated_while_it_brakes_all_calls_answer(robot, name):
     robot.goes_home()

@@ -9,6 +9,7 @@ checks whether the joints arrive. If one of several controllers fails, the other
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from rclpy.task import Future
@@ -265,14 +266,16 @@ class Home:
                 self._sent[adapter.controller.topic] = parts.part
                 self._streamed.append(_Streamed(adapter, parts, future))
             futures.append(future)
-        for future in futures:
-            future.add_done_callback(self._ended)
+        for adapter, future in zip(self._adapters, futures):
+            future.add_done_callback(partial(self._ended, adapter.controller.topic))
         return futures
 
-    def _ended(self, future: Future) -> None:
-        """A controller that fails stops the others."""
+    def _ended(self, topic: str, future: Future) -> None:
+        """A controller that fails stops the others. By an action, only the controller knows where it stops."""
         outcome: Outcome = future.result()
         if not outcome.reached:
+            if topic in self._actions:
+                self._sent.pop(topic, None)
             self._stop("stopped, because another controller did not get there")
 
     def _lost(self) -> str:
