@@ -30,7 +30,7 @@ _IMAGE = r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)"
 TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw, of at most 150 characters"
 LONGEST_AGE_S = 3600.0
-# A limit beyond these (rad or m, per s, per s^2) cannot be a joint's. Slower joints take years from end to end.
+# A limit beyond these (rad or m, per s, per s^2) cannot be a joint's. By slower ones a way takes years.
 _FURTHEST, _NARROWEST, _SLOWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e-5, 1e3, 1e5
 _LONGEST_STOP_S = 10.0
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}

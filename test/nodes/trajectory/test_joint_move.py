@@ -44,8 +44,8 @@ def make_move(operator) -> Iterator[Callable[..., JointMove]]:
 
 
 def way(arm: Arm, seconds: float = 0.5) -> Trajectory:
-    here = arm.array(ARM)
-    return Trajectory(tuple(ARM), np.array([seconds * S / 2, seconds * S]), np.array([here, here + 0.1]), np.zeros((2, 5)))
+    here, times = arm.array(ARM), np.array([seconds * S / 2, seconds * S])
+    return Trajectory(tuple(ARM), times, np.array([here, here + 0.1]), np.zeros((2, 5)))
 
 
 def outcome(operator: Operator, future: Future, move: JointMove | None = None) -> Outcome:

@@ -271,7 +271,7 @@ class Home:
         return futures
 
     def _ended(self, topic: str, future: Future) -> None:
-        """A controller that fails stops the others. By an action, only the controller knows where it stops."""
+        """A controller that fails stops the others. Where an action stops, only its controller knows."""
         outcome: Outcome = future.result()
         if not outcome.reached:
             if topic in self._actions:
