@@ -165,6 +165,7 @@ MISTAKES = {
         ("lower: -1", "lower: -2.0e+4", "joints[0].lower = -20000.0 is further than 10000 from zero"),
         ("lower: -1, upper: 2.0", "lower: 0, upper: 1.0e-9",
          "joints[0].lower = 0.0 leaves less than 1e-06 to upper = 1e-09: mend them"),
+        ("velocity: 1.5", "velocity: 1.0e-12", "joints[0].velocity = 1e-12 is less than 1e-05 per s: give"),
         ("velocity: 1.5", "velocity: 1.0e+9", "joints[0].velocity = 1000000000.0 is more than 1000 per s"),
         ("acceleration: 9,", "acceleration: 1.0e+9,", "joints[0].acceleration = 1000000000.0 is more than"),
         ("acceleration: 9,", "acceleration: 0.1,", "joints[0].acceleration = 0.1 means that a stop from "

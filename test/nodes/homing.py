@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -146,6 +147,12 @@ class Robot:
             self.node.now += TICK_NS
             self._measure()
 
+    def stands_at(self, position: float) -> None:
+        """It has stood there from the beginning."""
+        self.position = np.full(2, position)
+        self._controller.start(self.position, self.node.now)
+        self.run(0.3)
+
     def call(self, name: str) -> None:
         """Begin a call of ~/home, ~/release or ~/reclaim; what it answers comes with time."""
         if name == "release":
@@ -163,6 +170,20 @@ class Robot:
         """Move home by an action instead of the adapter."""
         action: Any = GentleAction(self, self._controller)
         self.home._actions = {CONTROLLERS["joint_trajectory"].topic: action}
+
+    def another_by_action(self) -> None:
+        """Another controller is on its way home by its action."""
+        outcome: Future = Future()
+        outcome.add_done_callback(partial(self.home._ended, "gripper/joint_trajectory"))
+
+        def cancel(why: str) -> bool:
+            unfinished = not outcome.done()
+            if unfinished:
+                outcome.set_result(Outcome(False, why))
+            return unfinished
+
+        action: Any = SimpleNamespace(cancel=cancel, poll=lambda: None)
+        self.home._actions = {"gripper/joint_trajectory": action}
 
     def hold(self) -> None:
         self.standing.hold()
@@ -249,6 +270,7 @@ class Robot:
             self._where = self._where if self.off else self.position + self.sag
             measured = self._where
             self._joints.add(NAMES, measured, self.node.now)
+            self._adapter.measured(dict(zip(NAMES, measured.tolist())))
             self.follower.measured(measured, self.node.now, self.node.now)
 
     def _chunk(self, goal: float) -> None:
@@ -289,7 +311,7 @@ class GentleAction:
         self._robot, self._controller = robot, controller
         self._outcome, self._end_ns = Future(), 0
 
-    def start(self, share: Trajectory) -> Future:
+    def start(self, share: Trajectory, now_ns: int) -> Future:
         self._controller.accept(share, self._robot.node.now)
         self._outcome, self._end_ns = Future(), share.end_ns
         return self._outcome

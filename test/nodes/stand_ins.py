@@ -60,7 +60,7 @@ class Arm:
 
     start: float64 [D]. Attributes: `commands`, what forward_command controllers were sent, as (steady
     time [s], positions by name); `rejected`, sentences; `goals`, FollowJointTrajectory servers by topic
-    of the controller.
+    of the controller; `sag`, by name, how far a joint is measured from where it is commanded to be.
     """
 
     def __init__(self, operator: Operator, start: np.ndarray | None = None) -> None:
@@ -73,6 +73,7 @@ class Arm:
         self.rejected: list[str] = []
         self.goals: dict[str, Follow] = {}
         self.silent = False
+        self.sag: dict[str, float] = {}
         self._controllers: dict[str, JointTrajectoryController] = {}
         self._measured = dict(self.position)
         for controller in contract.controllers:
@@ -134,7 +135,7 @@ class Arm:
             self.position.update(zip(controller.joints, controller.desired(now_ns).position.tolist()))
         sampled = {name for controller in self._controllers.values() for name in controller.joints}
         for name, position in self.position.items():
-            by = position - self._measured[name]
+            by = position + self.sag.get(name, 0.0) - self._measured[name]
             most = math.inf if name in sampled else ENCODER_RAD
             self._measured[name] += min(max(by, -most), most)
         for server in self.goals.values():

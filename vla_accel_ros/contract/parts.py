@@ -30,8 +30,8 @@ _IMAGE = r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)"
 TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw, of at most 150 characters"
 LONGEST_AGE_S = 3600.0
-# A limit beyond these (rad or m, per s, per s^2) cannot be a joint's.
-FURTHEST, _NARROWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e3, 1e5
+# A limit beyond these (rad or m, per s, per s^2) cannot be a joint's. By slower ones a way takes years.
+FURTHEST, _NARROWEST, _SLOWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e-5, 1e3, 1e5
 _LONGEST_STOP_S = 10.0
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
 
@@ -228,6 +228,8 @@ def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acc
         fields.refuse("lower", lower, f"leaves less than {_NARROWEST:g} to upper = {upper:g}", "mend them")
     if velocity > _FASTEST:
         fields.refuse("velocity", velocity, f"is more than {_FASTEST:g} per s", "give the joint's own")
+    elif velocity < _SLOWEST:
+        fields.refuse("velocity", velocity, f"is less than {_SLOWEST:g} per s", "give the joint's own")
     elif acceleration > _HARDEST:
         fields.refuse("acceleration", acceleration, f"is more than {_HARDEST:g} per s^2", "give the joint's")
     elif velocity > _LONGEST_STOP_S * acceleration:

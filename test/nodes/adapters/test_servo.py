@@ -171,6 +171,17 @@ def test_deactivated_it_comes_to_rest_and_servo_is_paused(operator, arm, servo, 
     assert np.abs(servo.commands[-1][2]).max() < 0.5
 
 
+def test_a_released_node_that_ends_leaves_servo_to_who_uses_it(operator, arm, servo, policy, node):
+    begin = arm.array(ARM)
+    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.2), 90.0, "motion")
+    assert call(operator, Trigger, "trajectory/release", Trigger.Request()).success
+    operator.wait(lambda: servo.paused, 90.0, "pause")
+    servo.paused = False  # somebody else goes on with it
+    assert change(operator, "trajectory", Transition.TRANSITION_DEACTIVATE)
+    assert change(operator, "trajectory", Transition.TRANSITION_ACTIVATE)
+    assert not servo.paused
+
+
 def test_twists_move_the_hand_and_the_gripper_moves_by_its_own_controller(
     operator, contract, arm, servo, policy, node
 ):

@@ -78,6 +78,15 @@ def test_it_begins_within_the_range_though_joints_are_measured_beyond_it():
     robot.assert_smooth()
 
 
+def test_joints_that_stand_beyond_their_range_are_led_into_it_within_limits(robot):
+    robot.stands_at(3.5)
+    robot.call("home")
+    robot.run(6.0)
+    assert robot.answers["home"].success
+    np.testing.assert_allclose(robot.path[-1], HOME, atol=1e-6)
+    robot.assert_smooth()
+
+
 def test_a_move_whose_joints_do_not_follow_stops_and_says_which(robot):
     robot.goes_home()
     robot.off = True
@@ -241,6 +250,16 @@ def test_a_move_in_motion_stops_within_limits_when_the_clock_jumps(robot, second
 
 
 @pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
+def test_so_does_a_move_beside_another_controller_that_goes_by_its_action(robot, seconds):
+    robot.goes_home()
+    robot.another_by_action()
+    robot.jump(seconds)
+    assert_stays(robot)
+    assert robot.answers["home"].message.endswith("ROS time has jumped")
+    assert_works(robot)
+
+
+@pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
 def test_a_clock_that_is_set_while_a_move_that_was_held_brakes(robot, seconds):
     robot.goes_home()
     robot.hold()
@@ -261,6 +280,22 @@ def test_a_clock_that_is_set_while_a_move_by_an_action_lasts_does_not_keep_it_fr
     assert not robot.answers["home"].success
     robot.standing.resume_all()
     robot.run(2.5, goal=0.5)  # the join first, which allows for a controller that has come home
+    assert robot.follower.safety.state is Motion.RUNNING
+
+
+def test_a_slow_move_by_an_action_that_was_held_is_not_waited_for():
+    robot = Robot("joint_trajectory")
+    robot.use_action()
+    robot.moves()
+    robot.run(1.5)
+    robot.home._speed = 0.1
+    robot.call("home")
+    robot.run(1.0)
+    robot.hold()
+    robot.run(SETTLE_S)
+    assert robot.answers["home"].message.endswith(OPERATOR)
+    robot.standing.resume_all()
+    robot.run(2.5, goal=0.5)
     assert robot.follower.safety.state is Motion.RUNNING
 
 

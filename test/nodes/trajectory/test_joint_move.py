@@ -44,8 +44,8 @@ def make_move(operator) -> Iterator[Callable[..., JointMove]]:
 
 
 def way(arm: Arm, seconds: float = 0.5) -> Trajectory:
-    here = arm.array(ARM)
-    return Trajectory(tuple(ARM), np.array([0, seconds * S]), np.array([here, here + 0.1]), np.zeros((2, 5)))
+    here, times = arm.array(ARM), np.array([seconds * S / 2, seconds * S])
+    return Trajectory(tuple(ARM), times, np.array([here, here + 0.1]), np.zeros((2, 5)))
 
 
 def outcome(operator: Operator, future: Future, move: JointMove | None = None) -> Outcome:
@@ -60,27 +60,27 @@ def outcome(operator: Operator, future: Future, move: JointMove | None = None) -
 
 def test_a_goal_is_reached_with_the_tolerances_it_was_given(operator, arm, make_move):
     move = make_move(tolerances=Tolerances(path=0.2, goal=0.01, time_s=1.5))
-    assert outcome(operator, move.start(way(arm))) == Outcome(True, f"{ACTION}: reached")
+    assert outcome(operator, move.start(way(arm), 0)) == Outcome(True, f"{ACTION}: reached")
     (goal,) = arm.goals[TOPIC].asked
     assert {t.position for t in goal.path_tolerance} == {0.2} and len(goal.path_tolerance) == 5
     assert {t.position for t in goal.goal_tolerance} == {0.01}
     assert goal.goal_time_tolerance.sec == 1 and goal.goal_time_tolerance.nanosec == 500_000_000
     stamp = goal.trajectory.header.stamp
-    assert stamp.sec == stamp.nanosec == 0 and len(goal.trajectory.points) == 1
+    assert stamp.sec == stamp.nanosec == 0 and len(goal.trajectory.points) == 2
 
 
 def test_nobody_offers_the_action(operator, arm):
     move = JointMove(operator.node, "elsewhere/follow_joint_trajectory")
-    found = outcome(operator, move.start(way(arm)))
+    found = outcome(operator, move.start(way(arm), 0))
     move.close()
     assert not found.reached and "no node has the action elsewhere" in found.sentence
 
 
 def test_a_later_goal_replaces_an_earlier_one(operator, arm, make_move):
     move = make_move()
-    first = move.start(way(arm, 5.0))
+    first = move.start(way(arm, 5.0), 0)
     operator.wait(lambda: arm.goals[TOPIC].asked, 90.0, "goal")
-    second = move.start(way(arm))
+    second = move.start(way(arm), 0)
     assert outcome(operator, first).sentence == f"{ACTION}: replaced by another move"
     assert outcome(operator, second).reached
 
@@ -88,7 +88,7 @@ def test_a_later_goal_replaces_an_earlier_one(operator, arm, make_move):
 def test_a_goal_whose_end_is_not_told_is_given_up_and_cancelled(operator, arm, make_move):
     arm.goals[TOPIC].lost = True
     move = make_move(grace_s=0.3)
-    found = outcome(operator, move.start(way(arm)), move)
+    found = outcome(operator, move.start(way(arm), 0), move)
     assert not found.reached and "did not report the result; check that it still runs" in found.sentence
     operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 90.0, "cancellation")
 

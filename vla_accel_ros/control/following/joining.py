@@ -143,15 +143,17 @@ class Joining:
 
     @property
     def approach_ns(self) -> int:
-        """Duration of a join from the commanded to the measured position; the distance is at least the usual
-        one."""
+        """Duration of a join from the commanded to the measured position, or to the end of the range that is
+        nearest to it; the distance is at least the usual one."""
         away = self.usual
         if self.measured is not None:
             limits = self._buffer.limits
             here = np.clip(
                 self.measured, limits.lower - self._range - _TURN, limits.upper + self._range + _TURN
             )
-            away = np.fmax(away, np.abs(here - self.setpoint) + _SAG * self.usual)
+            goal = np.clip(here, limits.lower, limits.upper)
+            most = np.fmax(np.abs(goal - here), np.abs(goal - self.setpoint))
+            away = np.fmax(away, most + _SAG * self.usual)
         return self._buffer.rest_to_rest_ns(away)
 
     def came(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> None:

@@ -53,10 +53,12 @@ class ServoAdapter(Adapter):
         self._pausing = node.create_client(SetBool, self._pause_name)
         node.on_release(lambda: node.destroy_client(self._pausing))
         self._paused, self._resting, self._zeros = True, False, 0
+        self._lent = True  # others may use Servo
 
     def begin(self) -> None:
         self._forget()
         self._pause(True)
+        self._lent = True
 
     def rest(self) -> None:
         self._resting, self._zeros = True, 0
@@ -67,6 +69,7 @@ class ServoAdapter(Adapter):
             return
         if self._paused:
             self._pause(False)
+        self._lent = False
         convert.set_stamp(self._message.header.stamp, now_ns)
         self._fill(velocity)
         self._publisher.publish(self._message)
@@ -76,6 +79,7 @@ class ServoAdapter(Adapter):
 
     def open(self) -> list[str]:
         missing = []
+        self._lent = False
         with ServiceCalls(self._node) as ask:
             paused = ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=ANSWER_S)
             if paused is None:
@@ -95,7 +99,7 @@ class ServoAdapter(Adapter):
     def close(self) -> None:
         self._publisher.wait_for_all_acked(Duration(seconds=0.5))
         self._paused = True
-        if self._pausing.service_is_ready():
+        if not self._lent and self._pausing.service_is_ready():
             with ServiceCalls(self._node) as ask:
                 ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=0.2)
 

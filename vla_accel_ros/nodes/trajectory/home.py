@@ -9,14 +9,15 @@ checks whether the joints arrive. If one of several controllers fails, the other
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.following.joint_faults import FollowingError, astray
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.following.joint_faults import FollowingError, astray, usual
+from vla_accel_ros.control.limits.joint_limits import JointLimits, rest_to_rest_s
 from vla_accel_ros.control.moves import MoveInParts, broken_off, move
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter, by_name
@@ -151,10 +152,11 @@ class Home:
         return "; ".join(outcome.sentence for outcome in outcomes if not outcome.reached)
 
     def _stop(self, why: str, jumped: bool = False) -> None:
+        # A goal that is cancelled ends at once, and calls this again: nothing is left for that then.
+        streamed, self._streamed = self._streamed, []
         for action in self._actions.values():
             if action.cancel(why):
                 self._hold.settle()
-        streamed, self._streamed = self._streamed, []
         for one in streamed:
             self._brake(one.adapter, jumped)
         if jumped:
@@ -238,12 +240,15 @@ class Home:
         names = tuple(joint.name for joint in self._joints)
         measured = self._hold.measured or {}
         limits = self._limits
-        here = np.clip([measured[name] for name in names], limits.lower, limits.upper)
+        where = np.array([measured[name] for name in names])
+        here = np.clip(where, limits.lower, limits.upper)
         goal = np.array([self._home[name] for name in names])
         self._following.forget()
         now_ns = self._hold.node.now_ns()
-        # The motion begins with an approach from the controller's setpoint to the measured position.
-        first_ns = self._hold.approach_ns()
+        # The motion begins with an approach from the controller's setpoint to the measured position, also of
+        # joints that only twists move otherwise.
+        away = usual(limits.velocity) + np.abs(where - here)
+        first_ns = max(self._hold.approach_ns(), round(rest_to_rest_s(away, limits) * 1e9))
         whole = move(names, here, goal, self._limits, self._speed, now_ns + first_ns)
         futures = []
         for adapter in self._adapters:
@@ -251,7 +256,7 @@ class Home:
             action = self._actions.get(adapter.controller.topic)
             if action is not None:
                 self._sent[adapter.controller.topic] = share
-                future = action.start(share)
+                future = action.start(share, now_ns)
             else:
                 future = Future()
                 parts = MoveInParts(share, self._limits_of(share.joints), self._most_ns)
@@ -261,14 +266,16 @@ class Home:
                 self._sent[adapter.controller.topic] = parts.part
                 self._streamed.append(_Streamed(adapter, parts, future))
             futures.append(future)
-        for future in futures:
-            future.add_done_callback(self._ended)
+        for adapter, future in zip(self._adapters, futures):
+            future.add_done_callback(partial(self._ended, adapter.controller.topic))
         return futures
 
-    def _ended(self, future: Future) -> None:
-        """A controller that fails stops the others."""
+    def _ended(self, topic: str, future: Future) -> None:
+        """A controller that fails stops the others. Where an action stops, only its controller knows."""
         outcome: Outcome = future.result()
         if not outcome.reached:
+            if topic in self._actions:
+                self._sent.pop(topic, None)
             self._stop("stopped, because another controller did not get there")
 
     def _lost(self) -> str:

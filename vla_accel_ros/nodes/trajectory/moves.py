@@ -79,14 +79,15 @@ class JointMove:
         """Whether there is a server of the action."""
         return self._client.server_is_ready()
 
-    def start(self, trajectory: Trajectory) -> Future:
+    def start(self, trajectory: Trajectory, now_ns: int) -> Future:
         """Send a goal; the future's result is an Outcome. It replaces an unfinished goal.
 
-        The trajectory begins when it arrives, whatever its times; the controller goes from its state then to
-        the trajectory's second point.
+        Times count from when the goal arrives, instead of from now_ns. From its own setpoint the controller
+        goes to the first point, which must be far enough ahead for that.
         """
         replaced, self._goal = self._goal, None
-        goal = _Goal(self.action, _length_s(trajectory) + self._tolerances.time_s + self._grace_s)
+        length_s = (trajectory.end_ns - now_ns) * 1e-9
+        goal = _Goal(self.action, length_s + self._tolerances.time_s + self._grace_s)
         if not self.ready():
             goal.end(
                 False,
@@ -94,7 +95,7 @@ class JointMove:
             )
         else:
             self._goal = goal
-            self._client.send_goal_async(self._message(trajectory)).add_done_callback(goal.answered)
+            self._client.send_goal_async(self._message(trajectory, now_ns)).add_done_callback(goal.answered)
         if replaced is not None:
             replaced.end(False, f"{self.action}: replaced by another move")
         return goal.outcome
@@ -115,13 +116,13 @@ class JointMove:
         self.cancel("cancelled")
         self._client.destroy()
 
-    def _message(self, trajectory: Trajectory) -> Any:
+    def _message(self, trajectory: Trajectory, now_ns: int) -> Any:
         message = JointTrajectory(joint_names=list(trajectory.joints))
-        for i in range(min(1, len(trajectory) - 1), len(trajectory)):
+        for i in range(len(trajectory)):
             point = JointTrajectoryPoint(positions=trajectory.positions[i].tolist())
             if trajectory.velocities is not None:
                 point.velocities = trajectory.velocities[i].tolist()
-            convert.set_stamp(point.time_from_start, int(trajectory.times_ns[i]) - trajectory.start_ns)
+            convert.set_stamp(point.time_from_start, int(trajectory.times_ns[i]) - now_ns)
             message.points.append(point)
         goal, allowed = self._kind.Goal(trajectory=message), self._tolerances
         if allowed.path:
@@ -180,7 +181,3 @@ class _Goal:
         else:
             why = f"failed with code {code}" if code else "aborted without a code"
             self.end(False, f"{self._action}: the controller {why}{said}; read its log")
-
-
-def _length_s(trajectory: Trajectory) -> float:
-    return (trajectory.end_ns - trajectory.start_ns) * 1e-9
