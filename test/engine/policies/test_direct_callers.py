@@ -17,8 +17,9 @@ from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.policies.throughput import Throughput
+from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, PREFILL, MicroBatch, Request
 
 SEATS, STEPS, MOST = 4, 4, 100
 """Seats, denoising steps, and micro-batches within which everybody has had a turn."""
@@ -26,6 +27,8 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "batches": lambda: Batches(SEATS),
     "throughput": lambda: Throughput(SEATS, begins=2),
     "staggered": lambda: StaggeredChunks(SEATS),
+    "tokens": lambda: TokenFrames("pipelined", "rate", STEPS),
+    "tokens, one after another": lambda: TokenFrames("sequential", "rate", STEPS),
 }
 
 
@@ -33,7 +36,8 @@ class Busy(System):
     """A robot "seen" has a frame; every micro-batch takes 20 ms."""
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(TextInSlack(policy, Profile()), steps=STEPS)
+        first = PREFILL if isinstance(policy, TokenFrames) else DENOISE
+        super().__init__(TextInSlack(policy, Profile()), steps=STEPS, first=first)
         self.runner.during = self._passes
         self.prefix = self.scheduler.wait(self.frame("seen")).result
 

@@ -32,7 +32,7 @@ from vla_accel_ros.engine.config import (
     SPECULATIVE,
     TOKEN_MODES,
 )
-from vla_accel_ros.engine.policies.chunks import next_frame
+from vla_accel_ros.engine.policies.chunks import Turns, next_frame
 from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request, by_priority
@@ -122,14 +122,19 @@ class TokenFrames(Policy):
         self.accepted = 0.0
         self._seen = 0
         self._schedule = "" if mode == AUTO else mode
-        self._overlap = False
+        self._overlap, self._turns = False, Turns()
         self._last: dict[str, tuple[str, tuple[int, ...]]] = {}  # instruction and tokens of the last frame
         self._drafts: dict[Request, tuple[int, ...]] = {}
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        acts = [request for request in ready if request.want == ACT]
+        batch = self._chosen(ready)
+        self._turns.chose(batch)
+        return batch
+
+    def _chosen(self, ready: Sequence[Request]) -> MicroBatch | None:
+        acts = [one for one in ready if one.want == ACT and not self._turns.waits(one, ready)]
         begun = tuple(request for request in acts if request.begun)
         waiting = by_priority([request for request in acts if not request.begun])
         fresh = [request for request in waiting if request.fresh or not request.stream]
