@@ -1,4 +1,4 @@
-"""Callers outside a stream come to their turn, whatever streams and other callers want without end.
+"""Callers and streams come to their turn, whatever streams and other callers want without end.
 
 A scheduler over a runner that computes nothing, in time that the test moves.
 """
@@ -121,3 +121,14 @@ def test_a_direct_call_is_served_beside_others_without_end(busy: Busy, others: s
         steps = 3 if want == "whole" else None
         asked = busy.submit(ACT, robot="seen", prefix=busy.prefix, waits=True, steps=steps)
     assert busy.served(asked)
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_the_new_frame_of_a_stream_is_acted_on_beside_others_without_end(busy: Busy, others: str) -> None:
+    OTHERS[others](busy)
+    for _ in range(10):
+        busy.scheduler.step()
+    busy.frame("new")
+    acting = busy.acting("new")
+    busy.served(acting)
+    assert acting.begun

@@ -134,15 +134,16 @@ class TokenFrames(Policy):
         return batch
 
     def _chosen(self, ready: Sequence[Request]) -> MicroBatch | None:
-        acts = [one for one in ready if one.want == ACT and not self._turns.waits(one, ready)]
+        acts = [request for request in ready if request.want == ACT]
         begun = tuple(request for request in acts if request.begun)
         waiting = by_priority([request for request in acts if not request.begun])
         fresh = [request for request in waiting if request.fresh or not request.stream]
         if begun and not all(self._overlap and request.stream for request in begun):
             return MicroBatch(DECODE, begun)  # decode them to the end
-        if fresh:
-            return self._prefill(begun, fresh[0])
-        return next_frame(ready)
+        for request in fresh:
+            if not self._turns.waits(request, ready):
+                return self._prefill(begun, request)
+        return next_frame(ready) or (self._prefill(begun, fresh[0]) if fresh else None)
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         for request in batch.requests:
