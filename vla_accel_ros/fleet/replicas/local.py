@@ -103,6 +103,7 @@ class LocalReplica:
         self._decoding.shutdown(cancel_futures=True)
         self._describing.shutdown(cancel_futures=True)
         self.engine.scheduler.leave(_STREAM)
+        self.engine.scheduler.cancel(*self.engine.scheduler.requests)
         for job in tuple(self._jobs.values()):  # whose images no thread began to decode
             self._end(job)
         for robot in tuple(self._contracts):
