@@ -137,6 +137,7 @@ def test_callers_are_served_although_the_last_stream_ends_meanwhile(
 
     system.runner.during = ends
     lane = scheduler.lanes[0]._thread
+    assert lane is not None
     request = system.submit(want, prefix=prefix)
     joined(lane)
     assert not scheduler.lanes[0].running and not request.finished
