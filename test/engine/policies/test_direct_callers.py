@@ -76,6 +76,18 @@ class Busy(System):
         for _ in range(2):
             self.again(OBSERVE)
 
+    def askers(self) -> None:
+        """Threads that ask again and again, and give their answers up as soon as they have begun."""
+
+        def over(request: Request) -> None:
+            if request.released:
+                self.submit(ASK, robot="seen", prefix=self.prefix, waits=True, on_progress=over)
+            else:
+                self.scheduler.cancel(request)
+
+        for _ in range(3):
+            self.submit(ASK, robot="seen", prefix=self.prefix, waits=True, on_progress=over)
+
     def served(self, request: Request) -> bool:
         """Whether it is finished within MOST micro-batches, after others have worked for a while."""
         for _ in range(MOST):
@@ -132,3 +144,9 @@ def test_the_new_frame_of_a_stream_is_acted_on_beside_others_without_end(busy: B
     acting = busy.acting("new")
     busy.served(acting)
     assert acting.begun
+
+
+def test_an_answer_goes_on_beside_callers_that_give_theirs_up_without_end(busy: Busy) -> None:
+    answer = busy.submit(ASK, robot="seen", prefix=busy.prefix, waits=True)
+    busy.askers()
+    assert busy.served(answer)
