@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.policies.batches import Batches
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.fleet.admission.forecast import (
+    MOST_OF_A_DRAW,
     ROUNDS,
     SHARE,
     STALL,
@@ -164,6 +167,22 @@ def test_a_robot_finds_room_beside_those_that_take_turns_and_none_beside_those_t
     assert room(known, in_turns, HZ, 0.5, WITHIN_S).rate_hz == HZ
     none = room(known, at_once, HZ, 0.5, WITHIN_S)
     assert none.rate_hz == 0.0 and none.in_time < SHARE
+
+
+def test_a_robot_that_asks_once_in_a_quarter_of_an_hour_makes_no_forecast_long() -> None:
+    chosen = 0
+
+    class Counted(StaggeredChunks):
+        def next(self, *given: Any) -> MicroBatch | None:
+            nonlocal chosen
+            chosen += 1
+            return super().next(*given)
+
+    model = replace(ReplicaModel.of(SERIAL), make=lambda: Counted(4))
+    often = [Rhythm(0.2, next_s=0.02 * number) for number in range(8)]
+    outlook = drawn(model, [*often, Rhythm(1000.0)], WITHIN_S, 0)
+    assert chosen < 5 * MOST_OF_A_DRAW and outlook.fits
+    assert not drawn(model, [*often, Rhythm(1000.0)], 0.005, 0).fits, "the others are simulated"
 
 
 def test_a_lower_rate_may_fit_where_the_full_one_does_not() -> None:

@@ -230,6 +230,14 @@ def test_the_previous_chunk_is_the_newest_of_the_same_task_and_robot():
     assert Horizons("agreement:0.1").of(at[2], "a").wanted == 6, "another robot's are its own"
 
 
+def test_after_a_robots_clock_was_set_back_its_chunks_are_compared_again():
+    steady, off = np.zeros((6, 2)), np.ones((6, 2))
+    horizons = Horizons("agreement:0.1+least:1")
+    horizons.of(make_chunk(None, steady, stamp=36_000), "a")
+    assert horizons.of(make_chunk(None, steady, stamp=10), "a").wanted == 6, "of another time"
+    assert horizons.of(make_chunk(None, off, stamp=11), "a").wanted == 1
+
+
 def test_a_horizon_of_another_package_is_found(added: Path):
     program = (
         "import sys\nimport numpy as np\n"

@@ -54,6 +54,17 @@ def test_one_that_is_late_asks_next_at_once() -> None:
     assert found is not None and found.next_s == 0.0
 
 
+def test_new_instructions_while_the_clock_stands_show_no_rhythm_and_others_are_judged() -> None:
+    fleet = make_fleet(Told())
+    fleet.now_s = 10.0
+    for task in range(LEAST + 1):
+        for robot in range(ROBOTS):
+            fleet.ask(f"/r{robot}", task=task)
+    fleet.describe("/late", chunks_per_s=HZ)
+    fleet.step()
+    assert told(fleet).admitted
+
+
 class Told:
     """A Forecast that records what rooms are asked for, and gives the one that the test says."""
 

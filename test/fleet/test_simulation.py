@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from fleet_builders import EDGE, make_replica
 
+from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES, find
-from vla_accel_ros.fleet.policies.policy import InOrder
+from vla_accel_ros.fleet.policies.policy import InOrder, ReplicaProfile
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.profiles import assumed
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
@@ -243,6 +244,7 @@ def test_what_cannot_be_is_refused():
         lambda: closed_fleet(drawn, FIFO, 0, replicas),
         lambda: Settings(lead_s=-1.0),
         lambda: Settings(link_s=math.nan),
+        lambda: Settings(link_s=math.inf),
         lambda: Settings(rate_hz=0.0),
         lambda: Simulation({}, FIFO),
     ):
@@ -250,3 +252,13 @@ def test_what_cannot_be_is_refused():
             run()
     with pytest.raises(ValueError, match="no task ended"):
         figures(Simulation(replicas, FIFO).open([], []))
+
+
+def test_a_run_that_would_never_end_says_why():
+    scripts = [Script("a", 50, (10,))] * 3
+    simulation = Simulation({EDGE: make_replica(1, 0.0, 0.1)}, FIFO, Settings(within_s=0.05))
+    with pytest.raises(ValueError, match=r"later than within_s, 0.05 s, so no task ends; give more time"):
+        simulation.closed(scripts, robots=2)
+    unknown = Simulation({EDGE: ReplicaProfile(1, Profile())}, FIFO)
+    with pytest.raises(ValueError, match="replica edge has a profile without 'serve'"):
+        unknown.closed(scripts, robots=2)

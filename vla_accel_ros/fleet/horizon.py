@@ -135,10 +135,11 @@ class Horizons:
         return next((rule for pattern, rule in self._tasks if fnmatchcase(word, pattern)), self._rule)
 
     def of(self, chunk: Chunk, instruction: str = "", samples: Sequence[np.ndarray] = ()) -> Horizon:
-        """Return the horizon of the robot's next chunk, and keep that chunk as the previous one."""
+        """Return the horizon of the robot's next chunk, and keep that chunk as the previous one unless it was
+        overtaken by a newer one."""
         with self._lock:
             previous = self._previous
-            if previous is None or chunk.stamp_ns >= previous[0].stamp_ns:
+            if previous is None or not _overtaken(chunk, previous[0]):
                 self._previous = (chunk, instruction)
         same = previous[0] if previous is not None and previous[1] == instruction else None
         return self.rule(instruction).of(Made(chunk, same, samples))
@@ -151,6 +152,12 @@ class Horizons:
         """Forget the previous chunk."""
         with self._lock:
             self._previous = None
+
+
+def _overtaken(chunk: Chunk, newer: Chunk) -> bool:
+    """Whether a chunk is older than the one that came before it, by less than that lasts. If it is older by
+    more, the robot's clock was set back."""
+    return 0 < newer.stamp_ns - chunk.stamp_ns < newer.horizon * newer.step_dt_s * 1e9
 
 
 def limited(chunk: Chunk, horizon: Horizon) -> Chunk:

@@ -1,4 +1,4 @@
-"""Callers outside a stream come to their turn, whatever streams and other callers want without end.
+"""Callers and streams come to their turn, whatever streams and other callers want without end.
 
 A scheduler over a runner that computes nothing, in time that the test moves.
 """
@@ -17,8 +17,9 @@ from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.policies.throughput import Throughput
+from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, PREFILL, MicroBatch, Request
 
 SEATS, STEPS, MOST = 4, 4, 100
 """Seats, denoising steps, and micro-batches within which everybody has had a turn."""
@@ -26,6 +27,8 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "batches": lambda: Batches(SEATS),
     "throughput": lambda: Throughput(SEATS, begins=2),
     "staggered": lambda: StaggeredChunks(SEATS),
+    "tokens": lambda: TokenFrames("pipelined", "rate", STEPS),
+    "tokens, one after another": lambda: TokenFrames("sequential", "rate", STEPS),
 }
 
 
@@ -33,7 +36,8 @@ class Busy(System):
     """A robot "seen" has a frame; every micro-batch takes 20 ms."""
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(TextInSlack(policy, Profile()), steps=STEPS)
+        first = PREFILL if isinstance(policy, TokenFrames) else DENOISE
+        super().__init__(TextInSlack(policy, Profile()), steps=STEPS, first=first)
         self.runner.during = self._passes
         self.prefix = self.scheduler.wait(self.frame("seen")).result
 
@@ -71,6 +75,18 @@ class Busy(System):
         """Threads that observe again and again, and never act."""
         for _ in range(2):
             self.again(OBSERVE)
+
+    def askers(self) -> None:
+        """Threads that ask again and again, and give their answers up as soon as they have begun."""
+
+        def over(request: Request) -> None:
+            if request.released:
+                self.submit(ASK, robot="seen", prefix=self.prefix, waits=True, on_progress=over)
+            else:
+                self.scheduler.cancel(request)
+
+        for _ in range(3):
+            self.submit(ASK, robot="seen", prefix=self.prefix, waits=True, on_progress=over)
 
     def served(self, request: Request) -> bool:
         """Whether it is finished within MOST micro-batches, after others have worked for a while."""
@@ -117,3 +133,20 @@ def test_a_direct_call_is_served_beside_others_without_end(busy: Busy, others: s
         steps = 3 if want == "whole" else None
         asked = busy.submit(ACT, robot="seen", prefix=busy.prefix, waits=True, steps=steps)
     assert busy.served(asked)
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_the_new_frame_of_a_stream_is_acted_on_beside_others_without_end(busy: Busy, others: str) -> None:
+    OTHERS[others](busy)
+    for _ in range(10):
+        busy.scheduler.step()
+    busy.frame("new")
+    acting = busy.acting("new")
+    busy.served(acting)
+    assert acting.begun
+
+
+def test_an_answer_goes_on_beside_callers_that_give_theirs_up_without_end(busy: Busy) -> None:
+    answer = busy.submit(ASK, robot="seen", prefix=busy.prefix, waits=True)
+    busy.askers()
+    assert busy.served(answer)

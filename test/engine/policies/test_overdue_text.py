@@ -7,7 +7,14 @@ from planned import make_act, make_ask
 
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.overload import Degrading
-from vla_accel_ros.engine.policies.text import MARGIN_S, PATIENCE_S, SHARE, TextInSlack
+from vla_accel_ros.engine.policies.text import (
+    MARGIN_S,
+    MOST_BEGUN,
+    PATIENCE_S,
+    SHARE,
+    TextAlone,
+    TextInSlack,
+)
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import DECODE, DENOISE, MicroBatch
 
@@ -78,3 +85,10 @@ def test_under_overload_a_token_that_has_begun_is_not_held_back() -> None:
     policy.ran(second, 0.02)
     assert policy.next("main", (answer,), 1.04) is None
     assert policy.wake_s((answer,), 1.04) == pytest.approx(1.02 + 0.04 / SHARE), "after its last group began"
+
+
+def test_in_a_lane_of_its_own_an_answer_goes_on_beside_questions_without_end() -> None:
+    policy, answer = TextAlone(), make_ask(begun=True)
+    answer.stage = DECODE
+    chosen = [policy.next("language", (answer, make_ask()), 0.0) for _ in range(2 * MOST_BEGUN + 2)]
+    assert chosen.count(MicroBatch(DECODE, (answer,))) == 2

@@ -12,12 +12,14 @@ from overlapping import Overlapping
 from scheduled import WAIT_S, System, broken_off, in_thread, joined
 
 from vla_accel_ros.engine.lanes.lane import Lane
-from vla_accel_ros.engine.policies.chunks import WholeChunks
+from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.request import (
     ACT,
+    ASK,
     MicroBatch,
     Request,
 )
+from vla_accel_ros.engine.scheduling.streams import Stream
 
 
 class Waits:
@@ -115,6 +117,37 @@ def test_stop_ends_a_thread_that_waits_and_whoever_waits_for_a_request(system: S
     threads = [in_thread(lambda: broken_off(system, act)) for _ in range(2)]
     system.scheduler.stop()
     joined(*threads)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("want", [ACT, ASK])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_callers_are_served_although_the_last_stream_ends_meanwhile(
+    want: str, ahead: bool, again: bool
+) -> None:
+    system = System(StaggeredChunks(2) if want == ACT else None, steps=3)
+    system.runner.ahead = ahead
+    scheduler = system.scheduler
+    prefix = scheduler.wait(system.frame()).result
+    scheduler.join("", Stream())
+
+    def ends(batch: MicroBatch) -> None:
+        if batch.requests[0].want == want and batch.requests[0].done == 0:
+            scheduler.leave("")
+
+    system.runner.during = ends
+    lane = scheduler.lanes[0]._thread
+    assert lane is not None
+    request = system.submit(want, prefix=prefix)
+    joined(lane)
+    assert not scheduler.lanes[0].running and not request.finished
+    system.runner.during = lambda batch: None
+    if again:
+        scheduler.join("", Stream())
+    thread = in_thread(lambda: scheduler.wait(request))
+    joined(thread)
+    assert request.result == f"{want} 0"
+    scheduler.stop()
 
 
 def test_a_lane_that_is_stopped_by_what_it_runs_begins_anew() -> None:

@@ -205,7 +205,6 @@ class Lane:
         if self.running:
             raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
         self._stopping = threading.Event()
-        self.ahead.clear()  # first: a caller may be stepping the lane, and then runs ahead, too
         self.runs_ahead = True
         self._thread = threading.Thread(
             target=_run, args=(step_or_wait, self._stopping), name=self.name, daemon=True
@@ -213,8 +212,8 @@ class Lane:
         self._thread.start()
 
     def stop(self, wake: Callable[[], None]) -> None:
-        """End the thread after its present micro-batch, and wait for the thread. Nobody waits for work that
-        runs ahead."""
+        """End the thread after its present micro-batch, and wait for the thread. Work that runs ahead is left
+        to who steps the lane next."""
         self._stopping.set()
         self.runs_ahead = False
         wake()

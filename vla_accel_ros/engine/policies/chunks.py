@@ -77,7 +77,7 @@ class Turns:
         )
         return any(
             other.want in (OBSERVE, REWORD)
-            or (request.whole and other.want == ACT and (other.begun or not other.stream))
+            or (request.whole and other.want == ACT and (other.begun or other.fresh or not other.stream))
             for other in before
         )
 

@@ -29,6 +29,8 @@ MARGIN_S = 0.001
 """Time kept free before the next frame."""
 AGAIN_S = 0.005
 """Time until the next check for slack: a frame that was due may not have come."""
+MOST_BEGUN = 16
+"""Answers in a row that begin before a token of the open ones: their callers may give them up at once."""
 TOKEN_S = 0.001
 """Expected time of a token before one was measured: short, so that the first is measured soon."""
 
@@ -47,12 +49,13 @@ class TextInSlack(Policy):
         self._backlog = Backlog()
         self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
         self._acts = False  # actions run in this lane
+        self._begun = 0  # answers since the last token
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         asks = [request for request in ready if request.want == ASK]
-        text = _text(asks)
+        text = _text(asks, self._begun)
         self._earn(self._share * max(0.0, now_s - self._asked_s))
         self._asked_s = now_s
         partial = text is not None and any(request.partial for request in text.requests)
@@ -72,6 +75,7 @@ class TextInSlack(Policy):
         if text is None or not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
             return None
         self._after_text = True
+        self._begun = self._begun + 1 if text.stage == PREFILL else 0
         self._backlog.chose(text, now_s)
         self._earn(-self._backlog.takes_s(ASK, text.stage))
         if self._acts and isinstance(self._first, StaggeredChunks):
@@ -133,10 +137,17 @@ class TextInSlack(Policy):
 class TextAlone(Policy):
     """Text in a lane where only a frame that is computed again for it has priority."""
 
+    def __init__(self) -> None:
+        self._begun = 0  # answers since the last token
+
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        return next_frame(ready) or _text([request for request in ready if request.want == ASK])
+        if (frame := next_frame(ready)) is not None:
+            return frame
+        text = _text([request for request in ready if request.want == ASK], self._begun)
+        self._begun = self._begun + 1 if text is not None and text.stage == PREFILL else 0
+        return text
 
 
 def _goes_first(request: Request) -> bool:
@@ -144,10 +155,11 @@ def _goes_first(request: Request) -> bool:
     return request.want == OBSERVE or (request.want == ACT and (request.whole or request.fresh))
 
 
-def _text(asks: list[Request]) -> MicroBatch | None:
-    """Begin the waiting question with the highest priority, the oldest first; else a token of every open
-    answer."""
+def _text(asks: list[Request], begun: int) -> MicroBatch | None:
+    """Begin the waiting question with the highest priority, the oldest first; else, or once so many answers
+    have `begun` in a row, a token of every open answer."""
     waiting = [request for request in asks if not request.begun]
-    if waiting:
+    opened = tuple(request for request in asks if request.begun)
+    if waiting and not (opened and begun >= MOST_BEGUN):
         return MicroBatch(PREFILL, (max(waiting, key=lambda request: request.priority),))
-    return MicroBatch(DECODE, tuple(asks)) if asks else None
+    return MicroBatch(DECODE, opened) if opened else None

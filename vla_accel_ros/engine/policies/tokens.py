@@ -32,7 +32,7 @@ from vla_accel_ros.engine.config import (
     SPECULATIVE,
     TOKEN_MODES,
 )
-from vla_accel_ros.engine.policies.chunks import next_frame
+from vla_accel_ros.engine.policies.chunks import Turns, next_frame
 from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request, by_priority
@@ -122,22 +122,28 @@ class TokenFrames(Policy):
         self.accepted = 0.0
         self._seen = 0
         self._schedule = "" if mode == AUTO else mode
-        self._overlap = False
+        self._overlap, self._turns = False, Turns()
         self._last: dict[str, tuple[str, tuple[int, ...]]] = {}  # instruction and tokens of the last frame
         self._drafts: dict[Request, tuple[int, ...]] = {}
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
+        batch = self._chosen(ready)
+        self._turns.chose(batch)
+        return batch
+
+    def _chosen(self, ready: Sequence[Request]) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
         begun = tuple(request for request in acts if request.begun)
         waiting = by_priority([request for request in acts if not request.begun])
         fresh = [request for request in waiting if request.fresh or not request.stream]
         if begun and not all(self._overlap and request.stream for request in begun):
             return MicroBatch(DECODE, begun)  # decode them to the end
-        if fresh:
-            return self._prefill(begun, fresh[0])
-        return next_frame(ready)
+        for request in fresh:
+            if not self._turns.waits(request, ready):
+                return self._prefill(begun, request)
+        return next_frame(ready) or (self._prefill(begun, fresh[0]) if fresh else None)
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         for request in batch.requests:

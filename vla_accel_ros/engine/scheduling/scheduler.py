@@ -54,7 +54,7 @@ class Scheduler:
         lanes: Sequence[Lane] = (),
     ) -> None:
         self.policy, self.profile, self.lanes = policy, profile or Profile(), tuple(lanes) or (Lane(),)
-        self.streams = Streams(self.start, self.stop)
+        self.streams = Streams(self.start, self._stop_lanes)
         self._runner, self._clock = runner, clock
         self._queue = Queue(self.lanes, runner.drop, self.now_s)
         self._readiness = Readiness(runner.prefixes, runner.room)
@@ -111,8 +111,8 @@ class Scheduler:
             seen = self._queue.changes
             if there():
                 break
-            if all(lane.running for lane in self.lanes):
-                self._queue.wait_for(there)
+            if self._running():
+                self._queue.wait_for(lambda: there() or not self._running())
                 continue
             mine, advanced = list[Lane](), False
             for lane in self.lanes:  # a step may raise, so no other lane's lock is held meanwhile
@@ -153,8 +153,7 @@ class Scheduler:
 
     def stop(self) -> None:
         """End the threads, and cancel all unfinished requests."""
-        for lane in self.lanes:
-            lane.stop(self.wake)
+        self._stop_lanes()
         self.cancel(*self.requests)
 
     def join(self, robot: str, stream: Stream) -> None:
@@ -163,16 +162,27 @@ class Scheduler:
         self.streams.join(robot, stream)
 
     def leave(self, robot: str) -> None:
-        """End a robot's stream and cancel its requests; the last stream stops the lanes' threads. Returns
-        after the running micro-batches, unless a lane's thread calls it."""
+        """End a robot's stream and cancel its requests; the last stream stops the lanes' threads, and whoever
+        still waits for a request steps the lanes. Returns after the running micro-batches, unless a lane's
+        thread calls it."""
+        entered = any(lane.entered for lane in self.lanes)
         if not self.streams.leave(robot):
             return
-        requests = [request for request in self.requests if request.robot == robot]
+        requests = [one for one in self.requests if one.stream and one.robot == robot]
         self.cancel(*requests)
-        if not any(lane.entered for lane in self.lanes):
+        if not entered:
             for request in requests:
                 with suppress(Exception):  # it was cancelled, or failed: nobody is told here
                     self.wait(request)
+
+    def _running(self) -> bool:
+        """Whether all lanes have threads."""
+        return all(lane.running for lane in self.lanes)
+
+    def _stop_lanes(self) -> None:
+        for lane in self.lanes:
+            lane.stop(self.wake)
+        self.wake()
 
     def _step_or_wait(self, lane: Lane, given_up: Callable[[], bool]) -> None:
         """Step the lane, or wait until a step may be useful."""

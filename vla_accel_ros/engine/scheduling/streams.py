@@ -39,7 +39,7 @@ class Streams:
                 self._start()
 
     def leave(self, robot: str) -> bool:
-        """End a robot's stream. Returns whether others go on; False if it did not run."""
+        """End a robot's stream. Returns whether it ran."""
         with self._joining:
             if self.running.pop(robot, None) is None:
                 return False
@@ -52,7 +52,7 @@ class Streams:
             with self._joining:
                 self._ending = False
                 self._joining.notify_all()
-        return False
+        return True
 
     def due_s(self) -> float:
         """When the next frame of any stream is expected."""

@@ -33,6 +33,9 @@ CLEAR = 5
 """Stop drawing once one result leads the other by so many draws."""
 LEAST_DRAWS, MOST_REQUESTS = 8, 12_000
 """For many robots fewer fleets are drawn, with about MOST_REQUESTS requests in all."""
+MOST_OF_A_DRAW = 3_000
+"""Most requests of one draw: beside a robot that asks once in minutes the others are simulated for less than
+its rounds."""
 MOST_ROBOTS = 96
 """More robots than this are simulated as this many that ask more often."""
 PACES, PACE_DRAWS = (0.8, 2.0), 4
@@ -114,8 +117,8 @@ def drawn(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float, seed: 
     times_s = periods_s[:, None] * (1.0 + jitter[:, None] * vary)
     times_s[:, 0] = first_s
     planned: list[list[float]] = times_s.cumsum(axis=1).tolist()
-    longest_s = float(periods_s.max())
-    warm_s, until_s = WARM_UP * longest_s, count * longest_s
+    until_s = count * min(float(periods_s.max()), _round_s(robots))
+    warm_s = until_s * WARM_UP / count
     asked, done, stood_s = [0] * len(robots), list[float](), 0.0
     came_s = [times[0] for times in planned]
 
@@ -137,6 +140,11 @@ def drawn(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float, seed: 
     stall = stood_s / (len(robots) * (until_s - warm_s))
     p50_s, p99_s = np.percentile(took, (50, 99)).tolist()
     return Outlook(float(np.mean(took <= within_s)), stall, p50_s, p99_s)
+
+
+def _round_s(robots: Sequence[Rhythm]) -> float:
+    """Return how long a round may last at most, so that a draw has MOST_OF_A_DRAW requests."""
+    return MOST_OF_A_DRAW / (ROUNDS + WARM_UP) / sum(1.0 / robot.period_s for robot in robots)
 
 
 def fits(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float) -> tuple[bool, float]:

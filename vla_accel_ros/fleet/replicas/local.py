@@ -102,7 +102,10 @@ class LocalReplica:
             self.cancel(future)
         self._decoding.shutdown(cancel_futures=True)
         self._describing.shutdown(cancel_futures=True)
-        self.engine.scheduler.leave(_STREAM)
+        scheduler = self.engine.scheduler
+        scheduler.leave(_STREAM)
+        if not scheduler.streams.running:  # of a measurement, too
+            scheduler.cancel(*scheduler.requests)
         for job in tuple(self._jobs.values()):  # whose images no thread began to decode
             self._end(job)
         for robot in tuple(self._contracts):

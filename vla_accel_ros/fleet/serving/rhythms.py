@@ -16,6 +16,8 @@ LEAST, MOST = 4, 16
 """Requests needed for a rhythm, and the most that are remembered."""
 PAUSE = 2.0
 """After so many periods without a request the rhythm is unknown."""
+SHORTEST_S = 1e-3
+"""Requests that follow each other faster show no rhythm, for instance while simulated time stands still."""
 
 
 class Asked:
@@ -34,10 +36,9 @@ class Asked:
 
     def rhythm(self, now_s: float) -> Rhythm | None:
         """Return the present rhythm; None if too few requests were seen or the robot has paused."""
-        times_s = self._times_s
-        if len(times_s) < LEAST or now_s - times_s[-1] > PAUSE * self._period_s:
+        times_s, period_s = self._times_s, self._period_s
+        if len(times_s) < LEAST or period_s < SHORTEST_S or now_s - times_s[-1] > PAUSE * period_s:
             return None
-        period_s = self._period_s
         squares = sum((after - before - period_s) ** 2 for before, after in pairwise(times_s))
         vary = min(1.0, math.sqrt(3.0 * squares / (len(times_s) - 1)) / period_s)
         return Rhythm(period_s, vary, max(0.0, times_s[-1] + period_s - now_s), self._buffer_s)

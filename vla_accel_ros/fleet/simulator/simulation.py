@@ -25,6 +25,8 @@ from vla_accel_ros.fleet.simulator.workloads import Script
 from vla_accel_ros.fleet.task import Task
 
 REQUEST, ANSWER, END, WAKE, LATE, CALL = range(6)
+MOST_LATE = 30_000
+"""Late chunks in a row after which no task is expected to end."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} is {value}; give 0 or more seconds.")
+        if math.isinf(self.link_s):
+            raise ValueError("link_s is inf; give the seconds that a message takes.")
 
 
 @dataclass
@@ -71,7 +75,8 @@ class Outcome:
 
 class Simulation:
     """replicas: their true durations; the policy gets copies of the profiles, which it may update. make:
-    makes the policy from a FleetSetup."""
+    makes the policy from a FleetSetup. A run raises ValueError if a replica's durations are unknown, or if
+    chunks come so late that no task ends."""
 
     def __init__(
         self,
@@ -98,6 +103,7 @@ class Simulation:
         self._computed = dict.fromkeys(self._replicas, (-math.inf, -math.inf))  # last batch: start, end
         self._called: dict[str, Request] = {}  # request for which a replica is reserved
         self._wakes_s = math.inf
+        self._late_in_a_row = 0
         self._next_tasks: list[Script] = []
         self.outcome = Outcome(busy_s=dict.fromkeys(self._replicas, 0.0))
 
@@ -195,6 +201,8 @@ class Simulation:
                 begins_s = max(now_s, called_s + 2 * settings.link_s)
         self.outcome.served += [(robot.name, robot.rounds) for robot in robots]
         computes_s = _recorded_s(robots) or replica.profile.expected_s(SERVE, len(robots), math.nan)
+        if math.isnan(computes_s):
+            raise ValueError(f"replica {lane} has a profile without '{SERVE}'; give its seconds by batch.")
         self._idle[lane] = False
         self.outcome.busy_s[lane] += computes_s
         self.outcome.batches.append(len(robots))
@@ -213,9 +221,9 @@ class Simulation:
             comes_s = now_s + self._settings.link_s
             if now_s - request.submitted_s > request.within_s:
                 robot.task.failed()
-                self.outcome.late[1] += 1
-                self._ask(robot, now_s)
+                self._ask_again(robot, 1, now_s)
                 continue
+            self._late_in_a_row = 0
             robot.task.answered(now_s, robot.receive(comes_s))
             if robot.done:
                 self._push(robot.stops_s, END, robot)
@@ -232,8 +240,18 @@ class Simulation:
     def _late(self, request: Request, now_s: float) -> None:
         robot = self._pending.pop(request, None)
         if robot is not None:
-            self.outcome.late[0] += 1
-            self._ask(robot, now_s)
+            self._ask_again(robot, 0, now_s)
+
+    def _ask_again(self, robot: Robot, computed: int, now_s: float) -> None:
+        """Count a late request, and let its robot ask again."""
+        self.outcome.late[computed] += 1
+        self._late_in_a_row += 1
+        if self._late_in_a_row > MOST_LATE:
+            raise ValueError(
+                f"{MOST_LATE} chunks in a row came later than within_s, {self._settings.within_s:g} s, so no "
+                "task ends; give more time, faster replicas or fewer robots."
+            )
+        self._ask(robot, now_s)
 
     def _woken(self, _: None, now_s: float) -> None:
         self._wakes_s = math.inf
