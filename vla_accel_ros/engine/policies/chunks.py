@@ -63,23 +63,24 @@ class Turns:
             if request.prefix is not None:
                 self._acted[request.robot] = request.prefix.version
 
-    def waits(self, request: Request, ready: Sequence[Request]) -> bool:
-        """Whether a caller's chunk of a frame that was acted on before waits for what was submitted
+    def waiting(self, ready: Sequence[Request]) -> set[Request]:
+        """The callers' chunks of frames that were acted on before which wait for what was submitted
         earlier."""
+        frames = [one for one in ready if one.want in (OBSERVE, REWORD)]
+        chunks = [one for one in ready if one.want == ACT and (one.begun or one.fresh or not one.stream)]
+        waiting = set[Request]()
+        for request in filter(self._acts_again, chunks):
+            before = frames + chunks if request.whole else frames
+            if any(
+                one.priority >= request.priority and one.submitted_s < request.submitted_s for one in before
+            ):
+                waiting.add(request)
+        return waiting
+
+    def _acts_again(self, request: Request) -> bool:
         if request.begun or request.stream or request.prefix is None:
             return False
-        if request.prefix.version > self._acted.get(request.robot, -1):
-            return False
-        before = (
-            other
-            for other in ready
-            if other.priority >= request.priority and other.submitted_s < request.submitted_s
-        )
-        return any(
-            other.want in (OBSERVE, REWORD)
-            or (request.whole and other.want == ACT and (other.begun or other.fresh or not other.stream))
-            for other in before
-        )
+        return request.prefix.version <= self._acted.get(request.robot, -1)
 
 
 class WholeChunks(Policy):
@@ -102,8 +103,9 @@ class WholeChunks(Policy):
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
         acts = by_priority([request for request in ready if request.want == ACT])
+        waiting = self._turns.waiting(ready)
         for request in acts:
-            if request.begun or request.fresh or not (request.stream or self._turns.waits(request, ready)):
+            if request.begun or request.fresh or not (request.stream or request in waiting):
                 return MicroBatch(request.stage, (request,), steps=0)
         return next_frame(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
 
@@ -164,7 +166,8 @@ class StaggeredChunks(WholeChunks):
         return self._expected_s + patience * (self._wait_s - self._expected_s)
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
-        acts = [r for r in ready if r.want == ACT and not self._turns.waits(r, ready)]
+        later = self._turns.waiting(ready)
+        acts = [request for request in ready if request.want == ACT and request not in later]
         whole = by_priority([request for request in acts if request.whole])
         if whole:
             return MicroBatch(DENOISE, (whole[0],), steps=0)

@@ -71,9 +71,9 @@ def chunks_of(
     begun in seats; and chunks that wait for a seat. Not those that wait for frames: a stream's further chunks
     of a frame, and those of a caller that acts on one frame again."""
     frames = any(request.want in (OBSERVE, REWORD) for request in ready)
-    further = [one for one in ready if frames and one.stream and not (one.begun or one.fresh)]
-    acts = [one for one in ready if one.want == ACT and one not in further and not turns.waits(one, ready)]
-    acts = by_priority(acts)
+    later = turns.waiting(ready)
+    later |= {one for one in ready if frames and one.stream and not (one.begun or one.fresh)}
+    acts = by_priority([one for one in ready if one.want == ACT and one not in later])
     whole = next((request for request in acts if request.whole), None)
     begun = [request for request in acts if request.begun]
     waiting = [request for request in acts if not request.begun]

@@ -140,8 +140,9 @@ class TokenFrames(Policy):
         fresh = [request for request in waiting if request.fresh or not request.stream]
         if begun and not all(self._overlap and request.stream for request in begun):
             return MicroBatch(DECODE, begun)  # decode them to the end
+        later = self._turns.waiting(ready)
         for request in fresh:
-            if not self._turns.waits(request, ready):
+            if request not in later:
                 return self._prefill(begun, request)
         return next_frame(ready) or (self._prefill(begun, fresh[0]) if fresh else None)
 
