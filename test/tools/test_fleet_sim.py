@@ -51,7 +51,9 @@ def test_recorded_tasks_on_a_profile(tmp_path, capsys):
         (("--replicas", "edge:0"), "--replicas edge:0"),
         (("--replicas", "edge:fast"), "such as cloud:2.5:200"),
         (("--replicas", "edge:1:2:3"), "such as cloud:2.5:200"),
-        (("--replicas", "edge:1:-5"), "a replica takes"),
+        (("--replicas", "edge:1:-5"), "such as cloud:2.5:200"),
+        (("--replicas", "edge:1:1e308"), "at most 60000"),
+        (("--replicas", "edge:1e-308"), "from 0.001 to 1000"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(options, says, capsys):

@@ -22,6 +22,8 @@ from vla_accel_ros.fleet.simulator.simulation import Settings
 from vla_accel_ros.fleet.simulator.workloads import HORIZONS, STATIC, WORKLOADS
 from vla_accel_ros.tools.options import output_file, subcommand
 
+MOST_MS = 60_000
+"""Longest network round trip."""
 HEAD = f"{'':>16} {'avg':>8} {'p25':>8} {'p50':>8} {'p95':>8} {'p99':>8}"
 ROWS = {
     "task latency": "latency_s", "stall of a task": "stall_s", "wait for a first": "first_wait_s",
@@ -135,12 +137,12 @@ def _replicas(arguments: argparse.Namespace, trace: traces.Trace | None) -> dict
         name, *rest = word.split(":")
         try:
             faster, network_ms = _numbers(rest)
-            if not name or name in replicas or not 0 < faster < float("inf"):
+            if not name or name in replicas or not (1e-3 <= faster <= 1e3 and 0 <= network_ms <= MOST_MS):
                 raise ValueError
         except ValueError:
             raise ValueError(
-                f"--replicas {word}: give a different name for each, and perhaps its speed as a factor and "
-                "the network round trip in ms, such as cloud:2.5:200."
+                f"--replicas {word}: give a different name for each, and perhaps its speed as a factor from "
+                f"0.001 to 1000 and the network round trip in ms, at most {MOST_MS}, such as cloud:2.5:200."
             ) from None
         replicas[name] = _replica(arguments, trace, faster, network_ms / 1e3)
     return replicas
