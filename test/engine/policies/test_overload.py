@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Mapping
+from weakref import ref
 
 import pytest
 from scheduled import System
@@ -259,3 +261,23 @@ def test_a_chunk_comes_at_its_period_while_nothing_is_given_up() -> None:
     streams = make_streams("one", 0, False, scaled(0.1))
     streams.run_for(2.0, asking=False)
     assert streams.rate_hz() >= 0.8 / CHUNK_S
+
+
+def test_requests_of_a_robot_that_has_left_are_not_kept() -> None:
+    """They have images, and callbacks of whoever wanted them."""
+    degrading, now_s = Degrading(WholeChunks()), 0.0
+    while degrading.rung.level != VISION:
+        late = Request(ACT, stream=True, within_s=0.01)
+        late.finished, late.result = True, "a chunk"
+        degrading.ran(MicroBatch(DENOISE, (late,)), took_s=now_s + 1.0)
+    acts, frame = Request(ACT, stream=True, period_s=0.01), Request(OBSERVE, stream=True, period_s=0.01)
+    acts.fresh = True
+    assert degrading.next("main", [acts], now_s) is not None
+    acts.begun = True
+    assert degrading.next("main", [frame], now_s) is None  # held back: its robot's chunk is not finished
+    acts.finished = True
+    assert degrading.next("main", [frame], now_s + 0.1) is not None
+    left = [ref(acts), ref(frame)]
+    del acts, frame, late
+    gc.collect()
+    assert [one() for one in left] == [None, None]

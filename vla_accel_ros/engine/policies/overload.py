@@ -19,6 +19,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from weakref import ReferenceType, ref
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.policies.text import PATIENCE_S, SHARE
@@ -75,7 +76,7 @@ class Degradation:
 class _Held:
     """A request that is held back. counted: periods so far."""
 
-    request: Request
+    request: ReferenceType[Request]
     since_s: float
     counted: int = 0
 
@@ -97,9 +98,11 @@ class Degrading(Policy):
         self._began_s: dict[str, float] = {}  # by lane
         self._took_s = 0.0  # of the last micro-batch of actions
         self._acted_s: dict[str, float] = {}  # by robot: when its last chunk was begun
-        self._acting: dict[str, Request] = {}  # by robot: the first chunk of its newest frame
+        # Weak references, because requests have images and callbacks. By robot: the first chunk of its newest
+        # frame; what is held back; the frame that was, and when it no longer was.
+        self._acting: dict[str, ReferenceType[Request]] = {}
         self._held: dict[tuple[str, str], _Held] = {}
-        self._let_go: dict[str, tuple[Request, float]] = {}
+        self._let_go: dict[str, tuple[ReferenceType[Request], float]] = {}
         self._wrote_s, self._pause_s = -math.inf, PATIENCE_S
         self._token_s = 0.0  # what the groups of a token took
         self._paused_s: float | None = None  # until when text was seen to be held back
@@ -171,21 +174,22 @@ class Degrading(Policy):
         return math.inf if held is None else held.since_s + MOST_HELD_S
 
     def _waits_for_chunk(self, request: Request, now_s: float) -> bool:
-        acting = self._acting.get(request.robot)
+        of_robot = self._acting.get(request.robot)
+        acting = None if of_robot is None else of_robot()
         if acting is None or acting.finished or acting.released or request.want != OBSERVE:
             return False
-        if self._let_go.get(request.robot, (None, 0.0))[0] is request:
+        if self._let_go_s(request) is not None:
             return False
         held = self._held.get((request.robot, OBSERVE))
-        return held is None or held.request is not request or now_s < held.since_s + MOST_HELD_S
+        return held is None or held.request() is not request or now_s < held.since_s + MOST_HELD_S
 
     def _count(self, request: Request, is_held: bool, now_s: float) -> None:
         key = request.robot, request.want
         held = self._held.get(key)
-        if held is None or held.request is not request:
+        if held is None or held.request() is not request:
             if not is_held:
                 return
-            held = self._held[key] = _Held(request, now_s)
+            held = self._held[key] = _Held(ref(request), now_s)
         period_s = max(request.period_s, LEAST_PERIOD_S)
         periods = math.floor((now_s - held.since_s) / period_s + 1e-6)
         if periods > held.counted:
@@ -200,7 +204,12 @@ class Degrading(Policy):
         if not is_held:
             self._held.pop(key)
             if request.want == OBSERVE:
-                self._let_go[request.robot] = request, now_s
+                self._let_go[request.robot] = ref(request), now_s
+
+    def _let_go_s(self, request: Request) -> float | None:
+        """Since when a frame that was held back may be computed; None if it was not held back."""
+        let_go = self._let_go.get(request.robot)
+        return let_go[1] if let_go is not None and let_go[0]() is request else None
 
     def _count_pause(self, there: bool, given: bool, now_s: float) -> None:
         """Count the time in which text waited and none was let through."""
@@ -217,7 +226,7 @@ class Degrading(Policy):
             elif request.want == ACT and request.stream and not request.begun:
                 self._acted_s[request.robot] = now_s
                 if request.fresh and request.stage == DENOISE:
-                    self._acting[request.robot] = request
+                    self._acting[request.robot] = ref(request)
 
     def _note(self, request: Request, ended_s: float) -> None:
         """Note whether a finished frame or chunk of a stream was late, and take a rung if needed."""
@@ -225,8 +234,8 @@ class Degrading(Policy):
             return
         began_s = request.begun_s
         if request.want == OBSERVE:
-            other, let_go_s = self._let_go.get(request.robot, (None, 0.0))
-            began_s = let_go_s if other is request else request.submitted_s
+            let_go_s = self._let_go_s(request)
+            began_s = request.submitted_s if let_go_s is None else let_go_s
         late = ended_s - began_s > request.within_s
         self._late[request.want].append(late)
         if late and sum(self._late[request.want]) >= AGAIN:
