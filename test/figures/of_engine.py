@@ -307,7 +307,7 @@ def eight_bits() -> Iterator[Claim]:
     drawn = found["outliers"]["rows"]
     for kind, precision in dict.fromkeys((row["kind"], row["precision"]) for row in drawn):
         rows = [row for row in drawn if (row["kind"], row["precision"]) == (kind, precision)]
-        worst = list[float]()
+        worst = list[float | None]()
         for part in ("tokens", "keys", "values", "actions"):
             worst += [min(row[part]["cosine"] for row in rows), 100 * max(row[part]["error"] for row in rows)]
         yield PRECISION, f"| {names[kind]}, {precision} |", worst
