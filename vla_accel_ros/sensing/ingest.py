@@ -263,7 +263,7 @@ class Ingest:
         if ahead_s > most_s:
             return (
                 f"camera {name} stamps its images {ahead_s:.3f} s in the future: synchronise the clocks of "
-                "its machine and this one"
+                "its machine and this one or, with use_sim_time, publish /clock"
             )
         return ""
 
