@@ -94,7 +94,7 @@ class Run:
         settings = {**json.loads(self.session.settings), **changes.pop("settings", {})}
         settings = {name: choice for name, choice in settings.items() if name not in without}
         session = replace(self.session, settings=json.dumps(settings), **changes)
-        self.write("/session", convert.session_to_message(session, START_NS))
+        self.write(f"{self._space}/session", convert.session_to_message(session, START_NS))
         return self
 
     def write(self, topic: str, message: object, kind: str = "") -> None:

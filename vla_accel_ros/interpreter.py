@@ -19,3 +19,9 @@ def keep_loaded() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+def free_unloaded() -> None:
+    """Undo keep_loaded, and collect what is not used any longer: a model is in reference cycles."""
+    gc.unfreeze()
+    gc.collect()

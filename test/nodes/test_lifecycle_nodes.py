@@ -44,6 +44,19 @@ def test_a_node_walks_through_its_states_and_back_twice(start, operator, tmp_pat
     assert process.end() == 0
 
 
+def test_a_model_that_was_cleaned_up_is_gone_before_another_is_loaded(start, operator, tmp_path):
+    program = Path(__file__).parent / "counting_models.py"
+    process = start("inference", program=program, model=str(make_checkpoint(tmp_path / "model")))
+    for number in range(2):
+        assert change(operator, "inference", CONFIGURE)
+        process.wait_for_log(f"0 of {number} models are still there")
+        assert change(operator, "inference", ACTIVATE)
+        operator.wait(lambda: operator.loops, 90.0, "statistics of an active node")
+        assert change(operator, "inference", DEACTIVATE)
+        assert change(operator, "inference", CLEANUP)
+    assert process.end() == 0
+
+
 def test_a_node_that_was_shut_down_by_a_manager_ends_cleanly(start, operator):
     process = start("trajectory", autostart=True)
     operator.wait(lambda: operator.loops, 90.0, "statistics of an active node")

@@ -164,6 +164,7 @@ def test_a_type_whose_definition_cannot_be_read_is_named_with_its_topic(tmp_path
         ("bag_0.db3", b"SQLite", "ros2 bag convert it to mcap"),
         ("notes.txt", b"", "give a bag's folder"),
         ("bag_0.mcap", b"no such thing, but long enough", "is damaged, or not an MCAP file"),
+        ("bag_0.mcap", b"", "is empty, not even the beginning of a bag: record or copy it again"),
     ],
 )
 def test_what_is_no_bag_is_refused_with_its_mend(tmp_path, name, content, sentence):
@@ -182,7 +183,8 @@ def test_a_bag_that_rosbag2_compressed_is_refused_with_its_mend(tmp_path, mode, 
             ValueError, match=f"with --compression-mode {mode.lower()}, which is not read: ros2"
         ):
             Bag(path)
-    (tmp_path / "another.mcap").write_bytes(b"")
+    McapBag(tmp_path / "other").close()
+    (tmp_path / "other" / "other_0.mcap").rename(tmp_path / "another.mcap")
     assert Bag(tmp_path / "another.mcap").files
 
 

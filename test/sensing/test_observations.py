@@ -22,9 +22,9 @@ def make_ingest(contract: Contract | None = None) -> Ingest:
     return ingest
 
 
-def add_frame(ingest: Ingest, camera: str, stamp_ns: int, value: int = 0) -> None:
+def add_frame(ingest: Ingest, camera: str, stamp_ns: int, value: int = 0, now_ns: int | None = None) -> None:
     message = image_message(stamp_ns, camera, np.full((4, 5, 3), value, np.uint8))
-    ingest.image(camera, bytes(message), stamp_ns)
+    ingest.image(camera, bytes(message), stamp_ns if now_ns is None else now_ns)
 
 
 def add_joints(ingest: Ingest, *stamps_ns: int) -> None:
@@ -151,6 +151,25 @@ def test_stale_frames_and_far_joints_are_no_observation():
     add_frame(ingest, "front", 910 * MS)
     add_frame(ingest, "wrist", 910 * MS)
     assert isinstance(ingest.observe(920 * MS), Observation)
+
+
+@pytest.mark.parametrize(
+    ("stamp_ns", "sentence"),
+    [
+        (0, "images of camera front have no stamp: its driver must stamp them with the time of capture"),
+        (12_000 * MS, "camera front stamps its images 2.000 s in the future: synchronise the clocks of its"),
+    ],
+)
+def test_a_camera_without_stamps_or_with_those_of_another_clock_is_named(stamp_ns, sentence):
+    ingest, now_ns = make_ingest(), 10_000 * MS
+    add_frame(ingest, "front", stamp_ns, now_ns=now_ns)
+    add_frame(ingest, "wrist", now_ns)
+    add_joints(ingest, now_ns)
+    assert why_not(ingest, now_ns).startswith(sentence)
+    assert ingest.problem("front", now_ns).startswith(sentence)
+    add_frame(ingest, "front", now_ns)
+    assert isinstance(ingest.observe(now_ns), Observation)
+    assert "stamp" not in ingest.problem("front", now_ns)
 
 
 def test_frames_that_arrive_after_newer_ones_are_no_observation_and_after_a_jump_they_are():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from vla_accel_ros.models.calibration import Calibration, products, read
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.quantized import FP8
 from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.bench.observations import recorded
 from vla_accel_ros.tools.calibrate.dataset import is_dataset, of_dataset
 from vla_accel_ros.tools.calibrate.seen import calibrate
 from vla_accel_ros.tools.export.convert import export
@@ -106,6 +108,29 @@ def test_on_a_bag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "products on 2 observations" in said and "0 stay exact" in said
     assert read(out, load_policy(model).model).observations == 2
+
+
+def test_of_a_bag_of_several_robots_the_one_that_is_named_is_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = Run(tmp_path, apart="left").frames(2).tell()
+    right = Run(tmp_path, beside=left, apart="right").frames(4).tell()
+    bag, out = left.end(), tmp_path / "made.safetensors"
+    command = ["calibrate", str(left.model), str(bag), "--out", str(out), "--frames", "4"]
+    for given in ([], ["--robot", "third"]):
+        assert cli.main([*command, *given]) == 2
+        assert "give --robot with one of left, right" in capsys.readouterr().err
+    assert cli.main([*command, "--robot", "right"]) == 0
+    assert "products on 4 observations" in capsys.readouterr().out
+    seen, _, _ = recorded(bag, 9, "right")
+    assert len(seen) == 4 and right.session.id != left.session.id
+
+
+def test_on_a_bag_of_a_robot_that_was_started_again(tmp_path: Path) -> None:
+    run = Run(tmp_path).frames(2).tell()
+    run.session = replace(run.session, id="started again")
+    seen, _, _ = recorded(run.frames(3).tell().end(), 9)
+    assert len(seen) == 5
 
 
 def test_on_a_dataset(tmp_path: Path) -> None:

@@ -60,6 +60,20 @@ def test_a_command_whose_reader_has_gone_ends_without_a_word(words: str) -> None
     assert ended.stderr == ""
 
 
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_word() -> None:
+    # As if it came in the middle of the imports: when the last subcommand is looked for.
+    program = (
+        "import sys, signal, vla_accel_ros.tools.cli as cli\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.endswith('.calibrate'): signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.exit(cli.main(['plan', 'pi0']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (cli.INTERRUPTED, "", "")
+
+
 def test_a_command_without_stdout_or_stderr_writes_to_nowhere() -> None:
     quiet = vla("policy", ">&-")
     assert (quiet.stdout.split(), quiet.stderr) == (["status", "0"], "")

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import BuiltinClock, Trace, TrackEvent
 from rclpy.serialization import serialize_message
+from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
-from vla_accel_msgs.msg import ActionChunk, Inputs, Observed
+from vla_accel_msgs.msg import ActionChunk, Inputs, Observed, Session
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.interfaces import definition, type_name
 from vla_accel_ros.nodes.messages.convert import set_stamp
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.image import image_message
@@ -245,6 +248,27 @@ def test_a_bag_tells_when_messages_came_to_the_recorder(tape: Path, tmp_path: Pa
     details = {a.string_value for p in events for a in p.track_event.debug_annotations if a.name == "detail"}
     assert {"reach the red block", "no instruction yet", "chunk 0 of frame 3, 0.030 s"} <= details
     assert "open it in https://ui.perfetto.dev" in err
+
+
+def test_other_topics_of_a_recording_of_all_are_no_commands(tmp_path: Path) -> None:
+    tape = Tape(tmp_path / "bag")
+    tape.frame(100)
+    tape.add(151, "/joy", Joy())
+    tape.add(151, "/joint_states", JointState())
+    tape.close()
+    _, moments = bag.read(tmp_path / "bag")
+    assert latency.steps(moments.values(), latency.RECORDED)[3].ms == (3.0,)
+
+
+def test_commands_are_those_of_the_contract_where_the_bag_has_it(tmp_path: Path) -> None:
+    tape = Tape(tmp_path / "bag")
+    tape.add(0, "/session", Session(contract=demo_contract().read_text()))
+    topic = f"/{Contract.load(demo_contract()).controllers[0].topic}"
+    tape.frame(100, commands=(topic,))
+    tape.add(151, "/somebody/joint_trajectory", JointTrajectory())
+    tape.close()
+    _, moments = bag.read(tmp_path / "bag")
+    assert latency.steps(moments.values(), latency.RECORDED)[3].ms == (3.0,)
 
 
 def test_of_several_robots_each_has_its_own_frames_and_commands(tmp_path: Path, capsys) -> None:

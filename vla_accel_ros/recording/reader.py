@@ -32,6 +32,7 @@ from vla_accel_ros.recording.bounds import (
     chunk_records,
 )
 
+_MAGIC = b"\x89MCAP0\r\n"
 _UNDECODED = (struct.error, ValueError, EOFError, NotImplementedError, RecursionError)
 
 
@@ -59,6 +60,10 @@ class Bag:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.files = _files(self.path)
+        if all(file.stat().st_size < len(_MAGIC) for file in self.files):
+            raise ValueError(
+                f"{self.path} is empty, not even the beginning of a bag: record or copy it again"
+            )
         self.finished = True
         self.topics: dict[str, str] = {}
         self.offered: dict[str, str] = {}

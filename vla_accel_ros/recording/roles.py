@@ -1,14 +1,14 @@
-"""What a recorded topic is when it is played back (an input, a report, or a command), and whose it is.
+"""What a recorded topic is when it is played back (an input, a report, or a command).
 
 Inputs are the images, joints and words that a policy is given; played into a graph, they make it answer.
 Reports are what our nodes say about themselves; they move nothing. Everything else may move a robot and
 counts as a command. A type is an input or a report only if it is listed here, since a JointState is a
-measurement on one topic and a command on another.
+measurement on one topic and a command on another. Force sensors are inputs, too, where a contract names
+their topics (robots.measured_forces).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from enum import Enum
 
 
@@ -60,13 +60,3 @@ def role(topic: str, kind: str) -> Role:
     if kind in _REPORTS or (kind, name) == ("std_msgs/msg/String", "parameters"):
         return Role.REPORT
     return Role.COMMAND
-
-
-def robot_of(topic: str, robots: Collection[str]) -> str | None:
-    """The namespace among `robots` that a topic lies in, the longest of several; None if it lies in none."""
-    return max((robot for robot in robots if topic.startswith(f"{robot}/")), key=len, default=None)
-
-
-def named(robots: Collection[str]) -> str:
-    """The namespaces of robots as a user writes them; "/" is that of a robot without one."""
-    return ", ".join(robot.strip("/") or "/" for robot in robots)

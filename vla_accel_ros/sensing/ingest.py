@@ -65,8 +65,10 @@ class Ingest:
         others = (camera.name for camera in contract.cameras if camera.name not in in_rings)
         self._pool = FramePool(others, page_lock=page_lock)
         self.rings = RingReader(dict.fromkeys(in_rings, ""), copy, page_lock)
-        oldest_s = max(camera.max_age_s for camera in contract.cameras)
-        self._joints = JointHistory(contract.joint_names, _STATES, min(oldest_s, _LONGEST_S))
+        self._oldest_s = {camera.name: camera.max_age_s for camera in contract.cameras}
+        self._joints = JointHistory(
+            contract.joint_names, _STATES, min(max(self._oldest_s.values()), _LONGEST_S)
+        )
         self._frames = Sources(
             {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
         )
@@ -75,7 +77,7 @@ class Ingest:
         self._info: dict[str, tuple[int, int]] = {}
         self._most_pixels = {camera.name: camera.max_pixels for camera in contract.cameras}
         self.instruction, self._no_instruction = "", NO_INSTRUCTION
-        self._max_age_s = min(camera.max_age_s for camera in contract.cameras)
+        self._max_age_s = min(self._oldest_s.values())
         self._observed_ns = 0
         self.clear()
 
@@ -185,7 +187,7 @@ class Ingest:
             joints = self._joints.problem(now_ns, self._contract.joint_states.max_age_s)
         silent = not self.monitors[name].rate_hz(now_ns)
         slow = self.monitors[name].warning(now_ns) or ""
-        return slow if silent and slow else joints or slow
+        return slow if silent and slow else joints or self._wrong_stamp(name, now_ns) or slow
 
     def observe(self, now_ns: int, words: str | None = None) -> Observation | None:
         """The newest observation; None if there is no new one (`waiting_for` says why).
@@ -228,6 +230,9 @@ class Ingest:
         if not words.strip():
             return NotReady(self._no_instruction)
         cameras = self._contract.cameras
+        wrong = next(filter(None, (self._wrong_stamp(camera.name, now_ns) for camera in cameras)), "")
+        if wrong:
+            return NotReady(wrong)
         lease = self._frames.newest_set([camera.name for camera in cameras], self._contract.max_skew_s)
         if isinstance(lease, NotReady):
             return lease
@@ -242,6 +247,25 @@ class Ingest:
         images = {camera.image: lease.frames[camera.name].image for camera in cameras}
         stamps_ns = {camera.image: stamp_ns for camera, stamp_ns in zip(cameras, stamps)}
         return Observation(images, state, words, min(stamps), lease.intact, stamps_ns)
+
+    def _wrong_stamp(self, name: str, now_ns: int) -> str:
+        """A sentence if a camera's newest stamp is 0 or in the future by more than its age limit, else
+        empty."""
+        most_s = self._oldest_s.get(name)
+        if most_s is None or name not in self._stamps_ns:
+            return ""
+        stamp_ns = self._stamps_ns[name]
+        ahead_s = (stamp_ns - now_ns) * 1e-9
+        if not stamp_ns and -ahead_s > most_s:
+            return (
+                f"images of camera {name} have no stamp: its driver must stamp them with the time of capture"
+            )
+        if ahead_s > most_s:
+            return (
+                f"camera {name} stamps its images {ahead_s:.3f} s in the future: synchronise the clocks of "
+                "its machine and this one or, with use_sim_time, publish /clock"
+            )
+        return ""
 
     def _release(self) -> None:
         """Give the last observation's slots back."""

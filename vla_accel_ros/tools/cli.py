@@ -1,9 +1,10 @@
 """The `vla` command: one module for each subcommand, and errors of one sentence.
 
 A module has `register(subparsers)`, which sets `run`, a function from the parsed arguments to the exit
-status; heavy imports happen inside it. Wrong arguments and files exit with status 2, later failures with
-status 1; `--debug` shows the traceback. If nobody reads the output any more, as after `| head`, the command
-ends without a word.
+status; heavy imports happen inside it. The modules are imported by `main`, so that Ctrl-C meanwhile ends the
+command as it does later. Wrong arguments and files exit with status 2, later failures with status 1;
+`--debug` shows the traceback. If nobody reads the output any more, as after `| head`, the command ends
+without a word.
 """
 
 from __future__ import annotations
@@ -13,29 +14,19 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-
-from vla_accel_ros.tools import checkpoints, policy, say
-from vla_accel_ros.tools.bench import command as bench
-from vla_accel_ros.tools.calibrate import command as calibrate
-from vla_accel_ros.tools.demo import command as demo
-from vla_accel_ros.tools.demo_policy import command as demo_policy
-from vla_accel_ros.tools.doctor import command as doctor
-from vla_accel_ros.tools.export import command as export
-from vla_accel_ros.tools.fleet import command as fleet
-from vla_accel_ros.tools.fleet_demo import command as fleet_demo
-from vla_accel_ros.tools.fleet_sim import command as fleet_sim
-from vla_accel_ros.tools.fleet_sim import trace as fleet_trace
-from vla_accel_ros.tools.plan import command as plan
-from vla_accel_ros.tools.replay import command as replay
-from vla_accel_ros.tools.trace import command as trace
-from vla_accel_ros.tools.tune import command as tune
+from importlib import import_module
 
 SUBCOMMANDS = (
-    *(demo, fleet_demo, say, doctor, policy, checkpoints, replay, export, trace, tune, demo_policy),
-    *(fleet, fleet_sim, fleet_trace, plan, bench, calibrate),
+    *("demo.command", "fleet_demo.command", "say", "doctor.command", "policy", "checkpoints"),
+    *("replay.command", "export.command", "trace.command", "tune.command", "demo_policy.command"),
+    *("fleet.command", "fleet_sim.command", "fleet_sim.trace", "plan.command", "bench.command"),
+    "calibrate.command",
 )
+"""Modules of this package."""
 
 STDOUT = 1
+INTERRUPTED = 128 + 2
+"""Exit status of a program that Ctrl-C has ended."""
 SIGPIPE_STATUS = 128 + 13
 """Exit status of a program whose reader has gone."""
 
@@ -47,8 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(
         title="subcommands", required=True, metavar="SUBCOMMAND", dest="subcommand"
     )
-    for module in SUBCOMMANDS:
-        module.register(subparsers)
+    try:
+        for name in SUBCOMMANDS:
+            import_module(f"vla_accel_ros.tools.{name}").register(subparsers)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return finish(parser, arguments)
 
 
@@ -63,7 +57,7 @@ def finish(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = No
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError as error:
         return SIGPIPE_STATUS if _nobody_reads() else _fail(name, parsed, error, 2)
     except (TimeoutError, RuntimeError) as error:

@@ -45,6 +45,13 @@ def chosen_model(arguments: argparse.Namespace) -> Path:
     return arguments.model or demo_model()
 
 
+def robot_option(parser: argparse.ArgumentParser) -> None:
+    """Add --robot NAME, a robot in a bag."""
+    parser.add_argument(
+        "--robot", default="", metavar="NAME", help="namespace of the robot, where a bag has several"
+    )
+
+
 def namespace_option(parser: argparse.ArgumentParser) -> None:
     """Add --namespace NS, a robot's."""
     parser.add_argument(

@@ -103,7 +103,12 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
         ),
         "recorder": Rights(
             publish=own,
-            subscribe=cameras | infos | commands | told - {"inputs"} | {joints, "instruction", "question"},
+            subscribe=cameras
+            | infos
+            | commands
+            | told - {"inputs"}
+            | forces
+            | {joints, "instruction", "question"},
         ),
         "operator": Rights(
             publish={"instruction", "question"},

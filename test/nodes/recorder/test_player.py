@@ -6,6 +6,7 @@ is alive: publishers and subscriptions here are real ones, in a graph of their o
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -13,19 +14,21 @@ from types import SimpleNamespace
 
 import pytest
 import rclpy
+from geometry_msgs.msg import WrenchStamped
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.publisher import Publisher
 from recorded_run import PERIOD_NS, START_NS, Run
 from rosgraph_msgs.msg import Clock
 from running import until
 from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import String
+from std_msgs.msg import Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.recorder import player
 from vla_accel_ros.nodes.recorder.player import CLOCK_NS, Player
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.recording.roles import Role, role
 
@@ -171,7 +174,7 @@ def test_inputs_alone_are_played_and_the_rest_is_named(tmp_path, others):
     said: list[str] = []
     bag = driven(tmp_path)
     assert player.play(bag, 100.0, False, said.append) == 0
-    assert player.chosen(bag, False) == INPUTS
+    assert player.inputs(bag) == INPUTS
     assert said == [
         "not played without --commands: /action_chunk, /arm/joint_trajectory, /joint_commands, "
         "/language_output, /observed, /parameters, /session",
@@ -181,6 +184,30 @@ def test_inputs_alone_are_played_and_the_rest_is_named(tmp_path, others):
     executor.add_node(listener)
     executor.spin_once(timeout_sec=0.2)
     assert not heard
+
+
+def test_force_sensors_of_the_contract_are_inputs_and_the_same_types_elsewhere_are_not(tmp_path, others):
+    limits = {"yields": 4.0, "stops": 8.0}
+    slow = {"rate_hz": 100, "max_age_s": 0.1}
+    wrench = {"topic": "wrist/wrench", "force_n": limits, "torque_nm": limits, **slow}
+    effort = {"topic": "efforts", "type": "Float64MultiArray", "joints": {"elbow_flex": limits}, **slow}
+    force = tmp_path / "force.yaml"
+    force.write_text(
+        f"{demo_contract().read_text()}\nforce: {json.dumps({'wrench': wrench, 'effort': effort})}\n"
+    )
+    run = Run(tmp_path, contract=force, apart="left").frames(1).tell()
+    for topic in ("wrist/wrench", "target_wrench"):
+        run.write(f"/left/{topic}", WrenchStamped())
+    for topic in ("efforts", "commands"):
+        run.write(f"/left/{topic}", Float64MultiArray(data=[0.0]))
+    bag = Bag(run.end())
+    listener = others("trajectory")  # which would refuse commands
+    listener.create_subscription(WrenchStamped, "/left/wrist/wrench", print, 10)
+    said: list[str] = []
+    assert player.play(bag, 100.0, False, said.append) == 0
+    assert "/left/wrist/wrench" not in said[0] and "/left/efforts" not in said[0]
+    assert "/left/commands" in said[0] and "/left/target_wrench" in said[0]
+    assert said[-1] == "played 4 messages on 4 topics"
 
 
 def test_a_topic_that_is_published_is_refused_by_its_name_and_its_nodes(tmp_path, others):
@@ -230,7 +257,7 @@ def test_playing_ends_when_somebody_comes_alive(tmp_path, others):
     bag.survey()
     node, driver = others("player"), others("front_driver")
     time = Time(None)
-    look = partial(player.refuse_alive, node, bag, INPUTS)
+    look = partial(player.refuse_alive, node, INPUTS, ())
     playing = Player(node, bag, 1.0, INPUTS, time, time.wait, look)
     entries = [entry for entry in bag.entries() if entry.topic in INPUTS]
     playing.play(entries[0])

@@ -5,12 +5,15 @@ Separate processes, real topics; the replay runs in this process.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from builders import make_checkpoint, make_config
 from calling import change
+from force_driver import QUANTITIES
+from geometry_msgs.msg import WrenchStamped
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess, until
 from stack import CALM_SENSORS, Stack, set_going, wait_for_recorder
@@ -97,6 +100,22 @@ def test_a_guided_run_is_replayed_to_the_bit_from_a_bag_and_from_what_a_killed_r
     assert killed.equal and killed.chunks >= CHUNKS - 10 and not bag.finished
     assert moments.sessions.keys() == Moments(Bag(bags(folder)[0])).sessions.keys()
     wait_for_chunks(operator)  # nobody misses the recorder
+
+
+def test_a_force_sensor_that_has_a_topic_is_recorded(start, tmp_path, operator):
+    contract = tmp_path / "contract.yaml"
+    wrench = {"topic": "wrist/wrench", "rate_hz": 100.0, "max_age_s": 0.1, **QUANTITIES}
+    contract.write_text(f"{demo_contract().read_text()}\nforce: {json.dumps({'wrench': wrench})}\n")
+    recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"), contract=str(contract))
+    driver = operator.node.create_publisher(WrenchStamped, "wrist/wrench", 10)
+    operator.wait(driver.get_subscription_count, 180.0, "recorder")
+    driver.publish(WrenchStamped())
+    assert driver.wait_for_all_acked()
+    (bag,) = bags(tmp_path / "bags")
+    assert recorder.end() == 0
+    assert [entry.topic for entry in Bag(bag).entries(("geometry_msgs/msg/WrenchStamped",))] == [
+        "/wrist/wrench"
+    ]
 
 
 def test_frames_of_rings_are_recorded_as_the_images_that_the_policy_saw(start, tmp_path, operator):

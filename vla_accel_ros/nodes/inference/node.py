@@ -152,6 +152,9 @@ class InferenceNode(ManagedNode):
 
     def release(self) -> None:
         self._contract = self._stream = None
+        # They hold the model and images: the next configuration must find their memory free.
+        for name in ("_policy", "_partitioned", "_guiding", "_ingest", "_streams", "_inputs"):
+            self.__dict__.pop(name, None)
 
     def finish(self) -> None:
         self._instruction.finish()

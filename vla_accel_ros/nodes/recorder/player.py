@@ -33,6 +33,7 @@ from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.shutdown import leave_graph
 from vla_accel_ros.recording.jumps import jump_ns
 from vla_accel_ros.recording.reader import Bag, Entry
+from vla_accel_ros.recording.robots import measured_forces
 from vla_accel_ros.recording.roles import Role, role
 
 CLOCK_NS = 10_000_000
@@ -59,15 +60,18 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
     node = rclpy.create_node(f"player_{uuid4().hex[:8]}", context=context, enable_rosout=False)
     try:
         bag.survey()
-        topics = chosen(bag, commands)
+        seen = inputs(bag)
+        # Never a recorded /clock, since the player's own has the recorder's time.
+        topics = (set(bag.topics) if commands else seen) - {CLOCK}
         left = sorted(set(bag.topics) - topics - {CLOCK})
         if left:
             say(f"not played without --commands: {', '.join(left)}")
         if not topics:
             raise ValueError(f"{bag.path} has no input to play: give --commands to play its other topics")
         wait_for_discovery(node)
-        refuse_alive(node, bag, topics)
-        player = Player(node, bag, rate, topics, look=partial(refuse_alive, node, bag, topics), say=say)
+        moving = {t for t in topics - seen if role(t, bag.topics[t]) is Role.COMMAND}
+        refuse_alive(node, topics, moving)
+        player = Player(node, bag, rate, topics, look=partial(refuse_alive, node, topics, moving), say=say)
         for entry in bag.entries():
             player.play(entry)
         say(f"played {player.played.total()} messages on {len(player.played)} topics")
@@ -76,14 +80,9 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
     return 0
 
 
-def chosen(bag: Bag, commands: bool) -> set[str]:
-    """The topics of a surveyed bag to play: its inputs, or all. A recorded /clock is never one of them, since
-    the player's own has the recorder's time."""
-    return {
-        topic
-        for topic, kind in bag.topics.items()
-        if topic != CLOCK and (commands or role(topic, kind) is Role.INPUT)
-    }
+def inputs(bag: Bag) -> set[str]:
+    """The topics of a surveyed bag that are inputs of a policy or measured forces."""
+    return {t for t, kind in bag.topics.items() if role(t, kind) is Role.INPUT} | measured_forces(bag)
 
 
 def wait_for_discovery(
@@ -99,9 +98,9 @@ def wait_for_discovery(
             known, changed_s = found, clock()
 
 
-def refuse_alive(node: Node, bag: Bag, topics: Collection[str]) -> None:
+def refuse_alive(node: Node, topics: Collection[str], commands: Collection[str]) -> None:
     """Raises ValueError if a node other than `node` publishes one of the topics or /clock, or subscribes to
-    one that is a command."""
+    one of the commands among them."""
     for topic in (CLOCK, *sorted(topics)):
         others = _others(node, node.get_publishers_info_by_topic(topic))
         if others:
@@ -109,10 +108,8 @@ def refuse_alive(node: Node, bag: Bag, topics: Collection[str]) -> None:
                 f"{topic} is published by {others} already, and the messages would mix: stop that node, or "
                 "play in another ROS_DOMAIN_ID"
             )
-        if topic == CLOCK or role(topic, bag.topics[topic]) is not Role.COMMAND:
-            continue
         others = _others(node, node.get_subscriptions_info_by_topic(topic))
-        if others:
+        if others and topic in commands:
             raise ValueError(
                 f"{topic} is a command and {others} subscribes to it, so a robot might move: stop that "
                 "node, or play in another ROS_DOMAIN_ID"

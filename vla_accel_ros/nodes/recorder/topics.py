@@ -1,8 +1,9 @@
 """The topics to record of a robot, by its contract: all inputs, outputs and reports.
 
 Our own nodes publish with known QoS, so their topics are subscribed to from the start. The topics of others
-(cameras, joints, controllers' commands, which one of several adapters sends) are subscribed to when their
-publishers appear, reliably if those offer it: a recorder must not lose what the network can keep.
+(cameras, joints, force sensors, controllers' commands, which one of several adapters sends) are subscribed to
+when their publishers appear, reliably if those offer it: a recorder must not lose what the network can keep.
+What force sensors write to shared memory is not recorded.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from vla_accel_msgs.msg import (
     Session,
 )
 from vla_accel_ros.contract.contract import Contract, Controller
+from vla_accel_ros.contract.graph_check import forces
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.nodes.interfaces import interface, type_name
 
 # A second of best-effort images: the writer may have to wait for the disk, the executor never does.
-_IMAGES, _MESSAGES = 30, 200
+_IMAGES, _MESSAGES, _FORCES = 30, 200, 1000
 _CAMERA = {"raw": Image, "compressed": CompressedImage, "ring": FrameHandle}
 
 
@@ -78,6 +80,9 @@ def recorded(contract: Contract) -> list[Recorded]:
         if camera.info:
             entries.append(Recorded(CameraInfo, camera.info))
     entries.append(Recorded(JointState, contract.joint_states.topic))
+    for sensor in forces(contract):
+        kind = interface(sensor.type, f"recording {sensor.about}")
+        entries.append(Recorded(kind, sensor.topic, depth=_FORCES))
     entries += [Recorded(_command(controller), controller.topic) for controller in contract.controllers]
     entries.append(Recorded(GroundTruth, "ground_truth"))
     return entries

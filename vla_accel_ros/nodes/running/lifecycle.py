@@ -44,7 +44,7 @@ class ManagedNode(LifecycleNode):
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active, self._clean = False, True
-        # Called after configure and after cleanup; set by the process.
+        # Called after configure; after cleanup and before configure. Set by the process.
         self.on_configured: Callable[[], object] = _nothing
         self.on_cleaned_up: Callable[[], object] = _nothing
         self.timeline = NodeTimeline(self)
@@ -148,6 +148,7 @@ class ManagedNode(LifecycleNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt(
             "configure",
+            self.on_cleaned_up,
             self.configure,
             self._tell_parameters,
             lambda: super(ManagedNode, self).on_configure(state),

@@ -22,7 +22,7 @@ import rclpy
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
+from vla_accel_ros.interpreter import SWITCH_S, free_unloaded, keep_loaded
 from vla_accel_ros.nodes.running import shutdown as ending
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
@@ -50,7 +50,7 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         return 2
     sys.setswitchinterval(SWITCH_S)
     if isinstance(node, ManagedNode):
-        node.on_configured, node.on_cleaned_up = keep_loaded, gc.unfreeze
+        node.on_configured, node.on_cleaned_up = keep_loaded, free_unloaded
     executor = DirectExecutor()
     executor.add_node(node)
     end.watch_ports()

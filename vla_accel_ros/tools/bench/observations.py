@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.recording.robots import chosen_robot, contract_of
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools.demo_policy.rollout import Session, Timing
-from vla_accel_ros.tools.replay.moments import Moments, contract_file
+from vla_accel_ros.tools.replay.moments import Moments
 from vla_accel_ros.types import Observation
 
 TIMING = Timing(period=3, latency=4)
@@ -22,26 +22,29 @@ EVERY = 4
 """One in so many of the simulated arm's observations is kept."""
 
 
-def recorded(path: Path, most: int) -> tuple[list[Observation], Path, Contract]:
-    """Return at most `most` observations, spread over a bag, with the checkpoint and contract of its first
-    session.
+def recorded(path: Path, most: int, robot: str = "") -> tuple[list[Observation], Path, Contract]:
+    """Return at most `most` observations of a robot, spread over a bag, with the checkpoint and contract of
+    its first session. Its sessions with others are left out.
 
-    Raises ValueError if the bag has no session, or no complete observation in it.
+    robot: its namespace, "/" for none; it may be empty if there is only one. Raises ValueError if the bag has
+    no session, several robots and none is named, or no complete observation.
     """
-    moments = Moments(Bag(path))
-    session = next(iter(moments.sessions.values()))
-    with tempfile.TemporaryDirectory() as folder:
-        contract = Contract.load(contract_file(session, Path(folder)))
+    bag = Bag(path)
+    moments = Moments(bag)
+    own = moments.sessions_of(chosen_robot(bag, robot))
+    contract = contract_of(own[0])
+    alike = [each.id for each in own if (each.model, each.contract) == (own[0].model, own[0].contract)]
     names = {camera.name: camera.image for camera in contract.cameras}
-    stride = max(1, moments.counts["observations"] // most)
+    count = moments.complete(alike)
+    wanted = set(np.linspace(0, count - 1, min(most, count)).astype(int).tolist())
     found: list[Observation] = []
-    for number, moment in enumerate(moments.of([session.id])):
-        if number % stride == 0 and len(found) < most:
+    for number, moment in enumerate(moments.of(alike)):
+        if number in wanted:
             images = {names[camera]: pixels for camera, pixels in moment.images.items()}
             found.append(Observation(images, moment.state, moment.instruction, moment.stamp_ns))
     if not found:
         raise ValueError(f"{path} has no observation with all its images; record the cameras, too.")
-    return found, Path(session.model), contract
+    return found, Path(own[0].model), contract
 
 
 def simulated(engine: Engine, contract: Contract, count: int) -> list[Observation]:

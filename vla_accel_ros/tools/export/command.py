@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import robot_option, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,7 +23,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what the joints were commanded to be, or where they were, a step later (default: %(default)s)",
     )
     add("--split", action="store_true", help="begin a new episode where the instruction changes")
-    add("--robot", default="", metavar="NAME", help="namespace of the robot, where a bag has several")
+    robot_option(parser)
     add("--task", default="", metavar="TEXT", help="instruction to use instead of the recorded ones")
 
 

@@ -9,10 +9,9 @@ trajectory that had arrived at the requested time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,12 @@ from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.recording.jumps import Part
 from vla_accel_ros.recording.reader import Entry
-from vla_accel_ros.recording.roles import named, robot_of
+from vla_accel_ros.recording.robots import SESSION, chosen_robot, contract_of, topic_of
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,
     IMAGE,
     OBSERVED,
-    SESSION,
     check_readable,
-    contract_of,
     image_stamp_ns,
     session_of,
     stamp_ns,
@@ -89,8 +86,7 @@ class Streams:
         self.part, self.bag = part, part.bag
         bag = part.bag
         bag.survey()
-        self._robots = bag.namespaces(SESSION)
-        self._namespace = _chosen(bag.path, self._robots, robot)
+        self._namespace = chosen_robot(bag, robot)
         told = (e for e in bag.entries((SESSION,)) if e.topic.rpartition("/")[0] == self._namespace)
         entry = next(told, None)
         if entry is None:
@@ -235,27 +231,7 @@ class Streams:
         return of_ring if of_ring in self.bag.topics else topic
 
     def _topic(self, name: str, kind: str) -> str:
-        """Return the bag's name for a topic of the contract: the name below the namespace, or else the only
-        topic of its type that is no other robot's."""
-        resolved = name if name.startswith("/") else f"{self._namespace}/{name}"
-        alike = [
-            topic
-            for topic, other in self.bag.topics.items()
-            if other == kind and robot_of(topic, self._robots) in (None, self._namespace)
-        ]
-        return alike[0] if resolved not in alike and len(alike) == 1 else resolved
-
-
-def _chosen(path: Path, robots: Collection[str], robot: str) -> str:
-    """Return the namespace of a robot, or of the only one. Raises ValueError if there is not exactly one."""
-    found = [space for space in robots if not robot or space.strip("/") == robot.strip("/")]
-    if not robots:
-        raise ValueError(f"{path} has no session, and so no contract: record with the node recorder")
-    if not found:
-        raise ValueError(f"{path} has no robot {robot!r}: give --robot with one of {named(robots)}")
-    if len(found) > 1:
-        raise ValueError(f"{path} has {len(robots)} robots: give --robot with one of {named(robots)}")
-    return found[0]
+        return topic_of(self.bag, self._namespace, name, kind)
 
 
 def distance_s(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:

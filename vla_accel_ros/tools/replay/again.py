@@ -29,7 +29,8 @@ from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, contract_file
+from vla_accel_ros.recording.robots import contract_file
+from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
 from vla_accel_ros.tools.replay.report import Difference, Progress, Result
 from vla_accel_ros.types import Observation
 

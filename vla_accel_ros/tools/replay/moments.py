@@ -11,25 +11,21 @@ messages but are decoded by other classes; this module turns them into the packa
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from vla_accel_ros.contract import bounded_yaml
-from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.recording.reader import Bag, Entry
+from vla_accel_ros.recording.robots import SESSION
 from vla_accel_ros.sensing.cameras.compressed import check_decodes, decode, write_bgr
 from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_view, write_rgb
 from vla_accel_ros.types import Agreement
 
-SESSION, OBSERVED = "vla_accel_msgs/msg/Session", "vla_accel_msgs/msg/Observed"
+OBSERVED = "vla_accel_msgs/msg/Observed"
 CHUNK, TEXT = "vla_accel_msgs/msg/ActionChunk", "vla_accel_msgs/msg/LanguageOutput"
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
@@ -93,6 +89,7 @@ class Moments:
     def __init__(self, bag: Bag) -> None:
         self._bag = bag
         self.sessions: dict[str, Session] = {}
+        self._told: dict[str, list[str]] = {}  # ids of sessions by namespace
         self.counts: Counter[str] = Counter()
         self._chunks: dict[_Key, list[RecordedChunk]] = {}
         self._texts: dict[_Key, list[tuple[str, str]]] = {}
@@ -118,6 +115,19 @@ class Moments:
         """How many observations have a chunk or an answer; some of them may be incomplete."""
         return len(self._observed.keys() & (self._chunks.keys() | self._texts.keys()))
 
+    def sessions_of(self, robot: str) -> list[Session]:
+        """Return the sessions of a robot, given by its namespace, in order. Raises ValueError if it has
+        none."""
+        if robot not in self._told:
+            raise ValueError(
+                f"{self._bag.path} has no message of the robot's session: record with the node recorder"
+            )
+        return [self.sessions[id] for id in dict.fromkeys(self._told[robot])]
+
+    def complete(self, sessions: Collection[str]) -> int:
+        """Return how many observations of sessions have all their images in the bag."""
+        return sum(map(self._is_complete, self._waiting(sessions)))
+
     def __iter__(self) -> Iterator[Moment]:
         return self.of(self.sessions)
 
@@ -125,6 +135,9 @@ class Moments:
         """Yield the moments of sessions, given by their ids. Every call reads the images once."""
         wanted: dict[tuple[str, int], list[_Waiting]] = {}
         for one in self._waiting(sessions):
+            if not self._is_complete(one):
+                self.counts["incomplete"] += 1
+                continue
             for place in one.wanted:
                 wanted.setdefault(place, []).append(one)
         for entry in self._bag.entries((IMAGE, COMPRESSED)):
@@ -169,11 +182,11 @@ class Moments:
         if entry.type in (IMAGE, COMPRESSED):
             self._pictures.add((entry.topic, image_stamp_ns(entry)))
             return
-        message = self._bag.decode(entry)
+        message, space = self._bag.decode(entry), entry.topic.rpartition("/")[0]
         if entry.type == SESSION:
             self.sessions[message.id] = session_of(message)
+            self._told.setdefault(space, []).append(message.id)
             return
-        space = entry.topic.rpartition("/")[0]
         key = (space, message.kv_version, stamp_ns(message.header.stamp))
         if entry.type == OBSERVED:
             self._observed[key] = message
@@ -194,7 +207,7 @@ class Moments:
             return None
 
     def _waiting(self, sessions: Collection[str]) -> Iterator[_Waiting]:
-        """Yield the observations of sessions whose images are all in the bag."""
+        """Yield the observations of sessions."""
         for key, message in self._observed.items():
             if message.session not in sessions:
                 continue
@@ -204,10 +217,11 @@ class Moments:
                 (self._recorded(topics.get(camera, "")), stamp_ns(stamp)): camera
                 for camera, stamp in zip(message.cameras, message.stamps)
             }
-            if wanted and wanted.keys() <= self._pictures:
-                yield _Waiting(key, message, session, wanted)
-            else:
-                self.counts["incomplete"] += 1
+            yield _Waiting(key, message, session, wanted)
+
+    def _is_complete(self, one: _Waiting) -> bool:
+        """Whether all images of an observation are in the bag."""
+        return bool(one.wanted) and one.wanted.keys() <= self._pictures
 
     def _recorded(self, topic: str) -> str:
         """Return the topic of a camera's images in the bag: frames of a ring are recorded as images on
@@ -320,24 +334,3 @@ def agreement_from_message(message: Any) -> Agreement | None:
         max_weight=message.agreed_max_weight,
         previous=message.agreed_previous,
     )
-
-
-def contract_of(session: Session) -> Contract:
-    """Load the contract from a session. Raises ValueError if this version refuses it."""
-    with tempfile.TemporaryDirectory() as folder:
-        return Contract.load(contract_file(session, Path(folder)))
-
-
-def contract_file(session: Session, folder: Path) -> Path:
-    """Write the session's contract to a file with its URDF beside it; return the file."""
-    file = folder / "contract.yaml"
-    file.write_text(session.contract)
-    if session.urdf:
-        (folder / "robot.urdf").write_text(session.urdf)
-        try:
-            document = bounded_yaml.load(session.contract)
-        except (yaml.YAMLError, RecursionError):
-            return file  # Contract.load reports what is wrong
-        if isinstance(document, dict):
-            file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
-    return file

@@ -1,22 +1,23 @@
 """Reads a recording as a timeline: when each message was recorded, and to which frame it belongs.
 
 A bag has no lanes and loops, but images, prefixes and chunks carry the stamp of their image. A command
-carries none: the first one of each topic after a chunk of its robot is counted as that chunk's. The clock is
-ROS time, that of the recorder's stamps; where it was set during the recording, the timeline begins after
-that. Sessions and inputs appear with their own words, and what is no message of its type as unreadable.
+carries none: the first one of each topic after a chunk of its robot is counted as that chunk's. Which topics
+are commands, the contracts in the bag say; without one, their types do. The clock is ROS time, that of the
+recorder's stamps; where it was set during the recording, the timeline begins after that. Sessions and inputs
+appear with their own words, and what is no message of its type as unreadable.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.recording.jumps import numbered
 from vla_accel_ros.recording.reader import Bag, Entry
-from vla_accel_ros.recording.roles import Role, named, robot_of, role
+from vla_accel_ros.recording.robots import commanded, named, robot_of
 from vla_accel_ros.timeline import Event, Flows, Recorded, flow
 
 MOST = 2_000_000
@@ -51,12 +52,13 @@ def read(
     wanted = [robot for robot in every if not namespace or robot.strip("/") == namespace.strip("/")]
     if every and not wanted:
         raise ValueError(f"{path} has no robot {namespace}: give --namespace with one of {named(every)}")
-    readings = _readings(wanted)
+    commands = commanded(bag)
+    readings = _readings(wanted, commands)
     events: deque[Event] = deque()
     part = 0
     for number, by_ns, entry in numbered(bag):
         if number > part:
-            part, readings = number, _readings(wanted)
+            part, readings = number, _readings(wanted, commands)
             said = f"the clock of the recording was set by {by_ns * 1e-9:.3f} s"
             events = deque([Event("clock", said, entry.log_ns, entry.log_ns)])
         robot = robot_of(entry.topic, every)
@@ -77,19 +79,19 @@ def read(
     return record, {each: at for each, at in frames.items() if at.get("arrived", first_ns) >= first_ns}
 
 
-def _readings(robots: Sequence[str]) -> dict[str, _Reading]:
+def _readings(robots: Sequence[str], commands: Collection[str]) -> dict[str, _Reading]:
     """Return a reading for each robot; one for all topics of a bag with one robot or none."""
     several = len(robots) > 1
-    return {robot: _Reading(robot if several else "") for robot in robots or ("",)}
+    return {robot: _Reading(commands, robot if several else "") for robot in robots or ("",)}
 
 
 class _Reading:
-    """State of one pass over a robot's messages. robot: its namespace, if there are several. frames: the
-    moments of each frame, by its flow."""
+    """State of one pass over a robot's messages. commands: the bag's topics of commands. robot: its
+    namespace, if there are several. frames: the moments of each frame, by its flow."""
 
-    def __init__(self, robot: str = "") -> None:
+    def __init__(self, commands: Collection[str], robot: str = "") -> None:
         self.frames: dict[int, dict[str, int]] = {}
-        self._robot = robot
+        self._commands, self._robot = commands, robot
         self._chunk = 0  # the newest chunk's flow
         self._commanded: set[str] = set()  # topics with a command since that chunk
 
@@ -105,7 +107,7 @@ class _Reading:
         name = "recorded"
         if entry.type in _OF_FRAMES:
             flows = self._of_frame(bag, entry)
-        elif role(entry.topic, entry.type) is Role.COMMAND:
+        elif entry.topic in self._commands:
             name = "command recorded"
             if self._chunk and entry.topic not in self._commanded:
                 self._commanded.add(entry.topic)

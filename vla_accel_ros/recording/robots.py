@@ -1,0 +1,122 @@
+"""The robots of a bag: their namespaces and contracts, whose a topic is, and what it is by the contract.
+
+A robot's namespace is where its session, or its chunks, are. The first session message there has its
+contract. What a topic's type leaves open, the contract decides: a WrenchStamped or a Float64MultiArray may be
+measured or commanded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.graph_check import forces
+from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, controller_kind
+from vla_accel_ros.recording.reader import Bag
+
+SESSION = "vla_accel_msgs/msg/Session"
+
+
+def robot_of(topic: str, robots: Collection[str]) -> str | None:
+    """The namespace among `robots` that a topic lies in, the longest of several; None if it lies in none."""
+    return max((robot for robot in robots if topic.startswith(f"{robot}/")), key=len, default=None)
+
+
+def named(robots: Collection[str]) -> str:
+    """The namespaces of robots as a user writes them; "/" is that of a robot without one."""
+    return ", ".join(robot.strip("/") or "/" for robot in robots)
+
+
+def chosen_robot(bag: Bag, robot: str) -> str:
+    """The namespace of a robot of a surveyed bag, "/" for none; of the only one if `robot` is empty. Raises
+    ValueError if there is not exactly one."""
+    robots = bag.namespaces(SESSION)
+    found = [space for space in robots if not robot or space.strip("/") == robot.strip("/")]
+    if not robots:
+        raise ValueError(f"{bag.path} has no session, and so no contract: record with the node recorder")
+    if not found:
+        raise ValueError(f"{bag.path} has no robot {robot!r}: give --robot with one of {named(robots)}")
+    if len(found) > 1:
+        raise ValueError(f"{bag.path} has {len(robots)} robots: give --robot with one of {named(robots)}")
+    return found[0]
+
+
+def topic_of(bag: Bag, robot: str, name: str, kind: str) -> str:
+    """The bag's name for a topic of a robot's contract: the name below its namespace, or else, since topics
+    may be remapped, the only topic of its type that is no other robot's."""
+    robots, resolved = bag.namespaces(SESSION), _resolved(robot, name)
+    alike = [
+        topic
+        for topic, other in bag.topics.items()
+        if other == kind and robot_of(topic, robots) in (None, robot)
+    ]
+    return alike[0] if resolved not in alike and len(alike) == 1 else resolved
+
+
+def measured_forces(bag: Bag) -> set[str]:
+    """The topics of force sensors in a surveyed bag, by the contracts in it."""
+    wanted = {
+        (_resolved(robot, sensor.topic), sensor.type)
+        for robot, contract in _contracts(bag).items()
+        for sensor in forces(contract)
+    }
+    return {topic for topic, kind in bag.topics.items() if (topic, kind) in wanted}
+
+
+def commanded(bag: Bag) -> set[str]:
+    """The topics of controllers' commands in a surveyed bag, by the contracts in it; by the types of commands
+    if it has no contract, or none of the contracts' topics."""
+    told = {
+        topic_of(bag, robot, controller.topic, controller_kind(controller.kind).message)
+        for robot, contract in _contracts(bag).items()
+        for controller in contract.controllers
+    }
+    types = {kind.message for kind in BUILT_IN[CONTROLLERS].values()}
+    return told & bag.topics.keys() or {topic for topic, kind in bag.topics.items() if kind in types}
+
+
+def contract_of(session: Any) -> Contract:
+    """Load the contract from a session, or from its decoded message. Raises ValueError if this version
+    refuses it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Contract.load(contract_file(session, Path(folder)))
+
+
+def contract_file(session: Any, folder: Path) -> Path:
+    """Write the session's contract to a file with its URDF beside it; return the file."""
+    file = folder / "contract.yaml"
+    file.write_text(session.contract)
+    if session.urdf:
+        (folder / "robot.urdf").write_text(session.urdf)
+        try:
+            document = bounded_yaml.load(session.contract)
+        except (yaml.YAMLError, RecursionError):
+            return file  # Contract.load reports what is wrong
+        if isinstance(document, dict):
+            file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
+    return file
+
+
+def _contracts(bag: Bag) -> Mapping[str, Contract]:
+    """The contracts of a surveyed bag's robots by namespace, without those that this version refuses."""
+    awaited, found = set(bag.namespaces(SESSION)), dict[str, Contract]()
+    for entry in bag.entries((SESSION,)) if awaited else ():
+        robot = entry.topic.rpartition("/")[0]
+        if robot in awaited:
+            awaited.remove(robot)
+            with suppress(ValueError):
+                found[robot] = contract_of(bag.decode(entry))
+        if not awaited:
+            break
+    return found
+
+
+def _resolved(robot: str, name: str) -> str:
+    return name if name.startswith("/") else f"{robot}/{name}"
