@@ -215,6 +215,20 @@ def test_an_answer_ends_at_a_text_and_does_not_say_it(engine: Engine) -> None:
         engine.ask(prefix, stop=("",))
 
 
+def test_a_stop_that_is_one_text_is_refused_instead_of_its_letters_ending_the_answer(engine: Engine) -> None:
+    refused = pytest.raises(ValueError, match="stop is 'done'; give a list of strings")
+    with engine.observe(make_observation()) as prefix, refused:
+        engine.ask(prefix, stop="done")
+    assert engine.runner.text.places == 2
+
+
+def test_a_length_that_is_no_whole_number_is_refused_before_the_answer_begins(engine: Engine) -> None:
+    refused = pytest.raises(ValueError, match=r"max_tokens is 2\.5; the engine takes 1 to 64")
+    with engine.observe(make_observation()) as prefix, refused:
+        engine.ask(prefix, max_tokens=2.5)  # type: ignore[arg-type]
+    assert engine.runner.text.places == 2
+
+
 def test_a_seed_makes_the_same_answer_in_any_engine() -> None:
     answers = []
     for requests_before in (0, 3):

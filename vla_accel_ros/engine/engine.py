@@ -145,7 +145,7 @@ class Engine:
         request = Request(
             ASK, prefix.robot, prefix=prefix, question=question, max_tokens=max_tokens, seed=seed
         )
-        request.sampling, request.stop = Sampling(temperature, top_k, top_p), tuple(stop)
+        request.sampling, request.stop = Sampling(temperature, top_k, top_p), stop
         answer = Answer(self.scheduler, self.scheduler.submit(request))
         self.scheduler.wait(request, lambda one: one.begun and one.done > 0)
         return answer

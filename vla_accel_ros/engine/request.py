@@ -112,7 +112,7 @@ class Request:
     max_tokens: int = 16
     sampling: Sampling | None = None
     seed: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     on_progress: Callable[[Request], None] | None = None
 
     stage: str = field(default="", init=False)

@@ -192,3 +192,51 @@ def test_an_index_names_files_beside_it(shard: object, tmp_path: Path) -> None:
 def test_arguments_are_checked_before_anything_is_read(tmp_path: Path) -> None:
     refused(tmp_path, "device is 'gpu'", device="gpu")
     refused(tmp_path, "dtype is torch.float16", dtype=torch.float16)
+
+
+@pytest.mark.parametrize("weights", ["of their own", "of the base model"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_adapters_are_refused_also_beside_the_weights_of_their_base_model(
+    name: str, weights: str, tmp_path: Path
+) -> None:
+    """peft writes them without weights; with the base model's, a folder would be loaded as that."""
+    folder = MAKERS[name](tmp_path / "model")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    adapters = {"base_model.model.q_proj.lora_A.weight": torch.ones(2, 4)}
+    save_file(adapters, folder / "adapter_model.safetensors")
+    if name in ("lerobot", "SmolVLA"):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "use_peft": True}))
+    if weights == "of their own":
+        for file in folder.glob("model*.safetensors*"):
+            file.unlink()
+    refused(folder, "has LoRA adapters (adapter_config.json), which are not applied here; merge them into")
+    (folder / "config.json").unlink()
+    for file in folder.glob("model*.safetensors*"):
+        file.unlink()
+    refused(folder, "has LoRA adapters (adapter_config.json)")
+
+
+@pytest.mark.parametrize("before", ["", "base_model.model."])
+@pytest.mark.parametrize("name", MAKERS)
+def test_adapters_among_the_weights_are_refused_in_one_sentence(
+    name: str, before: str, tmp_path: Path
+) -> None:
+    folder = MAKERS[name](tmp_path / "model")
+    for file in folder.glob("model*.safetensors"):
+        tensors, unmerged = load_file(file), dict[str, torch.Tensor]()
+        for weight, tensor in tensors.items():
+            module, projects, _ = weight.partition(".weight") if "q_proj." in weight else (weight, "", "")
+            unmerged[f"{before}{module}{'.base_layer.weight' if projects else ''}"] = tensor
+            if projects:
+                unmerged[f"{before}{module}.lora_A.default.weight"] = tensor[:2].clone()
+        save_file(unmerged, file)
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = folder.glob("model*.safetensors")
+        index.write_text(
+            json.dumps({"weight_map": {w: file.name for file in shards for w in load_file(file)}})
+        )
+    with pytest.raises(ValueError, match=r"has LoRA adapters \(\S*lora_A\.default\.weight\)") as caught:
+        load_policy(folder)
+    assert len(str(caught.value)) < 500

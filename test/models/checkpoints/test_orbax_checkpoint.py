@@ -111,7 +111,7 @@ def test_everything_wrong_is_in_one_error(folder: Path) -> None:
         {
             "action_in_proj/kernel": None,
             "action_out_proj/bias": np.zeros(5, np.float32),
-            "PaliGemma/llm/layers/attn/q_einsum/lora_a": np.zeros((2, 3), np.float32),
+            "PaliGemma/llm/layers/attn/q_einsum/b": np.zeros((2, 3), np.float32),
             "PaliGemma/img/head/bias": np.zeros(32, np.int32),
         },
     )
@@ -119,10 +119,15 @@ def test_everything_wrong_is_in_one_error(folder: Path) -> None:
     refused(
         folder,
         "missing ['action_in_proj.weight']",
-        "unexpected ['PaliGemma/llm/layers/attn/q_einsum/lora_a']",
+        "unexpected ['PaliGemma/llm/layers/attn/q_einsum/b']",
         "misshapen ['action_out_proj.bias [5] instead of [8]']",
         "multi_modal_projector.linear.bias int32",
     )
+
+
+def test_adapters_of_a_low_memory_training_are_refused(folder: Path) -> None:
+    rewrite(folder, {"PaliGemma/llm/layers/attn/q_einsum/lora_a": np.zeros((2, 3), np.float32)})
+    refused(folder, "has LoRA adapters (PaliGemma/llm/layers/attn/q_einsum/lora_a)", "merge them")
 
 
 def test_an_array_with_other_axes_is_named() -> None:

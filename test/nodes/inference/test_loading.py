@@ -29,6 +29,11 @@ def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_pa
         assert engine.act(prefix).request_id == 2
 
 
+def test_answers_may_be_of_one_token(tmp_path, contract):
+    engine = Load(make_checkpoint(tmp_path), device="cpu", denoise_steps=2, answer_tokens=1).engine(contract)
+    assert engine.config.answer_tokens == 1
+
+
 def test_a_camera_the_model_does_not_know_is_named(tmp_path, contract):
     cameras = (contract.cameras[0], replace(contract.cameras[1], image="base_1_rgb"))
     with pytest.raises(

@@ -76,10 +76,10 @@ class TextDecoder:
     def begin(self, request: Request, hidden: Tensor) -> None:
         """Begin the answer of a request whose prefix is held. hidden [W]: of the prefix's last token.
 
-        Raises ValueError if max_tokens is not allowed, PoolExhausted if there is no room.
+        Raises ValueError if max_tokens or stop is not allowed, PoolExhausted if there is no room.
         """
         most = self._config.answer_tokens
-        if not 1 <= request.max_tokens <= most:
+        if request.max_tokens not in range(1, most + 1):
             raise ValueError(f"max_tokens is {request.max_tokens}; the engine takes 1 to {most}.")
         if not self.places:
             raise PoolExhausted(

@@ -17,7 +17,7 @@ import torch
 from vla_accel_ros.extensions import BUILT_IN, MODEL_FAMILIES, find, names
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options
-from vla_accel_ros.models.checkpoints.shards import PICKLED
+from vla_accel_ros.models.checkpoints.shards import PICKLED, check_merged
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
 from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
@@ -126,6 +126,7 @@ def find_format(contents: Contents) -> Format:
     for known in formats():
         if known.holds(contents):
             return known
+    check_merged(contents.folder, contents.tensors)
     added = names(MODEL_FAMILIES)[len(BUILT_IN[MODEL_FAMILIES]) :]
     said = {name: contents.config[name] for name in ("type", "model_type") if name in contents.config}
     files = sorted(path.name for path in contents.folder.iterdir() if not path.name.startswith("."))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
-from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, inside, read_table
+from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, check_merged, inside, read_table
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, read, reading_order
 from vla_accel_ros.models.flow.committed import FIELD
 from vla_accel_ros.models.json_file import read_json
@@ -54,7 +54,9 @@ class Contents:
 
     @property
     def table(self) -> Mapping[str, Stored]:
-        """The tensors. Raises ValueError, saying what is there instead, if there are none."""
+        """The tensors. Raises ValueError, saying what is there instead, if there are none, or if adapters
+        belong to them."""
+        check_merged(self.folder, self.tensors)
         return self.tensors or read_table(self.folder)
 
     @property

@@ -12,7 +12,7 @@ A stored tensor may hold several parameters of a model as consecutive rows, if t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,8 @@ from vla_accel_ros.models.json_file import read_json
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+"""Files that peft writes instead of weights."""
 FUSED = "vla_accel_ros.fused"
 """Metadata key of the header; its JSON value gives the rows of each part of a fused tensor: {tensor: {part:
 rows}}, first rows first."""
@@ -123,6 +125,18 @@ def value_of(opened: Any, name: str, stored: Stored, rows: slice = slice(None)) 
     first, last, _ = rows.indices(stored.shape[0])
     tensor, start = stored.part
     return opened.get_slice(tensor)[start + first : start + last]
+
+
+def check_merged(folder: Path, tensors: Iterable[str]) -> None:
+    """Raise ValueError if a folder has LoRA adapters, as files or by the names of tensors. Nothing here
+    computes them, and without them the weights are those of another model."""
+    found = [name for name in ADAPTERS if (folder / name).is_file()]
+    found += [name for name in tensors if "lora_" in name.lower()]
+    if found:
+        raise ValueError(
+            f"{folder} has LoRA adapters ({found[0]}), which are not applied here; merge them into the "
+            "weights of their base model, and give a folder with those alone."
+        )
 
 
 def check_table(

@@ -23,6 +23,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     delay_notes,
     trained_delay,
 )
+from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.checkpoint import own_sizes, pi_weights, read_pi
 from vla_accel_ros.models.pi.infer_config import infer_config
@@ -73,6 +74,7 @@ def read_config(contents: Contents) -> PiConfig:
     if said not in ("pi0", "pi05"):
         mend = "only 'pi0' and 'pi05' are known" if said else "copy lerobot's config.json"
         raise ValueError(f"{file}: type is {said!r} and the weights have lerobot's names; {mend}.")
+    check_merged(contents.folder, contents.tensors)
     for field, value in FIXED.items():
         if contents.config.get(field, value) != value:
             raise ValueError(f"{file}: {field} is {contents.config[field]!r}; only {value!r} is known.")

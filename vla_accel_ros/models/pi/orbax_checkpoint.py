@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Options, Weights
-from vla_accel_ros.models.checkpoints.shards import Stored
+from vla_accel_ros.models.checkpoints.shards import Stored, check_merged
 from vla_accel_ros.models.checkpoints.streaming import Progress, fill
 from vla_accel_ros.models.config import PI0, PiConfig
 from vla_accel_ros.models.json_file import read_json
@@ -67,7 +67,8 @@ def holds(contents: Contents) -> bool:
 
 
 def read_arrays(folder: Path) -> list[Array]:
-    """Open every array in `folder`/params. Raises ValueError if tensorstore or an array is missing."""
+    """Open every array in `folder`/params. Raises ValueError if tensorstore or an array is missing, or if
+    some are adapters."""
     try:
         import tensorstore
     except ImportError as error:
@@ -91,6 +92,7 @@ def read_arrays(folder: Path) -> list[Array]:
             raise ValueError(f"{path}: {stored} cannot be opened ({error}); copy it again.") from error
         dtype = str(store.dtype.name)
         arrays.append(Array(_openpi_name(keys), tuple(store.shape), DTYPES.get(dtype, dtype), store))
+    check_merged(folder, [array.name for array in arrays])
     return arrays
 
 

@@ -197,7 +197,7 @@ def warm_up(engine: Engine, contract: Contract) -> float:
     with engine.observe(nothing) as prefix:
         engine.act(prefix)
         if engine.policy.answers and (engine.config.keep_exact or engine.runner.text is not None):
-            with engine.ask(prefix, max_tokens=2) as answer:
+            with engine.ask(prefix, max_tokens=min(2, engine.config.answer_tokens)) as answer:
                 for _ in answer:
                     pass
     started = time.perf_counter()
