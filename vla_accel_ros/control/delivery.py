@@ -108,17 +108,18 @@ class Delivery:
     def overdue(self, now_ns: int) -> bool:
         """Whether a sent trajectory is still not executed, for longer than the motion allows. Whatever is
         sent meanwhile would come as late, on top of that. A lost trajectory is no longer waited for."""
-        sent = self._waited_for
-        if sent is None or sent is not self._oldest:
-            return False
-        return self._waited_s > self._most_s + _NEWS_S and (now_ns - sent.published_ns) * 1e-9 <= LOST_S
+        return self._waits(now_ns, self._oldest, self._most_s + _NEWS_S)
 
-    @property
-    def awaits_arrival(self) -> bool:
+    def awaits_arrival(self, now_ns: int) -> bool:
         """Whether chunks should wait until everything sent is acknowledged, because none of it has been for
         some time."""
-        sent = self._waited_for
-        return sent is not None and sent is self._unacknowledged and self._waited_s > _UNSEEN_S
+        return self._waits(now_ns, self._unacknowledged, _UNSEEN_S)
+
+    def _waits(self, now_ns: int, sent: _Sent | None, longer_s: float) -> bool:
+        """Whether it has waited for this trajectory for longer than that, and still does."""
+        if sent is None or sent is not self._waited_for or _is_lost(sent, now_ns):
+            return False
+        return self._waited_s > longer_s
 
     @property
     def unsure(self) -> bool:
@@ -143,8 +144,9 @@ class Delivery:
         sent, last, looked_ns = self._unacknowledged, self._last, self._looked_ns
         if sent is None or last is None or looked_ns is None:
             return
-        # The first of several may have been acknowledged long ago, the last has not.
-        since_ns = min(max(sent.decided_ns, now_ns - round(_UNSEEN_S * 1e9)), last.decided_ns)
+        since_ns = sent.decided_ns
+        if not _is_lost(sent, now_ns):  # the first of several may have been acknowledged long ago
+            since_ns = min(max(since_ns, now_ns - round(_UNSEEN_S * 1e9)), last.decided_ns)
         if done:
             self._note(sent._replace(decided_ns=since_ns), looked_ns, now_ns)
         self._late_s = 0.0 if done else max((now_ns - since_ns) * 1e-9, 0.0)
@@ -195,6 +197,10 @@ class Delivery:
         earliest_s = (max(earliest_ns, sent.published_ns) - sent.decided_ns) * 1e-9
         latest_s = (latest_ns - sent.decided_ns) * 1e-9
         self._took_s.append(max(min(latest_s, earliest_s + _LOOK_S), 0.0))
+
+
+def _is_lost(sent: _Sent, now_ns: int) -> bool:
+    return (now_ns - sent.published_ns) * 1e-9 > LOST_S
 
 
 def _same(a_ns: int, b_ns: int) -> bool:

@@ -203,7 +203,7 @@ class JointTrajectoryAdapter(Adapter):
 
     @property
     def awaits_arrival(self) -> bool:
-        return self._delivery.awaits_arrival
+        return self._delivery.awaits_arrival(self._node.now_ns())
 
     @property
     def hindrance(self) -> str:
