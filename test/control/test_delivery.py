@@ -203,6 +203,8 @@ def test_chunks_do_not_wait_for_a_listener_that_has_died():
     steps(delivery, 4 * S, 5 * S)
     assert not delivery.awaits_arrival(5 * S) and not delivery.overdue(5 * S)
     assert "takes 3.000 s" in delivery.trouble
+    delivery.acknowledged(True, 20 * S)
+    assert not delivery.trouble and delivery.p99_s == 0.0, "that was no delivery"
 
 
 def test_an_acknowledgement_that_was_looked_for_late_is_not_late():

@@ -144,10 +144,10 @@ class Delivery:
         sent, last, looked_ns = self._unacknowledged, self._last, self._looked_ns
         if sent is None or last is None or looked_ns is None:
             return
-        since_ns = sent.decided_ns
-        if not _is_lost(sent, now_ns):  # the first of several may have been acknowledged long ago
+        since_ns, lost = sent.decided_ns, _is_lost(sent, now_ns)
+        if not lost:  # the first of several may have been acknowledged long ago
             since_ns = min(max(since_ns, now_ns - round(_UNSEEN_S * 1e9)), last.decided_ns)
-        if done:
+        if done and not lost:  # after that it is a dead listener that is no longer waited for
             self._note(sent._replace(decided_ns=since_ns), looked_ns, now_ns)
         self._late_s = 0.0 if done else max((now_ns - since_ns) * 1e-9, 0.0)
         self._unacknowledged, self._looked_ns = (None, None) if done else (sent, now_ns)
