@@ -149,7 +149,7 @@ class ChunkFollower:
         except ValueError as refusal:
             self.refused(str(refusal))
             raise
-        void = self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns
+        void = self._is_void(chunk)
         self.counts["before_leap"] += void
         slow, trajectory = self.buffer.counts["slow"], None
         if void or self._leaps.lasting:
@@ -272,6 +272,9 @@ class ChunkFollower:
             self.joining.rest_ns = trajectory.end_ns
         return trajectory
 
+    def _is_void(self, chunk: Chunk) -> bool:
+        return self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns
+
     @property
     def _runs(self) -> bool:
         return self.safety.state is Motion.RUNNING and self.joining.begun and not self.awaits_arrival
@@ -281,6 +284,8 @@ class ChunkFollower:
         if self._waiting is None or not self._runs:
             return None
         waiting, self._waiting = self._waiting, None
+        if self._is_void(waiting) or self._leaps.lasting:
+            return None
         try:
             return self._move(waiting, now_ns)
         except ValueError as refusal:  # the clock was set back a little since the chunk came
