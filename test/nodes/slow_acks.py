@@ -33,5 +33,5 @@ def made(adapter: JointTrajectoryAdapter, *arguments: Any, **more: Any) -> None:
 
 
 if __name__ == "__main__":
-    JointTrajectoryAdapter.__init__ = made  # type: ignore[method-assign]
+    JointTrajectoryAdapter.__init__ = made  # type: ignore[assignment, method-assign]
     raise SystemExit(run(TrajectoryNode))
