@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -139,13 +141,32 @@ def test_whatever_the_times_of_ticks_no_step_is_larger_than_full_speed(gaps_ms, 
             if trajectory is not None:
                 stream.follow(trajectory, now)
         now += gap_ms * MS
-        state = stream.tick(now)
+        state = stream.tick(now, now)
         assert state is not None and state.velocity is not None
         if position is not None:
             reachable = LIMITS.velocity * min(gap_ms * 1e-3, 2 * PERIOD_S)
             assert (np.abs(state.position - position) <= reachable * 1.001 + 1e-9).all()
         assert (np.abs(state.velocity) <= LIMITS.velocity * 1.001).all()
         position = state.position
+
+
+@pytest.mark.parametrize("step_ms", [10, 17, 25, 40])
+def test_simulated_time_that_goes_on_in_long_steps_is_kept_up_with(step_ms):
+    """By ticks every 4 ms; a /clock that is lost makes no leap."""
+    stream, buffer = CommandStream(JOINTS, LIMITS, 0.004), make_buffer()
+    path = follow(stream, buffer, make_ramp([1.0, -0.5, 0.3], stamp_ns=START), START)
+    commanded, seen = {}, 1000 // step_ms
+    for wall_ms in range(4, 1200, 4):
+        step = wall_ms // step_ms
+        now_ns = START + (step if step <= seen else max(step, seen + 4)) * step_ms * MS
+        commanded[now_ns] = stream.tick(now_ns)
+    for now_ns, state in commanded.items():
+        if START + 500 * MS <= now_ns <= START + seen * step_ms * MS:
+            np.testing.assert_allclose(state.position, path.sample(now_ns)[0], atol=1e-9)
+    states = list(commanded.values())
+    for one, after in pairwise(states):
+        passed_s = min((after.stamp_ns - one.stamp_ns) * 1e-9, 2e-3 * step_ms)
+        assert (np.abs(after.position - one.position) <= LIMITS.velocity * passed_s + 1e-9).all()
 
 
 def test_a_trajectory_that_begins_elsewhere_is_led_to_within_limits():

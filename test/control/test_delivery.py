@@ -175,6 +175,38 @@ def test_where_no_controller_tells_the_acknowledgement_counts():
     assert "takes 0.400 s" in delivery.trouble, "nobody is there to acknowledge it"
 
 
+@pytest.mark.parametrize("takes_ms", [20, 40, 95, 140])
+def test_of_messages_that_hide_the_acknowledgement_of_those_before_one_is_seen_while_chunks_wait(takes_ms):
+    """Chunks at 30 Hz, looks at 50 Hz: the middleware only says whether all are acknowledged."""
+    delivery, last_ns, count = Delivery(0.03, 0.15), 0, 0
+    for now_ns in range(S, 11 * S, MS):
+        if now_ns % (33 * MS) == 0 and not delivery.awaits_arrival(now_ns):
+            delivery.sent(now_ns, now_ns, now_ns)
+            last_ns, count = now_ns, count + 1
+        if now_ns % (20 * MS) == 0:
+            if delivery.awaits_acknowledgement(now_ns):
+                delivery.acknowledged(now_ns >= last_ns + takes_ms * MS, now_ns)
+            delivery.step(now_ns)
+            assert not delivery.overdue(now_ns)
+    assert count >= 150, "half of them"
+    assert takes_ms <= delivery.p99_s * 1e3 <= max(takes_ms + 20, 80)
+
+
+def test_chunks_do_not_wait_for_a_listener_that_has_died():
+    delivery = Delivery(0.03, 0.15)
+    delivery.sent(S, S, S)
+    delivery.acknowledged(False, S + 20 * MS)
+    steps(delivery, S, S + 100 * MS)
+    assert delivery.awaits_arrival(S + 100 * MS) and not delivery.awaits_arrival(4 * S)
+    delivery.sent(4 * S, 4 * S, 4 * S)
+    delivery.acknowledged(False, 4 * S)
+    steps(delivery, 4 * S, 5 * S)
+    assert not delivery.awaits_arrival(5 * S) and not delivery.overdue(5 * S)
+    assert "takes 3.000 s" in delivery.trouble
+    delivery.acknowledged(True, 20 * S)
+    assert not delivery.trouble and delivery.p99_s == 0.0, "that was no delivery"
+
+
 def test_an_acknowledgement_that_was_looked_for_late_is_not_late():
     delivery = Delivery(0.03, 0.15)
     delivery.sent(S, S, S + MS)

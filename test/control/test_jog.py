@@ -16,10 +16,10 @@ PERIOD = 20 * MS
 
 
 class Servo:
-    """Integrates what it is told, times `share`."""
+    """Integrates what it is told, times `share`. period_s: with which ticks are expected."""
 
-    def __init__(self, gain: float = 2.0, share: float = 1.0) -> None:
-        self.jog = JogStream(JOINTS, LIMITS, PERIOD / S, gain)
+    def __init__(self, gain: float = 2.0, share: float = 1.0, period_s: float = PERIOD / S) -> None:
+        self.jog = JogStream(JOINTS, LIMITS, period_s, gain)
         self.position, self.share, self.now = np.zeros(3), share, START
         self.velocities: list[np.ndarray] = []
 
@@ -59,6 +59,16 @@ def test_the_joints_arrive_even_where_velocities_are_not_done_in_full(share):
     buffer = follow(servo)
     servo.run(5.0)
     np.testing.assert_allclose(servo.position, buffer.reference(servo.now)[0], atol=2e-3)
+    assert_within_limits(servo)
+
+
+def test_simulated_time_that_goes_on_in_long_steps_is_kept_up_with():
+    servo = Servo(period_s=0.004)
+    servo.run(0.2)
+    buffer = follow(servo)
+    for _ in range(100):
+        servo.run(PERIOD / S)
+        assert (np.abs(servo.position - buffer.reference(servo.now)[0]) < 0.03).all()
     assert_within_limits(servo)
 
 

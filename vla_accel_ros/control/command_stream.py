@@ -5,8 +5,9 @@ the commanded path at its own time, exactly, as long as ticks are in time and ea
 one; the path itself is within limits. Otherwise (a late tick, a path that begins elsewhere, a clock that was
 set) the joints are led back to the path within limits, by steps no larger than a punctual tick could make.
 After a pause in which the robot stopped, they start from rest. A clock that is never set measures the time
-between two ticks. A path that ends in motion is braked after its end. Nothing is commanded before the first
-trajectory; its end is commanded until the next one comes.
+between two ticks. Simulated time may go on in steps that are longer than a period; such a tick is not late. A
+path that ends in motion is braked after its end. Nothing is commanded before the first trajectory; its end is
+commanded until the next one comes.
 
 MoveIt Servo takes velocities and integrates them from the robot's present position. What is lost on the way
 (a late message, a slowdown near a singularity) would stay lost, so velocities alone drift off the path. A
@@ -29,6 +30,8 @@ from vla_accel_ros.control.trajectory import MotionState, Trajectory
 STOOD_S = 0.1
 # A path that continues the previous one differs from it by rounding only.
 _ROUNDING = 1e-6
+# Steps of simulated time of which the shortest counts: a lost /clock makes a longer one.
+_STEPS = 8
 # Two clocks that are read one after the other may differ by this much.
 _SET_NS = 500_000
 _FRESH_NS = 200_000_000
@@ -36,10 +39,28 @@ _PAST_S = 0.3
 _PULL = 0.5
 
 
+class Ticks:
+    """How long after another a tick is late: after two periods or, in simulated time, after two steps of
+    /clock if they are longer."""
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s, self._clock_ns = period_s, 0
+        self._steps_ns = deque[int](maxlen=_STEPS)
+        self.longest_s = 2.0 * period_s
+
+    def at(self, now_ns: int) -> None:
+        """Take the simulated time of a tick; often it is that of the tick before."""
+        step_ns, self._clock_ns = now_ns - self._clock_ns, now_ns
+        if step_ns > 0:
+            self._steps_ns.append(step_ns)
+        if len(self._steps_ns) == _STEPS:
+            self.longest_s = max(2.0 * self._period_s, min(2e-9 * min(self._steps_ns), STOOD_S))
+
+
 class CommandStream:
     """The positions to command to some joints at a rate. Time is given. Use it from one thread at a time.
 
-    limits: of these joints. period_s: between two ticks; a tick is late after more than two periods.
+    limits: of these joints. period_s: between two ticks; see Ticks.
     steady_ns, in some methods, is the present by a clock that is never set; None if now_ns comes from such a
     clock, or is simulated time, which the motion follows.
 
@@ -53,9 +74,14 @@ class CommandStream:
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
         self.joints, self.counts = tuple(joints), Counter[str]()
-        self._limits, self._longest_s = limits, 2.0 * period_s
+        self._limits, self._ticks = limits, Ticks(period_s)
         self._past = deque[MotionState](maxlen=math.ceil(_PAST_S / period_s) + 1)
         self.forget()
+
+    @property
+    def longest_s(self) -> float:
+        """How long after another a tick is late."""
+        return self._ticks.longest_s
 
     def forget(self) -> None:
         """Command nothing until the next trajectory, and start from its first state."""
@@ -98,27 +124,29 @@ class CommandStream:
             self._brake(now_ns, self._passed_ns(now_ns, steady_ns))
         else:  # a greater difference is that of a clock which was set
             passed_ns = now_ns - self._state.stamp_ns
-            self._brake(now_ns, passed_ns if 0 <= passed_ns * 1e-9 <= self._longest_s else 0)
+            self._brake(now_ns, passed_ns if 0 <= passed_ns * 1e-9 <= self.longest_s else 0)
 
     def tick(self, now_ns: int, steady_ns: int | None = None) -> MotionState | None:
         """Returns the state to command now; None before the first trajectory."""
+        if steady_ns is None:
+            self._ticks.at(now_ns)
         if self._state is None or self._path is None:
             return None
         passed_ns = self._passed_ns(now_ns, steady_ns)
-        if (self._state.stamp_ns + passed_ns - now_ns) * 1e-9 > self._longest_s:
+        if (self._state.stamp_ns + passed_ns - now_ns) * 1e-9 > self.longest_s:
             self._brake(now_ns, passed_ns)  # the clock was set back since the last tick
         state, path, elapsed_s = self._state, self._path, passed_ns * 1e-9
         if elapsed_s <= 0.0:  # the same instant again, or a clock that was set back a little
             return state
         self._steady_ns = steady_ns
-        late = elapsed_s > self._longest_s
+        late = elapsed_s > self.longest_s
         self.counts["late"] += late
         if late or abs(state.stamp_ns + passed_ns - now_ns) > _SET_NS:
             # a path that ended before both times is at rest: nothing to be late for
             self._on_path &= path.end_ns <= min(state.stamp_ns, now_ns)
         position, velocity = path.sample(now_ns)
         if not self._on_path.all():
-            step_s = min(elapsed_s, self._longest_s)
+            step_s = min(elapsed_s, self.longest_s)
             moving = np.zeros_like(position)
             if elapsed_s <= STOOD_S and state.velocity is not None:
                 moving = state.velocity
@@ -142,12 +170,12 @@ class CommandStream:
         if steady_ns is not None and self._steady_ns is not None:
             return steady_ns - self._steady_ns
         passed_ns = now_ns - self._state.stamp_ns
-        return passed_ns if passed_ns * -1e-9 <= self._longest_s else round(self._longest_s / 2 * 1e9)
+        return passed_ns if passed_ns * -1e-9 <= self.longest_s else round(self.longest_s / 2 * 1e9)
 
     def _brake(self, now_ns: int, passed_ns: int) -> None:
         """Brake as if the last tick had been passed_ns ago."""
         assert self._state is not None
-        last_ns = now_ns - min(passed_ns, round(self._longest_s * 1e9))
+        last_ns = now_ns - min(passed_ns, round(self.longest_s * 1e9))
         self._state = MotionState(last_ns, self._state.position, self._state.velocity)
         self._path = brake(self.joints, self._state, self._limits)
         self._on_path[:] = True
@@ -166,7 +194,7 @@ class JogStream:
 
     def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float, gain: float) -> None:
         self.path = CommandStream(joints, limits, period_s)
-        self._limits, self._longest_s, self._gain = limits, 2.0 * period_s, gain
+        self._limits, self._gain = limits, gain
         self._measured: tuple[np.ndarray, int] | None = None
         self.forget()
 
@@ -204,12 +232,12 @@ class JogStream:
         if state is None or state.velocity is None:
             return None
         tick_ns = now_ns if steady_ns is None else steady_ns
-        passed_s = self._longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
+        passed_s = self.path.longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
         self._tick_ns = tick_ns
         if passed_s > STOOD_S:
             self._velocity = np.zeros_like(state.velocity)
         wanted = state.velocity + self._pull(state.position, now_ns)
-        change = self._limits.acceleration * min(max(passed_s, 0.0), self._longest_s)
+        change = self._limits.acceleration * min(max(passed_s, 0.0), self.path.longest_s)
         velocity = np.clip(wanted, -self._limits.velocity, self._limits.velocity)
         self._velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
         return self._velocity

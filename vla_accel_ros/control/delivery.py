@@ -6,8 +6,9 @@ joint_trajectory_controller says when the trajectory that it executes began (sta
 is the stamp of one that was sent. A state that still shows an older one says that the next has not arrived,
 so a late delivery counts before it has arrived. Where no state is recognised, the middleware's
 acknowledgement counts: it shows a slow network and a stalled process, but not what the controller does with
-the message. `lead_s` follows the 99th percentile: up at once and down slowly, since a host that was busy once
-will be busy again.
+the message. Only that of all messages together can be asked for, so of messages that follow each other faster
+than they are acknowledged none ever is, until chunks wait for a moment (`awaits_arrival`). `lead_s` follows
+the 99th percentile: up at once and down slowly, since a host that was busy once will be busy again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _LOOK_NS = 20_000_000
 _SAME_NS = 5_000_000  # Humble stamps a state a little later than its time
 _NEWS_S = 0.1  # how old a state may be
 _STEP_S = 0.1
+# How long messages may follow each other before one is seen to be acknowledged.
+_UNSEEN_S = 0.08
 _SILENT_NS = 2_000_000_000
 _MOST = 64
 
@@ -58,6 +61,7 @@ class Delivery:
         # not executed as far as the controller says, oldest first
         self._unseen: deque[_Sent] = deque(maxlen=_MOST)
         self._unacknowledged: _Sent | None = None  # the oldest
+        self._last: _Sent | None = None
         self._executed_ns: int | None = None  # stamp of the last executed trajectory
         self._state_ns: int | None = None  # stamp of the newest recognised state
         self._looked_ns: int | None = None
@@ -70,6 +74,7 @@ class Delivery:
         """A trajectory was sent. stamp_ns: stamp of its message's header."""
         sent = _Sent(stamp_ns, decided_ns, published_ns)
         self._unseen.append(sent)
+        self._last = sent
         if self._unacknowledged is None:
             self._unacknowledged, self._looked_ns = sent, published_ns
 
@@ -103,10 +108,18 @@ class Delivery:
     def overdue(self, now_ns: int) -> bool:
         """Whether a sent trajectory is still not executed, for longer than the motion allows. Whatever is
         sent meanwhile would come as late, on top of that. A lost trajectory is no longer waited for."""
-        sent = self._waited_for
-        if sent is None or sent is not self._oldest:
+        return self._waits(now_ns, self._oldest, self._most_s + _NEWS_S)
+
+    def awaits_arrival(self, now_ns: int) -> bool:
+        """Whether chunks should wait until everything sent is acknowledged, because none of it has been for
+        some time."""
+        return self._waits(now_ns, self._unacknowledged, _UNSEEN_S)
+
+    def _waits(self, now_ns: int, sent: _Sent | None, longer_s: float) -> bool:
+        """Whether it has waited for this trajectory for longer than that, and still does."""
+        if sent is None or sent is not self._waited_for or _is_lost(sent, now_ns):
             return False
-        return self._waited_s > self._most_s + _NEWS_S and (now_ns - sent.published_ns) * 1e-9 <= LOST_S
+        return self._waited_s > longer_s
 
     @property
     def unsure(self) -> bool:
@@ -128,12 +141,15 @@ class Delivery:
 
     def acknowledged(self, done: bool, now_ns: int) -> None:
         """Take whether everything sent is acknowledged by now; see `awaits_acknowledgement`."""
-        sent, looked_ns = self._unacknowledged, self._looked_ns
-        if sent is None or looked_ns is None:
+        sent, last, looked_ns = self._unacknowledged, self._last, self._looked_ns
+        if sent is None or last is None or looked_ns is None:
             return
-        if done:
-            self._note(sent, looked_ns, now_ns)
-        self._late_s = 0.0 if done else max((now_ns - sent.decided_ns) * 1e-9, 0.0)
+        since_ns, lost = sent.decided_ns, _is_lost(sent, now_ns)
+        if not lost:  # the first of several may have been acknowledged long ago
+            since_ns = min(max(since_ns, now_ns - round(_UNSEEN_S * 1e9)), last.decided_ns)
+        if done and not lost:  # after that it is a dead listener that is no longer waited for
+            self._note(sent._replace(decided_ns=since_ns), looked_ns, now_ns)
+        self._late_s = 0.0 if done else max((now_ns - since_ns) * 1e-9, 0.0)
         self._unacknowledged, self._looked_ns = (None, None) if done else (sent, now_ns)
 
     @property
@@ -181,6 +197,10 @@ class Delivery:
         earliest_s = (max(earliest_ns, sent.published_ns) - sent.decided_ns) * 1e-9
         latest_s = (latest_ns - sent.decided_ns) * 1e-9
         self._took_s.append(max(min(latest_s, earliest_s + _LOOK_S), 0.0))
+
+
+def _is_lost(sent: _Sent, now_ns: int) -> bool:
+    return (now_ns - sent.published_ns) * 1e-9 > LOST_S
 
 
 def _same(a_ns: int, b_ns: int) -> bool:

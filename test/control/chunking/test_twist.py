@@ -137,6 +137,13 @@ def test_a_stop_takes_the_ramp_at_most_and_a_new_chunk_moves_it_again():
     assert buffer.update(make_twists([[0.1] + [0] * 5] * 9, stamp_ns=START + S, request_id=2), START + S)
 
 
+def test_simulated_time_that_goes_on_in_long_steps_makes_the_ramp_no_longer():
+    buffer = TwistBuffer("second", LINEAR, ANGULAR, 0.004)
+    run(buffer, 0.5, START - S)
+    buffer.update(make_twists([[LINEAR, 0, 0, 0, 0, 0]] * 30), START)
+    assert run(buffer, RAMP_S + PERIOD / S)[-1][0] == pytest.approx(LINEAR)
+
+
 def test_after_a_pause_it_starts_from_a_stand():
     buffer = make_buffer()
     buffer.update(make_twists([[0.5, 0, 0, 0, 0, 0]] * 30), START)

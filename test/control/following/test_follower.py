@@ -230,6 +230,23 @@ def test_nothing_begins_before_controllers_that_are_about_to_say_where_they_are_
     assert (join.end_ns - robot.now) * 1e-9 > 0.5, "from so far off"
 
 
+def test_while_what_was_sent_has_not_arrived_the_newest_chunk_waits_and_is_followed_then():
+    robot = Robot()
+    robot.go()
+    count = len(robot.sent)
+    robot.follower.awaits_arrival = True
+    robot.run(0.25, goal=1.0)
+    assert len(robot.sent) == count
+    robot.follower.awaits_arrival = False
+    robot.run(0.01)
+    assert len(robot.sent) == count + 1 and robot.states[-1] is Motion.RUNNING
+    assert robot.sent[-1].positions[-1][0] == pytest.approx(1.0, abs=0.05)
+    robot.follower.awaits_arrival = True
+    robot.run(1.2)
+    assert robot.states[-1] is Motion.HOLDING, "a stop waits for nothing"
+    robot.assert_within_limits()
+
+
 def test_noise_of_the_joints_does_not_keep_it_from_beginning():
     robot = Robot()
     noise = np.random.default_rng(0).normal(0.0, 0.004, (150, 2))

@@ -97,6 +97,22 @@ def test_a_glitch_shorter_than_20_ms_is_counted_and_changes_nothing_and_its_chun
     robot.assert_within_limits()
 
 
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_chunk_that_waited_when_a_joint_jumped_is_void(lasts):
+    robot = Robot()
+    robot.go()
+    robot.follower.awaits_arrival = True
+    robot.send(-1.0, robot.now)
+    robot.sag = np.array([0.4, 0.0])
+    robot.tick()
+    if not lasts:
+        robot.sag = np.zeros(2)
+        robot.tick()
+    count, robot.follower.awaits_arrival = len(robot.sent), False
+    robot.deliver(robot.follower.step(robot.now)[1])
+    assert len(robot.sent) == count and robot.states == [Motion.RUNNING]
+
+
 def test_no_chunk_is_followed_while_a_leap_lasts():
     robot = Robot()
     robot.go()

@@ -21,6 +21,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
+from vla_accel_ros.control.command_stream import Ticks
 from vla_accel_ros.control.trajectory import check_finite
 from vla_accel_ros.types import Chunk
 
@@ -93,7 +94,7 @@ class TwistBuffer:
         remembered = math.ceil(min(wanted, MOST_REMEMBERED))
         # Velocities that were commanded, and for how long.
         self._past = deque[tuple[np.ndarray, float]](maxlen=remembered)
-        self._per_step, self._longest_s = per == "step", 2.0 * period_s
+        self._per_step, self._period_s, self._ticks = per == "step", period_s, Ticks(period_s)
         self._most = np.array([linear, angular])
         self._block, self._execution_horizon = mode == "block", execution_horizon
         self.forget()
@@ -201,10 +202,12 @@ class TwistBuffer:
 
         steady_ns: the present by a clock that is never set; None if now_ns comes from such a clock.
         """
+        if steady_ns is None:
+            self._ticks.at(now_ns)
         if self._rows is None:
             return None
         tick_ns = now_ns if steady_ns is None else steady_ns
-        passed_s = self._longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
+        passed_s = self._ticks.longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
         self._tick_ns = tick_ns
         if passed_s > _STOOD_S:
             self._velocity = np.zeros(6)
@@ -215,7 +218,7 @@ class TwistBuffer:
             self._back_due = False
             self._go_back(now_ns)
         change = (self._wanted(now_ns) - self._velocity).reshape(2, 3)
-        most = self._most / RAMP_S * min(max(passed_s, 0.0), self._longest_s)
+        most = self._most / RAMP_S * min(max(passed_s, 0.0), self._ticks.longest_s)
         size = np.linalg.norm(change, axis=1)
         share = np.divide(most, size, out=np.ones(2), where=size > most)
         self._velocity = self._velocity + (change * share[:, None]).ravel()
@@ -239,7 +242,7 @@ class TwistBuffer:
         self._went_back = True
         if most is None or not past:
             return
-        tick_s = 0.5 * self._longest_s
+        tick_s = self._period_s
         ends_s = np.cumsum([lasted_s for _, lasted_s in past]) / most.speed
         ticks = math.ceil(min(ends_s[-1] / tick_s, most.s // tick_s, MOST_REMEMBERED))
         at = np.searchsorted(ends_s, tick_s * (np.arange(ticks) + 0.5)).clip(max=len(past) - 1)

@@ -44,7 +44,8 @@ class ChunkFollower:
 
     Attributes: `joining`, where motion continues from; `executed`, set by the sender: gives the controllers'
     commanded position at a time, float64 [D], NaN where that equals the decided motion. Measured joints are
-    compared with it. For diagnostics: `counts` of what was not sent, beside the buffer's own; `faults`, the
+    compared with it; `awaits_arrival`, set by the sender: the newest chunk waits until what was sent before
+    has arrived. For diagnostics: `counts` of what was not sent, beside the buffer's own; `faults`, the
     sentences that `resume` clears.
     """
 
@@ -62,6 +63,7 @@ class ChunkFollower:
         self.joining = Joining(buffer, safety, self.counts)
         self._following = following or FollowingError.of(buffer.limits)
         self.executed: Callable[[int], np.ndarray] | None = None
+        self.awaits_arrival = False
         self._flips = np.isinf(self._following.rad)
         self._leaps = LeapWatch(buffer.limits)
         self._ages = ImageAges(max_age_s)
@@ -147,13 +149,13 @@ class ChunkFollower:
         except ValueError as refusal:
             self.refused(str(refusal))
             raise
-        void = self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns
+        void = self._is_void(chunk)
         self.counts["before_leap"] += void
         slow, trajectory = self.buffer.counts["slow"], None
         if void or self._leaps.lasting:
             self._waiting = None
-        elif self.safety.state is Motion.RUNNING and self.joining.begun:
-            trajectory = self._move(chunk, now_ns, clock_ns)
+        elif self._runs:
+            self._waiting, trajectory = None, self._move(chunk, now_ns, clock_ns)
         else:
             self._waiting = chunk
         # Only here: a refused chunk must not keep the robot moving.
@@ -172,19 +174,14 @@ class ChunkFollower:
         if self.safety.watchdog.is_late(JOINT_STATES, now_ns):
             self.joining.unwatched()
         if change is None:
-            return None, join
+            return None, self._move_waiting(now_ns) if join is None else join
         if change.after is Motion.STOPPING:
             return change, self.stop(now_ns)
         if change.after is Motion.HOLDING:
             self.joining.leave()
             self._following.forget()
             return change, join
-        waiting, self._waiting = self._waiting, None
-        try:
-            return change, None if waiting is None else self._move(waiting, now_ns)
-        except ValueError as refusal:  # the clock was set back a little since the chunk came
-            self.refused(str(refusal))
-            return change, None
+        return change, self._move_waiting(now_ns)
 
     def resume(self) -> None:
         """Clear the faults: continue from where the joints are."""
@@ -274,6 +271,26 @@ class ChunkFollower:
         if trajectory is not None:
             self.joining.rest_ns = trajectory.end_ns
         return trajectory
+
+    def _is_void(self, chunk: Chunk) -> bool:
+        return self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns
+
+    @property
+    def _runs(self) -> bool:
+        return self.safety.state is Motion.RUNNING and self.joining.begun and not self.awaits_arrival
+
+    def _move_waiting(self, now_ns: int) -> Trajectory | None:
+        """The trajectory for the chunk that has waited, if it need not any longer."""
+        if self._waiting is None or not self._runs:
+            return None
+        waiting, self._waiting = self._waiting, None
+        if self._is_void(waiting) or self._leaps.lasting:
+            return None
+        try:
+            return self._move(waiting, now_ns)
+        except ValueError as refusal:  # the clock was set back a little since the chunk came
+            self.refused(str(refusal))
+            return None
 
     def _joints_of(self, chunk: Chunk) -> Chunk:
         return replace(chunk, actions=np.asarray(chunk.actions)[..., 6:])

@@ -114,6 +114,11 @@ class Adapter(ABC):
         return False
 
     @property
+    def awaits_arrival(self) -> bool:
+        """Whether chunks should wait for a moment, until what was sent has arrived."""
+        return False
+
+    @property
     def hindrance(self) -> str:
         """One sentence, always the same, that says why the controller would not execute trajectories as they
         are meant; empty if it would. The robot is held meanwhile."""

@@ -202,6 +202,10 @@ class JointTrajectoryAdapter(Adapter):
         return self._clock() < self._hear_until_s
 
     @property
+    def awaits_arrival(self) -> bool:
+        return self._delivery.awaits_arrival(self._node.now_ns())
+
+    @property
     def hindrance(self) -> str:
         if self._delivery.overdue(self._node.now_ns()):
             return (

@@ -81,6 +81,11 @@ class LockedAdapter(Adapter):
             return self._adapter.waits
 
     @property
+    def awaits_arrival(self) -> bool:
+        with self._lock:
+            return self._adapter.awaits_arrival
+
+    @property
     def hindrance(self) -> str:
         with self._lock:
             return self._adapter.hindrance

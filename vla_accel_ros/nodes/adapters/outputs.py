@@ -148,6 +148,11 @@ class Outputs:
         return any(adapter.waits for adapter in self.adapters)
 
     @property
+    def awaits_arrival(self) -> bool:
+        """Whether chunks should wait for a moment, until what was sent has arrived."""
+        return any(adapter.awaits_arrival for adapter in self.adapters)
+
+    @property
     def hindrances(self) -> list[str]:
         """Sentences that say why controllers would not execute trajectories as they are meant."""
         return [adapter.hindrance for adapter in self.adapters if adapter.hindrance]

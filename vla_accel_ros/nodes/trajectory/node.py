@@ -257,6 +257,7 @@ class TrajectoryNode(ManagedNode):
         self._force.watch()
         self._note_silence()
         self._follower.buffer.lead_s = self._outputs.lead_s()
+        self._follower.awaits_arrival = self._outputs.awaits_arrival
         if change is not None:
             self._tell(change)
         self._hold.poll()
