@@ -49,7 +49,7 @@ PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder --rerun-show-tra
 
 test: export OMP_NUM_THREADS := 1
 test: export TESTS := $(if $(ARGS),,quick)
-test: lint  ## lint and the tests that start no nodes, compile for no GPU and try no command of bench/; nine minutes of two cores
+test: lint  ## lint and most tests: not what starts nodes, compiles for GPUs, tries a bench, trains or breaks lines; ten minutes of two cores
 	$(PYTEST) -n 2 $(ARGS)
 
 test-slow: export OMP_NUM_THREADS := 1

@@ -47,6 +47,8 @@ FIRST = (
     "engine/policies/test_overload.py",
 )
 """Of the others, what takes longest, and asks no clock."""
+SLOW = ("kernels/test_compiling_packed.py", "tools/test_demo_policy.py", "test_mutations.py")
+"""Of the others, what is in no short run."""
 
 
 def group(path: Path) -> str:
@@ -72,6 +74,5 @@ def order(group: str) -> int:
 
 def quick(group: str) -> bool:
     """Whether `make test` runs a group. `make test-slow` runs the others: what starts nodes, compiles for
-    GPUs or tries the commands of bench/."""
-    compiles = group == "kernels/test_compiling_packed.py"
-    return not (group in STARTING or group in FIRST or group.startswith("bench/") or compiles)
+    GPUs, tries the commands of bench/, trains the demo's policy or breaks lines on purpose."""
+    return not (group in STARTING or group in FIRST or group in SLOW or group.startswith("bench/"))

@@ -8,6 +8,7 @@ some 0.1 s (bench/interpreter.py).
 from __future__ import annotations
 
 import gc
+import sys
 
 SWITCH_S = 1e-4
 """How long a thread keeps the interpreter lock while others wait, for sys.setswitchinterval; Python's default
@@ -22,6 +23,10 @@ def keep_loaded() -> None:
 
 
 def free_unloaded() -> None:
-    """Undo keep_loaded, and collect what is not used any longer: a model is in reference cycles."""
+    """Undo keep_loaded, and collect what is not used any longer: a model is in reference cycles. Its memory
+    on a GPU is given back to the device, for other processes."""
     gc.unfreeze()
     gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
