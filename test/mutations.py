@@ -301,7 +301,7 @@ def notices(mutation: Mutation) -> bool:
         done = subprocess.run(
             [*command, *mutation.paths()],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "TESTS": ""},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

@@ -56,7 +56,9 @@ def test_who_does_not_move_says_why(start, vla, tmp_path, operator: Operator):
     status, out, err = vla("say", "reach the red block", "--timeout", "90")
     assert status == 0, err
     operator.hold()
-    operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 60.0, "standstill")
+    operator.wait(
+        lambda: operator.motions and operator.motions[-1].state == Motion.HOLDING, 60.0, "standstill"
+    )
     status, out, err = vla("say", "reach the blue block", "--timeout", "60")
     assert status == 1 and out.startswith("inference has it")
     assert err == "it does not move: held by the operator\n"

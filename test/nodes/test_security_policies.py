@@ -127,7 +127,7 @@ def test_enclaves_are_in_the_namespace_of_the_robot() -> None:
     assert {each.attrib["ns"] for each in root.iter("profile")} == {"/left/arm"}
 
 
-def test_a_force_sensor_on_a_topic_is_heard_by_trajectory_alone_which_is_tared_by_the_operator(tmp_path):
+def test_a_force_sensor_on_a_topic_is_heard_by_trajectory_and_recorder_and_tared_by_the_operator(tmp_path):
     fields = yaml.safe_load(Path(demo_contract()).read_text())
     limits = {"yields": 5, "stops": 9}
     fields["force"] = {
@@ -142,7 +142,8 @@ def test_a_force_sensor_on_a_topic_is_heard_by_trajectory_alone_which_is_tared_b
     path = tmp_path / "contract.yaml"
     path.write_text(yaml.safe_dump(fields))
     every = rights(Contract.load(path))
-    assert {node for node, each in every.items() if "wrist/wrench" in each.subscribe} == {"trajectory"}
+    heard_by = {node for node, each in every.items() if "wrist/wrench" in each.subscribe}
+    assert heard_by == {"trajectory", "recorder"}
     assert "~/tare" in every["trajectory"].reply and "trajectory/tare" in every["operator"].request
     assert "trajectory_wrench/get_type_description" in every["trajectory"].reply
     plain = rights(Contract.load(demo_contract()))
