@@ -24,12 +24,23 @@ from vla_accel_ros.nodes.interfaces import definition, type_name
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.mcap_writer import McapBag
+from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.image import image_message
+from vla_accel_ros.tools.replay.again import Otherwise, replay
+from vla_accel_ros.tools.replay.moments import Moments
+from vla_accel_ros.tools.replay.report import Result
 from vla_accel_ros.types import Chunk, Observation
 
 PERIOD_NS = 100_000_000
 START_NS = 1_000_000_000_000
+AS_RECORDED = Otherwise()
+
+
+def again(path: Path, otherwise: Otherwise = AS_RECORDED) -> tuple[Result, Moments]:
+    """What a bag comes to when it is replayed, and what was read of it."""
+    moments = Moments(Bag(path))
+    return replay(moments, otherwise), moments
 
 
 class Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import struct
 import weakref
@@ -13,32 +12,23 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from builders import make_checkpoint, make_config, make_stats
-from recorded_run import PERIOD_NS, START_NS, Run
+from recorded_run import AS_RECORDED, PERIOD_NS, START_NS, Run, again
 
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.replay import moments as reading
 from vla_accel_ros.tools.replay.again import Otherwise, company, replay
 from vla_accel_ros.tools.replay.moments import Moments
-from vla_accel_ros.tools.replay.report import Progress, Result, report
+from vla_accel_ros.tools.replay.report import Progress, report
 
 FRAMES = 7
 # Before it, an engine that is loaded acts twice to warm up.
 FIRST = 2
-
-AS_RECORDED = Otherwise()
-
-
-def again(path: Path, otherwise: Otherwise = AS_RECORDED) -> tuple[Result, Moments]:
-    moments = Moments(Bag(path))
-    return replay(moments, otherwise), moments
 
 
 @pytest.mark.parametrize(
@@ -256,90 +246,6 @@ def test_a_picture_that_claims_gigabytes_is_refused_before_it_gets_them(tmp_path
     result, read = again(run.tell().end())
     assert result.equal and result.chunks == 2
     assert read.counts["unreadable"] == 1 and "image step is 192" in read.unreadable
-
-
-def test_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_times(tmp_path):
-    left = Run(tmp_path, noise="coherent")
-    right = Run(tmp_path, noise="coherent", beside=left, apart="right", seed=5)
-    for _ in range(3):
-        left.frames(1)
-        right.frames(1)
-    left.tell()
-    result, _ = again(right.tell().end())
-    assert result.equal, (result.different_chunks, result.different_texts)
-    assert (result.chunks, result.texts, result.frames) == (6, 2, 6)
-
-
-def test_each_robots_engine_is_loaded_once_though_the_robots_took_turns(tmp_path, monkeypatch):
-    left = Run(tmp_path, noise="coherent")
-    right = Run(tmp_path, beside=left, apart="right", noise="coherent", seed=5)
-    for _ in range(3):
-        left.frames(1)
-        right.frames(1)
-    left.tell()
-    path, loads, loaded = right.tell().end(), list[weakref.ref[Engine]](), Load.engine
-
-    def engine(load: Load, *given: Any) -> Engine:
-        assert all(one() is None for one in loads)  # two may not fit into a GPU
-        made = loaded(load, *given)
-        loads.append(weakref.ref(made))
-        return made
-
-    monkeypatch.setattr(Load, "engine", engine)
-    result, _ = again(path)
-    assert result.equal and result.chunks == 6 and len(loads) == 2
-
-
-def test_a_bag_may_hold_several_sessions(tmp_path):
-    run = Run(tmp_path).frames(2).tell()
-    first = run.session
-    run.session = type(first)(**{**vars(first), "id": "another"})
-    run.frames(2).tell(settings={"seed": 3})
-    result, moments = again(run.end())
-    assert moments.sessions.keys() == {first.id, "another"}
-    assert result.chunks == 4 and len(result.different_chunks) == 2
-
-
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
-def test_robots_that_shared_an_engine_are_replayed_to_the_bit(tmp_path, kind, monkeypatch):
-    """Each has its own contract, statistics and step time; the weights are loaded once."""
-    make_checkpoint(tmp_path / "model", make_config(kind, horizon=16))
-    stats = {"state": make_stats(8), "actions": make_stats(9)}
-    (tmp_path / "model" / "assets" / "lab").mkdir()
-    (tmp_path / "model" / "assets" / "lab" / "norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
-    slow = tmp_path / "slow.yaml"
-    slow.write_text(demo_contract().read_text().replace("step_dt_s: 0.0333", "step_dt_s: 0.0533"))
-    left = Run(tmp_path, statistics="arm", noise="coherent", rtc=RtcSettings())
-    right = Run(
-        tmp_path,
-        statistics="lab",
-        noise="coherent",
-        rtc=RtcSettings(),
-        contract=slow,
-        beside=left,
-        robot="right",
-    )
-    for _ in range(3):
-        left.frames(1)
-        right.frames(1)
-    path = left.tell().path
-    right.tell().end()
-    loads = []
-    engine = Load.engine
-
-    def loaded(load: Load, *given: Any) -> Engine:
-        loads.append(load)
-        return engine(load, *given)
-
-    monkeypatch.setattr(Load, "engine", loaded)
-    result, moments = again(path)
-    assert result.equal, (result.different_chunks, result.different_texts)
-    assert (result.chunks, result.texts, result.frames) == (6, 2, 6) and not result.notes
-    assert len(loads) == 1 and len(moments.sessions) == 2
-    settings = [json.loads(session.settings) for session in moments.sessions.values()]
-    assert [one.get("robot") for one in settings] == [None, "right"]
-    assert [one["statistics"] for one in settings] == ["arm", "lab"]
-    assert [round(one["step_dt_s"], 4) for one in settings] == [0.0333, 0.0533]
 
 
 def test_the_command_ends_with_0_when_equal_and_with_1_when_not(tmp_path, capsys):
