@@ -116,7 +116,7 @@ def run_node(out: Path) -> None:
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
     sys.setswitchinterval(SWITCH_S)  # as in nodes/running/process.py, which otherwise runs a node
     node, reacted_ns = TrajectoryNode(), list[int]()
-    node.on_configured, node.on_cleaned_up = keep_loaded, gc.unfreeze
+    node.on_configured, node.free_memory = keep_loaded, gc.unfreeze
     executor = SingleThreadedExecutor()
     executor.add_node(node)
 

@@ -117,10 +117,10 @@ def test_of_a_bag_of_several_robots_the_one_that_is_named_is_seen(
     right = Run(tmp_path, beside=left, apart="right").frames(4).tell()
     bag, out = left.end(), tmp_path / "made.safetensors"
     command = ["calibrate", str(left.model), str(bag), "--out", str(out), "--frames", "4"]
-    for given in ([], ["--robot", "third"]):
+    for given in ([], ["--namespace", "third"]):
         assert cli.main([*command, *given]) == 2
-        assert "give --robot with one of left, right" in capsys.readouterr().err
-    assert cli.main([*command, "--robot", "right"]) == 0
+        assert "give --namespace with one of left, right" in capsys.readouterr().err
+    assert cli.main([*command, "--namespace", "right"]) == 0
     assert "products on 4 observations" in capsys.readouterr().out
     seen, _, _ = recorded(bag, 9, "right")
     assert len(seen) == 4 and right.session.id != left.session.id

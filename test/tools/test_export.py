@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.export.convert import export
 from vla_accel_ros.tools.export.dataset import QUANTILES, PixelCounts, of_numbers
 from vla_accel_ros.tools.export.film import Film
+from vla_accel_ros.tools.options import namespace_option
 
 FPS = 30
 
@@ -173,13 +175,20 @@ def test_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
 def test_of_a_bag_of_several_robots_the_one_that_is_named_is_exported(tmp_path, capsys):
     Drive(tmp_path / "bag", seconds=0.5, robots=("left", "right"))
     command = ["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]
-    for given in ([], ["--robot", "third"]):
+    for given in ([], ["--namespace", "third"]):
         assert cli.main([*command, *given]) == 2
-        assert "give --robot with one of left, right" in capsys.readouterr().err
-    assert cli.main([*command, "--robot", "/right"]) == 0
+        assert "give --namespace with one of left, right" in capsys.readouterr().err
+    assert cli.main([*command, "--namespace", "/right"]) == 0
     table = rows(tmp_path / "out")
     expected = [[measured(tick / FPS, j) + APART for j in range(6)] for tick in range(len(table["index"]))]
     np.testing.assert_allclose(table["observation.state"], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("given", "namespace"), [((), ""), (("/",), "/"), (("/right/",), "/right")])
+def test_a_robot_without_a_namespace_is_named_by_a_slash(given, namespace):
+    parser = argparse.ArgumentParser()
+    namespace_option(parser, in_bag=True)
+    assert parser.parse_args(["--namespace", *given] if given else []).namespace == namespace
 
 
 @pytest.mark.parametrize("ahead_s", [10, 1_000_000_000])

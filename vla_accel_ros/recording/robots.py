@@ -42,9 +42,9 @@ def chosen_robot(bag: Bag, robot: str) -> str:
     if not robots:
         raise ValueError(f"{bag.path} has no session, and so no contract: record with the node recorder")
     if not found:
-        raise ValueError(f"{bag.path} has no robot {robot!r}: give --robot with one of {named(robots)}")
+        raise ValueError(f"{bag.path} has no robot {robot!r}: give --namespace with one of {named(robots)}")
     if len(found) > 1:
-        raise ValueError(f"{bag.path} has {len(robots)} robots: give --robot with one of {named(robots)}")
+        raise ValueError(f"{bag.path} has {len(robots)} robots: give --namespace with one of {named(robots)}")
     return found[0]
 
 

@@ -17,9 +17,22 @@ from collections.abc import Sequence
 from importlib import import_module
 
 SUBCOMMANDS = (
-    *("demo.command", "fleet_demo.command", "say", "doctor.command", "policy", "checkpoints"),
-    *("replay.command", "export.command", "trace.command", "tune.command", "demo_policy.command"),
-    *("fleet.command", "fleet_sim.command", "fleet_sim.trace", "plan.command", "bench.command"),
+    "demo.command",
+    "fleet_demo.command",
+    "say",
+    "doctor.command",
+    "policy",
+    "checkpoints",
+    "replay.command",
+    "export.command",
+    "trace.command",
+    "tune.command",
+    "demo_policy.command",
+    "fleet.command",
+    "fleet_sim.command",
+    "fleet_sim.trace",
+    "plan.command",
+    "bench.command",
     "calibrate.command",
 )
 """Modules of this package."""

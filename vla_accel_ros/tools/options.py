@@ -45,22 +45,20 @@ def chosen_model(arguments: argparse.Namespace) -> Path:
     return arguments.model or demo_model()
 
 
-def robot_option(parser: argparse.ArgumentParser) -> None:
-    """Add --robot NAME, a robot in a bag."""
-    parser.add_argument(
-        "--robot", default="", metavar="NAME", help="namespace of the robot, where a bag has several"
-    )
-
-
-def namespace_option(parser: argparse.ArgumentParser) -> None:
-    """Add --namespace NS, a robot's."""
+def namespace_option(parser: argparse.ArgumentParser, in_bag: bool = False) -> None:
+    """Add --namespace NS, a robot's. in_bag: an empty one means the only robot of a bag, and "/" the one
+    without a namespace."""
     parser.add_argument(
         "--namespace",
-        type=_namespace,
+        type=_namespace_in_bag if in_bag else _namespace,
         default="",
         metavar="NS",
-        help="namespace of the robot (default: none)",
+        help=f"namespace of the robot (default: {'the only robot of the bag' if in_bag else 'none'})",
     )
+
+
+def _namespace_in_bag(text: str) -> str:
+    return _namespace(text) or text
 
 
 def _namespace(text: str) -> str:

@@ -44,9 +44,10 @@ class ManagedNode(LifecycleNode):
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active, self._clean = False, True
-        # Called after configure; after cleanup and before configure. Set by the process.
+        # Set by the process; free_memory is called after cleanup, and before configure, of which one may have
+        # failed before.
         self.on_configured: Callable[[], object] = _nothing
-        self.on_cleaned_up: Callable[[], object] = _nothing
+        self.free_memory: Callable[[], object] = _nothing
         self.timeline = NodeTimeline(self)
         self.jumped_ns = 0  # how far ROS time was set last
         self._closing: list[Callable[[], object]] = []
@@ -148,7 +149,7 @@ class ManagedNode(LifecycleNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt(
             "configure",
-            self.on_cleaned_up,
+            self.free_memory,
             self.configure,
             self._tell_parameters,
             lambda: super(ManagedNode, self).on_configure(state),
@@ -172,7 +173,7 @@ class ManagedNode(LifecycleNode):
             "clean up",
             self._close,
             lambda: super(ManagedNode, self).on_cleanup(state),
-            self.on_cleaned_up,
+            self.free_memory,
         )
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:

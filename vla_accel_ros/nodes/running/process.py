@@ -50,7 +50,7 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         return 2
     sys.setswitchinterval(SWITCH_S)
     if isinstance(node, ManagedNode):
-        node.on_configured, node.on_cleaned_up = keep_loaded, free_unloaded
+        node.on_configured, node.free_memory = keep_loaded, free_unloaded
     executor = DirectExecutor()
     executor.add_node(node)
     end.watch_ports()

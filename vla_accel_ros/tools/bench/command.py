@@ -15,8 +15,8 @@ from vla_accel_ros.tools.options import (
     chosen_model,
     contract_option,
     model_option,
+    namespace_option,
     output_file,
-    robot_option,
     subcommand,
 )
 from vla_accel_ros.tools.provenance import provenance
@@ -43,7 +43,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     contract_option(parser)
     add = parser.add_argument
     add("--bag", type=Path, help="bag with observations and their checkpoint (default: the simulated arm's)")
-    robot_option(parser)
+    namespace_option(parser, in_bag=True)
     add("--frames", type=int, default=60, help="observations (default: %(default)s)")
     add("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS), help="(default: all)")
     add("--steps", nargs="+", type=int, default=list(STEPS), help="(default: 3 4 5 6 8 10)")
@@ -89,7 +89,7 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
         observations, model = list[Observation](), chosen_model(arguments)
         contract = Contract.load(chosen_contract(arguments))
     else:
-        observations, model, contract = recorded(arguments.bag, arguments.frames, arguments.robot)
+        observations, model, contract = recorded(arguments.bag, arguments.frames, arguments.namespace)
         model = arguments.model or model
     policy = load_policy(model, where, getattr(torch, dtype), contract.delta_mask)
     rule = policy.time_rule if policy.acts == "flow" else ""

@@ -14,8 +14,8 @@ from pathlib import Path
 from vla_accel_ros.tools.options import (
     chosen_contract,
     contract_option,
+    namespace_option,
     output_file,
-    robot_option,
     subcommand,
 )
 
@@ -49,7 +49,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
     add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
     contract_option(parser)
-    robot_option(parser)
+    namespace_option(parser, in_bag=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         names = {camera.name: camera.image for camera in contract.cameras}
         observations = of_dataset(arguments.source, arguments.frames, names)
     elif arguments.source is not None:
-        observations, _, contract = recorded(arguments.source, arguments.frames, arguments.robot)
+        observations, _, contract = recorded(arguments.source, arguments.frames, arguments.namespace)
     policy = load_policy(arguments.checkpoint, device, getattr(torch, dtype), contract.delta_mask)
     if arguments.source is None:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vla_accel_ros.tools.options import robot_option, subcommand
+from vla_accel_ros.tools.options import namespace_option, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,7 +23,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what the joints were commanded to be, or where they were, a step later (default: %(default)s)",
     )
     add("--split", action="store_true", help="begin a new episode where the instruction changes")
-    robot_option(parser)
+    namespace_option(parser, in_bag=True)
     add("--task", default="", metavar="TEXT", help="instruction to use instead of the recorded ones")
 
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             actions=arguments.actions,
             split=arguments.split,
             task=arguments.task,
-            robot=arguments.robot,
+            robot=arguments.namespace,
             say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         )
     print(f"{arguments.output}: {total} episodes")
