@@ -85,6 +85,10 @@ class WordedPolicy(AnyPolicy, Protocol):
         """Return the images as received, after checks."""
         ...
 
+    def host_words(self, observation: Observation) -> list[int]:
+        """Return the prompt's ids, after checks of the state."""
+        ...
+
     def see(self, inputs: PolicyInputs) -> Tensor:
         """Return the image tokens [n, W]."""
         ...

@@ -158,15 +158,19 @@ class Policy:
         )
 
     def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
-        """Return the images uint8 [H, W, 3] of the cameras present, in prefix order, after checking images
-        and state. Raises ValueError as `inputs` does."""
-        self._check_state(observation.state)
+        """Return the images uint8 [H, W, 3] of the cameras present, in prefix order. Raises ValueError as
+        `inputs` does."""
         return tuple(observation.images[name] for name in self._cameras(observation))
+
+    def host_words(self, observation: Observation) -> list[int]:
+        """Return the prompt's token ids, after checking the state. Raises ValueError as `inputs` does."""
+        self._check_state(observation.state)
+        return self.prompt(observation.instruction, observation.state)
 
     def host_inputs(self, observation: Observation) -> HostInputs:
         """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
-        images, names = self.host_images(observation), self._cameras(observation)
-        return HostInputs(images, names, self.prompt(observation.instruction, observation.state))
+        names, words = self._cameras(observation), self.host_words(observation)
+        return HostInputs(tuple(observation.images[name] for name in names), names, words)
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
         """Return the network's pixels float32 [V, 3, S, S] in [-1, 1] from images uint8 [H, W, 3] of any
@@ -258,17 +262,17 @@ class Policy:
         return state_origin(self.delta_mask, state)
 
     def _cameras(self, observation: Observation) -> tuple[str, ...]:
-        known = self.config.image_names
-        unknown = sorted(set(observation.images) - set(known))
-        if unknown:
+        known, images = self.config.image_names, observation.images
+        names = tuple(name for name in known if name in images)
+        if len(names) < len(images):
+            unknown = sorted(set(images) - set(known))
             raise ValueError(
                 f"observation.images has {unknown}; the policy knows {list(known)}, so rename them."
             )
-        names = tuple(name for name in known if name in observation.images)
         if not names:
             raise ValueError(f"observation.images is empty; give at least one of {list(known)}.")
         for name in names:
-            check_image(name, observation.images[name])
+            check_image(name, images[name])
         return names
 
     def _check_state(self, state: np.ndarray) -> None:
@@ -290,14 +294,14 @@ class Policy:
 
 
 def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Return float64 [D]: the state where an action is relative to it, 0 elsewhere. Raises ValueError if the
+    """Return float [D]: the state where an action is relative to it, 0 elsewhere. Raises ValueError if the
     state has too few values."""
-    joints, given = len(delta_mask), np.asarray(state, np.float64)
-    if len(given) < joints:
+    joints = len(delta_mask)
+    if len(state) < joints:
         relative = np.flatnonzero(delta_mask)
-        if len(relative) and relative[-1] >= len(given):
+        if len(relative) and relative[-1] >= len(state):
             raise ValueError(
-                f"delta_mask makes action {relative[-1]} relative, but the state has {len(given)} values."
+                f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
             )
-        given = np.pad(given, (0, joints - len(given)))
-    return np.where(delta_mask, given[:joints], 0.0)
+        state = np.pad(state, (0, joints - len(state)))
+    return np.where(delta_mask, state[:joints], 0.0)

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from vla_accel_ros.engine.lanes import streams as lane_streams
+
 CUDA = torch.device("cuda", 0)
 OLD = "cuGreenCtxCreate"
 """A function that an older driver lacks."""
@@ -101,10 +103,10 @@ def _in(stream: Stream) -> Iterator[None]:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> type[Stream]:
-    """torch.cuda's streams replaced."""
+    """The streams of torch.cuda, and blocks on them, replaced."""
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", _in)
+    monkeypatch.setattr(lane_streams, "on_stream", _in)
     monkeypatch.setattr(Stream, "said", [])
     monkeypatch.setattr(Stream, "current", [])
     return Stream

@@ -20,6 +20,7 @@ from fake_driver import CUDA, OLD, Driver, Stream, streams
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APART, EngineConfig, Split
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.lanes import streams as lane_streams
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
 from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.policies.partition import Measured
@@ -182,7 +183,7 @@ def test_auto_measures_on_the_stages_of_an_engine(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132)
     )
     local = threading.local()  # as current streams are
-    monkeypatch.setattr(torch.cuda, "stream", partial(_in_thread, local))
+    monkeypatch.setattr(lane_streams, "on_stream", partial(_in_thread, local))
     computing_in(monkeypatch, lambda: local.stream)
     config = EngineConfig(lanes=ACTIONS_APART, partition="auto", steps=3, staggered=staggered)
     made = Partitioned(config, CUDA, True, Driver())

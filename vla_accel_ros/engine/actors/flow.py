@@ -317,7 +317,7 @@ class FlowActor:
             step_dt_s=prefix.embodiment.step_dt_s,
             kv_version=prefix.version,
             request_id=request.number,
-            update_magnitudes=made.magnitudes[-1, 0].copy(),
+            update_magnitudes=made.magnitudes[-1, 0],
             agreement=request.agreement,
             state=request.state,
             step_magnitudes=made.magnitudes[:, 0],

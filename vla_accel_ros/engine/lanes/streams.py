@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from vla_accel_ros.engine.config import Split
+from vla_accel_ros.engine.current_stream import on_stream
 from vla_accel_ros.engine.lanes.partitions import CannotDivide, divide, sizes
 from vla_accel_ros.engine.request import ACT, WHOLE
 
@@ -117,11 +118,9 @@ class LaneStreams:
         """The lane's stream in the split in use."""
         return self._streams[self.split][lane]
 
-    @contextmanager
-    def on(self, lane: str) -> Iterator[None]:
+    def on(self, lane: str) -> AbstractContextManager[None]:
         """Put the block's work on the lane's stream."""
-        with torch.cuda.stream(self.of(lane)):
-            yield
+        return on_stream(self.of(lane))
 
     @contextmanager
     def elsewhere(self, lane: str, split: Split | None) -> Iterator[None]:
@@ -133,7 +132,7 @@ class LaneStreams:
         base, other = self.of(lane), self._streams[split][lane]
         other.wait_stream(base)
         try:
-            with torch.cuda.stream(other):
+            with on_stream(other):
                 yield
         finally:
             base.wait_stream(other)

@@ -66,6 +66,8 @@ class Turns:
     def waiting(self, ready: Sequence[Request]) -> set[Request]:
         """The callers' chunks of frames that were acted on before which wait for what was submitted
         earlier."""
+        if len(ready) < 2:
+            return set()
         frames = [one for one in ready if one.want in (OBSERVE, REWORD)]
         chunks = [one for one in ready if one.want == ACT and (one.begun or one.fresh or not one.stream)]
         waiting = set[Request]()

@@ -55,24 +55,23 @@ class TextInSlack(Policy):
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         asks = [request for request in ready if request.want == ASK]
-        text = _text(asks, self._begun)
         self._earn(self._share * max(0.0, now_s - self._asked_s))
         self._asked_s = now_s
-        partial = text is not None and any(request.partial for request in text.requests)
-        overdue = text is not None and (now_s >= self._overdue_s(asks) or (partial and self._hurries))
-        if text is not None and text.stage == PREFILL and in_progress(ready):
+        text = _text(asks, self._begun)
+        if text is None:
+            return self._before_text(lane, ready, now_s, due_s)
+        partial = any(request.partial for request in text.requests)
+        overdue = now_s >= self._overdue_s(asks) or (partial and self._hurries)
+        if text.stage == PREFILL and in_progress(ready):
             overdue = False
-        earned = text is not None and self._has_earned(text, ready, now_s, due_s)
+        earned = self._has_earned(text, ready, now_s, due_s)
         if not (overdue or earned) or (partial and self._after_text):
-            urgent = self._first.next(lane, [r for r in ready if r.want != ASK], now_s, due_s)
-            if urgent is not None:
-                self._after_text = False
-                self._backlog.chose(urgent, now_s)
-                self._acts |= urgent.requests[-1].want == ACT
+            others = [request for request in ready if request.want != ASK]
+            if (urgent := self._before_text(lane, others, now_s, due_s)) is not None:
                 return urgent
         until_s = min(due_s - MARGIN_S, self._until_s(ready, now_s))
-        at_once = text is not None and text.stage == PREFILL and self._groups == 1
-        if text is None or not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
+        at_once = text.stage == PREFILL and self._groups == 1
+        if not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
             return None
         self._after_text = True
         self._begun = self._begun + 1 if text.stage == PREFILL else 0
@@ -99,6 +98,17 @@ class TextInSlack(Policy):
         asks = [request for request in ready if request.want == ASK]
         text_s = min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
         return min(text_s, self._first.wake_s(ready, now_s))
+
+    def _before_text(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float
+    ) -> MicroBatch | None:
+        """What frames and actions run now, if anything."""
+        urgent = self._first.next(lane, ready, now_s, due_s)
+        if urgent is not None:
+            self._after_text = False
+            self._backlog.chose(urgent, now_s)
+            self._acts |= urgent.requests[-1].want == ACT
+        return urgent
 
     def _has_earned(self, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float) -> bool:
         """Whether further chunks wait for this token or group: text has had less than its share, and it ends

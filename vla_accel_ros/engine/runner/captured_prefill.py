@@ -1,7 +1,7 @@
 """Computes prefixes by captured stages: passes them pixels, token ids and slots from observations and
 policies.
 
-The prompt is tokenized while the device encodes the images.
+The state is checked and the prompt tokenized while the device encodes the images.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CapturedPrefill(Prefill):
 
         def words() -> list[Tensor]:
             for observation, policy in zip(observations, policies, strict=True):
-                tokens.append(policy.prompt(observation.instruction, observation.state))
+                tokens.append(cast(WordedPolicy, policy).host_words(observation))
             return [torch.tensor(each) for each in tokens]
 
         def taken() -> None:
@@ -64,10 +64,11 @@ class CapturedPrefill(Prefill):
 
     def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
         assert self.groups is not None
-        images = cast(WordedPolicy, policy).host_images(observation)
+        worded = cast(WordedPolicy, policy)
+        images = worded.host_images(observation)
 
         def words() -> Tensor:
-            return torch.tensor(policy.prompt(observation.instruction, observation.state))
+            return torch.tensor(worded.host_words(observation))
 
         return self.groups.begin(images, words, slot, observation.check_intact)
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.current_stream import current_stream
+from vla_accel_ros.engine.current_stream import current_stream, on_stream
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.request import ENCODE, PREFILL, Request, failing_alone
 from vla_accel_ros.engine.robots import Embodiment, Robots
@@ -117,7 +117,7 @@ class Preprocess:
     def _inputs(self, observation: Observation, policy: AnyPolicy) -> PolicyInputs:
         if self._stream is None:
             return policy.inputs(observation)
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             inputs = policy.inputs(observation, self.upload)
             taken = self._stream.record_event()
         taken.synchronize()

@@ -218,10 +218,14 @@ class OpenVLAPolicy:
         check_image(name, image)
         return (image,)
 
+    def host_words(self, observation: Observation) -> list[int]:
+        """Return the prompt's token ids. Raises ValueError as `inputs` does."""
+        return self.prompt(observation.instruction)
+
     def host_inputs(self, observation: Observation) -> HostInputs:
         """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
         images = self.host_images(observation)
-        return HostInputs(images, tuple(observation.images), self.prompt(observation.instruction))
+        return HostInputs(images, tuple(observation.images), self.host_words(observation))
 
     def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
         """Return the prompt's token ids, ending with the single space of training. The network takes no

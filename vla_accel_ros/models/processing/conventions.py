@@ -168,6 +168,11 @@ class Normalizer:
         """Number of dimensions with statistics."""
         return len(self.shift)
 
+    @property
+    def _maps_to_range(self) -> bool:
+        """Whether gain and offset change anything."""
+        return self.gain != 1.0 or self.offset != 0.0
+
     def normalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> [..., D'] in the statistics' dtype; infinite where it exceeds that."""
         with np.errstate(over="ignore"):
@@ -175,8 +180,9 @@ class Normalizer:
             part = out[..., :known]
             part -= self.shift[:known]
             part /= self.scale[:known]
-            part *= self.gain
-            part += self.offset
+            if self._maps_to_range:
+                part *= self.gain
+                part += self.offset
         return out
 
     def as_trained(self, x: np.ndarray) -> np.ndarray:
@@ -188,10 +194,15 @@ class Normalizer:
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> [..., D'] in the statistics' dtype."""
-        out, known = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
-        part = out[..., :known]
-        part -= self.offset
-        part /= self.gain
-        part *= self.scale[:known]
+        known, dtype = min(x.shape[-1], self.size), self.shift.dtype
+        if not known:
+            return np.array(x, dtype)
+        if self._maps_to_range:
+            part = np.array(x[..., :known], dtype)
+            part -= self.offset
+            part /= self.gain
+            part *= self.scale[:known]
+        else:  # few operations, because actions wait for this
+            part = np.multiply(x[..., :known], self.scale[:known], dtype=dtype)
         part += self.shift[:known]
-        return out
+        return part if known == x.shape[-1] else np.concatenate((part, x[..., known:]), axis=-1, dtype=dtype)

@@ -163,8 +163,8 @@ def test_after_an_error_the_next_frame_of_that_size_is_read(monkeypatch: pytest.
         assert np.array_equal(view.pixels.numpy(), frame)
 
 
-def test_an_observation_is_refused_before_its_pixels_are_copied() -> None:
-    engine = Engine(make_policy(), fast=True)
+def test_a_refused_observation_holds_no_slot_and_the_next_is_computed() -> None:
+    engine, alone = (Engine(make_policy(), fast=True) for _ in range(2))
     observation = make_observation()
     for changes, message in (
         ({"images": {}}, "observation.images is empty"),
@@ -175,6 +175,8 @@ def test_an_observation_is_refused_before_its_pixels_are_copied() -> None:
         with pytest.raises(ValueError, match=message):
             engine.observe(replace(observation, **changes))
     assert engine.runner.pool.free == engine.runner.pool.slots
+    chunks = [one.act(one.observe(observation)) for one in (engine, alone)]
+    assert np.array_equal(chunks[0].actions, chunks[1].actions)
 
 
 def stages_on_gpu(kind: str = "pi05") -> Stages:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.current_stream import current_stream
+from vla_accel_ros.engine.current_stream import current_stream, on_stream
 from vla_accel_ros.engine.stages.memory.host_memory import mapped_pointer
 from vla_accel_ros.kernels.reference.image import View, Views
 from vla_accel_ros.models.processing.pixels import PixelRule
@@ -73,6 +73,7 @@ class ImageUpload:
     def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:
         self.views = Views(rule, size, count, device)
         self._device, self._held, self._began_ns = device, list[View](), 0
+        self._shapes: list[tuple[int, ...]] = []  # of the images that `_held` is for
         self._stream, self._read, self._arrived = None, None, None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
@@ -96,7 +97,7 @@ class ImageUpload:
         if self._stream is None or self._read is None or self._arrived is None:
             self._copy(images)
             return
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             self._stream.wait_event(self._read)
             try:
                 self._copy(images)
@@ -123,11 +124,12 @@ class ImageUpload:
             view.pixels.copy_(on_host(image, self._device), non_blocking=True)
 
     def _make_room(self, images: Sequence[np.ndarray]) -> None:
-        if [image.shape for image in images] == [view.pixels.shape for view in self._held]:
+        shapes = [image.shape for image in images]
+        if shapes == self._shapes:
             return
         buffers = [torch.empty(image.shape, dtype=torch.uint8, device=self._device) for image in images]
         views = [self.views.view(buffer) for buffer in buffers]
         self.views.point(views)
-        self._held = views
+        self._held, self._shapes = views, shapes
         if self._stream is not None:  # the allocator may reuse memory that the current stream still uses
             self._stream.wait_stream(current_stream(self._device))
