@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from scheduled import System
+from scheduled import Clock, System
 
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+
+
+class SimulatedTime:
+    """The time of a micro-batch on a GPU. over_s: when it is computed."""
+
+    def __init__(self, clock: Clock, took_s: float) -> None:
+        self._clock, self._took_s, self.over_s = clock, took_s, math.inf
+
+    def over(self) -> bool:
+        return self._clock.now_s >= self.over_s
+
+    def seconds(self) -> float:
+        return self._took_s
 
 
 class Overlapping(System):
@@ -46,6 +60,7 @@ class Overlapping(System):
     def begin(self, lane: str) -> list[str]:
         """Have a lane choose; what it runs from now on. Where that is nothing, what it ran ahead is over."""
         one = self.lanes[lane]
+        self.scheduler._hand_on(one)
         batch = None if self.scheduler._holds_off(one) else self.scheduler._schedule(one)
         if batch is not None:
             self.running[lane] = batch, self.clock.now_s

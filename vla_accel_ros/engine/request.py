@@ -162,6 +162,8 @@ class Request:
 
 def by_priority(requests: Sequence[Request]) -> list[Request]:
     """The highest priority first; equal priorities in order of submission."""
+    if len(requests) < 2:
+        return [*requests]
     return sorted(requests, key=lambda request: -request.priority)
 
 

@@ -223,11 +223,11 @@ class Policy:
     def normalized_state(self, state: np.ndarray) -> Tensor:
         """state [D], not normalised -> float32 [state_dim] on the host, zero-padded. Raises ValueError as
         `inputs` does."""
-        self._check_state(state)
+        self._check_shape(state)
         padded = np.zeros(self.config.state_dim, np.float32)
-        with np.errstate(over="ignore"):
-            padded[: len(state)] = self.state_normalizer.normalize(state)
+        padded[: len(state)] = self.state_normalizer.normalize(state, np.float32)
         if not np.isfinite(padded).all():
+            self._check_state(state)
             joint = int(np.flatnonzero(~np.isfinite(padded))[0])
             raise ValueError(
                 f"observation.state[{joint}] is {state[joint]}, which cannot be a joint position: it "
@@ -276,6 +276,12 @@ class Policy:
         return names
 
     def _check_state(self, state: np.ndarray) -> None:
+        self._check_shape(state)
+        if not np.isfinite(state).all():
+            joint = int(np.flatnonzero(~np.isfinite(state))[0])
+            raise ValueError(f"observation.state[{joint}] is {state[joint]}; the joint state must be finite.")
+
+    def _check_shape(self, state: np.ndarray) -> None:
         most = min(self.state_normalizer.size or self.config.state_dim, self.config.state_dim)
         if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
             given = (
@@ -288,13 +294,10 @@ class Policy:
             raise ValueError(
                 f"observation.state has shape {list(state.shape)}; the policy takes 1 to {most} values."
             )
-        if not np.isfinite(state).all():
-            joint = int(np.flatnonzero(~np.isfinite(state))[0])
-            raise ValueError(f"observation.state[{joint}] is {state[joint]}; the joint state must be finite.")
 
 
 def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Return float [D]: the state where an action is relative to it, 0 elsewhere. Raises ValueError if the
+    """Return float64 [D]: the state where an action is relative to it, 0 elsewhere. Raises ValueError if the
     state has too few values."""
     joints = len(delta_mask)
     if len(state) < joints:
@@ -304,4 +307,6 @@ def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
                 f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
             )
         state = np.pad(state, (0, joints - len(state)))
-    return np.where(delta_mask, state[:joints], 0.0)
+    origin = np.zeros(joints)
+    np.copyto(origin, state[:joints], where=delta_mask)
+    return origin

@@ -205,16 +205,17 @@ def test_a_lane_is_told_what_its_gpu_took_and_of_a_gpu_that_is_gone_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu, batch = Gpu(monkeypatch), MicroBatch("encode", (Request(OBSERVE),))
-    with gpu.times(batch) as seconds:
+    with gpu.times(batch) as device:
         gpu.now_ms += 1500.0
     gpu.run(2, 700.0)
-    assert seconds() == pytest.approx(1.5)
+    assert device.seconds() == pytest.approx(1.5) and device.over()
 
     def gone(event: object) -> None:
         raise RuntimeError("CUDA error: unspecified launch failure")
 
-    monkeypatch.setattr(torch.cuda.Event, "synchronize", gone)
-    assert seconds() is None
+    for name in ("synchronize", "query"):
+        monkeypatch.setattr(torch.cuda.Event, name, gone)
+    assert device.seconds() is None and device.over(), "so that it is waited for, which says why"
 
 
 def test_many_gpu_times_are_read_some_at_a_time_and_are_all_in_the_pages(

@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 import pytest
 from builders import JOINTS
-from overlapping import Overlapping
+from overlapping import Overlapping, SimulatedTime
 from scheduled import in_thread, joined
 
 from vla_accel_ros.engine.config import ONE, TEXT_APART
-from vla_accel_ros.engine.lanes.lane import EARLY_S, Launched
+from vla_accel_ros.engine.lanes.lane import EARLY_S, DeviceTime, Launched
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
@@ -193,8 +193,8 @@ def test_what_ran_ahead_took_what_the_device_says_however_late_it_is_waited_for(
     lane, counted_s = system.lanes["main"], list[float]()
 
     @contextmanager
-    def timing(batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
-        yield lambda: 0.002
+    def timing(batch: MicroBatch) -> Iterator[DeviceTime]:
+        yield SimulatedTime(system.clock, 0.002)
 
     def ran(batch: MicroBatch, took_s: float) -> None:
         counted_s.append(took_s)
@@ -206,6 +206,33 @@ def test_what_ran_ahead_took_what_the_device_says_however_late_it_is_waited_for(
         turn(system)
         system.clock.now_s += 1.0
     assert counted_s == pytest.approx([0.002, 0.002])
+
+
+def test_what_the_device_has_computed_is_handed_on_before_more_is_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = Overlapping(ONE, StaggeredChunks(4, groups=4), steps=1, ahead=True)
+    system.seen()
+    system.runner.groups, order = 4, list[str]()
+    system.runner.during = lambda batch: order.append(f"launch {batch.requests[-1].want}")
+    system.runner.after = lambda batch: order.append(f"wait for {batch.requests[-1].want}")
+    lane = system.lanes["main"]
+
+    @contextmanager
+    def timing(batch: MicroBatch) -> Iterator[DeviceTime]:
+        yield (device := SimulatedTime(system.clock, 0.002))
+        if batch.requests[-1].want == ACT:
+            device.over_s = system.clock.now_s + 0.002
+
+    monkeypatch.setattr(lane, "timing", timing)
+    chunk, frame = system.submit(ACT), system.frame()
+    for _ in range(2):
+        system.scheduler.step(lane)
+    assert order == ["launch act", "launch observe"] and not chunk.released
+    system.clock.now_s += 0.003
+    system.scheduler.step(lane)
+    assert order == ["launch act", "launch observe", "wait for act", "launch observe"]
+    assert chunk.released and chunk.result and not frame.finished
 
 
 def test_what_a_device_fails_with_later_is_the_error_of_all_in_that_micro_batch() -> None:

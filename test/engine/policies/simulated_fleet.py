@@ -4,16 +4,18 @@ launches ahead, over a GPU whose times were measured on an H200 (pi0.5, two view
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import torch
 from builders import JOINTS, make_config
+from overlapping import SimulatedTime
 from scheduled import System
 
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
+from vla_accel_ros.engine.lanes.lane import DeviceTime
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
 from vla_accel_ros.types import Observation
@@ -54,6 +56,7 @@ class Fleet(System):
                 self._ask(come, asked_s[come])
                 come += 1
             self._spend(CHOOSE_MS)
+            self.scheduler._hand_on(self.lane)
             batch = self.scheduler._schedule(self.lane)
             if batch is None and (not self.lane.ahead or self.lane.looks_out(self.clock.now_s)):
                 next_s = asked_s[come] if come < len(asked_s) and self._inside < self._most else math.inf
@@ -95,8 +98,10 @@ class Fleet(System):
         self.clock.now_s += 1e-3 * ms
 
     @contextmanager
-    def _timing(self, batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
-        yield lambda: 1e-3 * self._gpu_ms(batch)
+    def _timing(self, batch: MicroBatch) -> Iterator[DeviceTime]:
+        device = SimulatedTime(self.clock, 1e-3 * self._gpu_ms(batch))
+        yield device
+        device.over_s = self._free_s
 
     def _gpu_ms(self, batch: MicroBatch) -> float:
         count = len(batch.requests)

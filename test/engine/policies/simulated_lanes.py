@@ -8,14 +8,15 @@ what engine.streaming makes of it: one frame at a time, one action request that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 from builders import JOINTS
-from overlapping import Overlapping
+from overlapping import Overlapping, SimulatedTime
 
 from vla_accel_ros.engine.config import ALL_APART, ONE
+from vla_accel_ros.engine.lanes.lane import DeviceTime
 from vla_accel_ros.engine.policies.lanes import FIRST_APART, LANES, in_lanes
 from vla_accel_ros.engine.policies.overload import Degrading
 from vla_accel_ros.engine.policies.policy import Policy
@@ -180,6 +181,7 @@ class RunningAhead(Streams):
         end_s, lane = self.clock.now_s + seconds, self.lanes["main"]
         while self.clock.now_s < end_s:
             self._arrive(asking)
+            self.scheduler._hand_on(lane)
             batch = None if self.scheduler._holds_off(lane) else self.scheduler._schedule(lane)
             if batch is not None:
                 self.running["main"] = batch, self.clock.now_s
@@ -193,8 +195,10 @@ class RunningAhead(Streams):
             self._note_level()
 
     @contextmanager
-    def _timing(self, batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
-        yield lambda: self.takes_s[batch.requests[-1].kind]
+    def _timing(self, batch: MicroBatch) -> Iterator[DeviceTime]:
+        device = SimulatedTime(self.clock, self.takes_s[batch.requests[-1].kind])
+        yield device
+        device.over_s = self._over_s[id(batch)]
 
     def _launched(self, batch: MicroBatch) -> None:
         self.clock.now_s += self.host_s

@@ -7,10 +7,11 @@ processors).
 
 A lane with a thread runs ahead: while the GPU computes a short micro-batch, the lane chooses and launches the
 next one, and only then waits for the result. So the GPU does not wait for the host. One step and two groups
-of layers may be ahead when the next is chosen, because the host takes longer than a group. If there is no
-next one, the lane looks for one until shortly before the oldest result is expected. Work behind the first
-chunk of a frame is chosen shortly before that chunk is over, because it acts on the newest joints, and the
-lane waits for the chunk before anything else.
+of layers may be ahead when the next is chosen, because the host takes longer than a group. What the GPU has
+computed by then is handed on first, so that no result waits for another launch. If there is no next one, the
+lane looks for one until shortly before the oldest result is expected. Work behind the first chunk of a frame
+is chosen shortly before that chunk is over, because it acts on the newest joints, and the lane waits for the
+chunk before anything else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from vla_accel_ros.engine.request import DENOISE, OBSERVE, WHOLE, MicroBatch, Request
 
@@ -35,9 +37,20 @@ RISES = 0.05
 """Weight of a micro-batch that took longer than expected."""
 
 
-Timing = Callable[[MicroBatch], AbstractContextManager[Callable[[], float | None] | None]]
-"""Context around the launch of a micro-batch; yields a function that returns the device's seconds for it,
-once it is computed."""
+class DeviceTime(Protocol):
+    """When the device computes one micro-batch."""
+
+    def over(self) -> bool:
+        """Whether it is computed."""
+        ...
+
+    def seconds(self) -> float | None:
+        """How long it took, None if that is unknown. Waits for its end."""
+        ...
+
+
+Timing = Callable[[MicroBatch], AbstractContextManager[DeviceTime | None]]
+"""Context around the launch of a micro-batch."""
 
 
 def _untimed(batch: MicroBatch) -> AbstractContextManager[None]:
@@ -48,9 +61,8 @@ def _untimed(batch: MicroBatch) -> AbstractContextManager[None]:
 class Launched:
     """A launched micro-batch. began_s: time of launch; computed: whether there was anything to compute; wait:
     blocks until the results are there, None: they are. of_token: whether it is one of several groups of a
-    token of text. told: its requests whose on_progress was called at the launch. device_s: returns the
-    device's seconds once the results are there, None if unknown. ahead_s: when it began to run ahead, None:
-    it did not; over_s: expected end."""
+    token of text. told: its requests whose on_progress was called at the launch. device: its time on the
+    device, None if unknown. ahead_s: when it began to run ahead, None: it did not; over_s: expected end."""
 
     batch: MicroBatch
     began_s: float
@@ -58,7 +70,7 @@ class Launched:
     wait: Callable[[], None] | None = None
     of_token: bool = False
     told: tuple[Request, ...] = ()
-    device_s: Callable[[], float | None] | None = None
+    device: DeviceTime | None = None
     ahead_s: float | None = None
     over_s: float = math.inf
 
@@ -143,7 +155,7 @@ class Lane:
         launched = Launched(batch, self.chosen_s, computed=bool(alive))
         try:
             if alive:
-                with self.timing(batch) as launched.device_s:
+                with self.timing(batch) as launched.device:
                     all_alive, begun = len(alive) == len(batch.requests), any(r.partial for r in alive)
                     launched.wait = run(batch if all_alive else replace(batch, requests=alive))
                     launched.of_token = begun or any(request.partial for request in alive)
@@ -177,6 +189,11 @@ class Lane:
         while self.ahead and (step is None or sum(one.is_step == step for one in self.ahead) > most):
             yield self.ahead.popleft()
 
+    def computed(self) -> Iterator[Launched]:
+        """The oldest work ahead that the device has computed, removed one by one."""
+        while self.ahead and (device := self.ahead[0].device) is not None and device.over():
+            yield self.ahead.popleft()
+
     def looks_out(self, now_s: float) -> bool:
         """Whether there is time to look for work to launch behind what runs ahead; sets when to check
         again."""
@@ -189,8 +206,8 @@ class Lane:
         """Seconds that a micro-batch took, whose results were waited for until ended_s. If it ran ahead that
         is the device's time, because it may have ended before the wait."""
         what, took_s = _what(launched.batch), ended_s - max(launched.began_s, self.ended_s)
-        if launched.ahead_s is not None and launched.device_s is not None:
-            device_s = launched.device_s()
+        if launched.ahead_s is not None and launched.device is not None:
+            device_s = launched.device.seconds()
             if device_s is not None:
                 took_s, ended_s = device_s, min(ended_s, max(launched.ahead_s, self.ended_s) + device_s)
         self.ended_s = ended_s

@@ -8,13 +8,14 @@ next time. An event recorded then on its own stream relates GPU time to the host
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
 from vla_accel_ros.engine.current_stream import current_stream
+from vla_accel_ros.engine.lanes.lane import DeviceTime
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch
 from vla_accel_ros.timeline import TIMELINE, Event, Flows
 
@@ -40,14 +41,21 @@ def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
 
 @dataclass
 class _Pair:
+    """A lane's DeviceTime."""
+
     begin: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event(enable_timing=True))
     end: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event(enable_timing=True))
     name: str = ""
     flows: Flows = ()
     recorded: int = 0  # how often, and with that which micro-batch it is of; 0 while it runs
 
+    def over(self) -> bool:
+        try:
+            return bool(self.end.query())
+        except RuntimeError:  # the device is lost, which whoever waits for the results is told
+            return True
+
     def seconds(self) -> float | None:
-        """Seconds between the two events; waits for the second. None if the device is lost."""
         try:
             self.end.synchronize()
             return float(self.begin.elapsed_time(self.end)) * 1e-3
@@ -68,14 +76,14 @@ class GpuTimes:
         TIMELINE.add_source(self.spans)
 
     @contextmanager
-    def __call__(self, batch: MicroBatch) -> Iterator[Callable[[], float | None]]:
+    def __call__(self, batch: MicroBatch) -> Iterator[DeviceTime]:
         """See Timing; the launches go into the current stream. Call it from the lane's thread."""
         pair = self._pairs[self._count % len(self._pairs)]
         pair.recorded = 0
         stream = current_stream(self._device)
         begun = _record(pair.begin, stream)
         try:
-            yield pair.seconds
+            yield pair
         finally:
             if begun and _record(pair.end, stream):
                 pair.name, pair.flows = batch.kind, batch.flows

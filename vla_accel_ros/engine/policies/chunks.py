@@ -66,12 +66,13 @@ class Turns:
     def waiting(self, ready: Sequence[Request]) -> set[Request]:
         """The callers' chunks of frames that were acted on before which wait for what was submitted
         earlier."""
-        if len(ready) < 2:
-            return set()
+        again = [request for request in ready if self._acts_again(request)]
+        waiting = set[Request]()
+        if not again or len(ready) == 1:
+            return waiting
         frames = [one for one in ready if one.want in (OBSERVE, REWORD)]
         chunks = [one for one in ready if one.want == ACT and (one.begun or one.fresh or not one.stream)]
-        waiting = set[Request]()
-        for request in filter(self._acts_again, chunks):
+        for request in again:
             before = frames + chunks if request.whole else frames
             if any(
                 one.priority >= request.priority and one.submitted_s < request.submitted_s for one in before
@@ -80,7 +81,7 @@ class Turns:
         return waiting
 
     def _acts_again(self, request: Request) -> bool:
-        if request.begun or request.stream or request.prefix is None:
+        if request.begun or request.stream or request.want != ACT or request.prefix is None:
             return False
         return request.prefix.version <= self._acted.get(request.robot, -1)
 
@@ -168,10 +169,10 @@ class StaggeredChunks(WholeChunks):
         return self._expected_s + patience * (self._wait_s - self._expected_s)
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
-        later = self._turns.waiting(ready)
-        acts = [request for request in ready if request.want == ACT and request not in later]
-        whole = by_priority([request for request in acts if request.whole])
-        if whole:
+        acts = [request for request in ready if request.want == ACT]
+        if later := self._turns.waiting(ready):
+            acts = [request for request in acts if request not in later]
+        if whole := by_priority([request for request in acts if request.whole]):
             return MicroBatch(DENOISE, (whole[0],), steps=0)
         waiting = by_priority([request for request in acts if not request.begun])
         fresh = [request for request in waiting if request.fresh or not request.stream]
@@ -236,7 +237,9 @@ class StaggeredChunks(WholeChunks):
         newest: dict[str, Request] = {}
         for request in begun:
             if request.stream and request.sense is not None:
-                newest[request.robot] = max(newest.get(request.robot, request), request, key=_begun_s)
+                other = newest.get(request.robot)
+                if other is None or request.begun_s > other.begun_s:
+                    newest[request.robot] = request
         would_end_s = self._backlog.ends_s(ACT, DENOISE, now_s)
         due_s = ((one.begun_s + one.period_s, LATE * one.period_s) for one in newest.values())
         waits_s = ((at_s, at_s + late_s) for at_s, late_s in due_s if at_s <= would_end_s)
@@ -255,10 +258,6 @@ def next_frame(ready: Sequence[Request]) -> MicroBatch | None:
 def in_progress(ready: Sequence[Request]) -> bool:
     """Whether some groups of a frame are computed. Another prefix would force the rest of them at once."""
     return any(request.want == OBSERVE and request.begun for request in ready)
-
-
-def _begun_s(request: Request) -> float:
-    return request.begun_s
 
 
 def _gives_way(old: Request, new: Request) -> bool:

@@ -116,11 +116,12 @@ class Degrading(Policy):
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         self._recover(now_s)
-        given = ready
+        given, there = ready, any(request.want == ASK for request in ready)
+        through = there
         if self._rung or self._held:
             given = [request for request in ready if not self._holds(request, now_s)]
-        there = any(request.want == ASK for request in ready)
-        self._count_pause(there, there and any(request.want == ASK for request in given), now_s)
+            through = any(request.want == ASK for request in given)
+        self._count_pause(there, through, now_s)
         batch = self._first.next(lane, given, now_s, due_s)
         if batch is not None:
             self._chosen(lane, batch, now_s)

@@ -201,6 +201,7 @@ class Scheduler:
         try:
             with lane.computing():
                 before = tuple(lane.ahead)
+                self._hand_on(lane)
                 batch = None if self._holds_off(lane) else self._schedule(lane)
                 if batch is None:
                     self._runner.idle()
@@ -223,6 +224,11 @@ class Scheduler:
             if not idle or self._queue.changes != lane.looked:
                 self.wake()
             self._queue.settle()
+
+    def _hand_on(self, lane: Lane) -> None:
+        """Postprocess the oldest work ahead that the device has computed."""
+        for computed in lane.computed():
+            self._postprocess(lane, computed)
 
     def _holds_off(self, lane: Lane) -> bool:
         """Whether the lane chooses nothing now, whatever is there."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -173,8 +174,8 @@ class Normalizer:
         """Whether gain and offset change anything."""
         return self.gain != 1.0 or self.offset != 0.0
 
-    def normalize(self, x: np.ndarray) -> np.ndarray:
-        """[..., D'] -> [..., D'] in the statistics' dtype; infinite where it exceeds that."""
+    def normalize(self, x: np.ndarray, dtype: type[np.floating[Any]] | None = None) -> np.ndarray:
+        """[..., D'] -> [..., D'] in this dtype, None = the statistics'; infinite where it exceeds that."""
         with np.errstate(over="ignore"):
             out, known = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
             part = out[..., :known]
@@ -183,7 +184,7 @@ class Normalizer:
             if self._maps_to_range:
                 part *= self.gain
                 part += self.offset
-        return out
+            return out if dtype is None else out.astype(dtype)
 
     def as_trained(self, x: np.ndarray) -> np.ndarray:
         """[..., D] -> a copy in which dimensions that did not move in training are where they were then. Any
