@@ -14,7 +14,7 @@ from simulated_lanes import JOINTS_S, RunningAhead, Streams
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, EngineConfig
 from vla_accel_ros.engine.lanes.lane import Lane, Launched
-from vla_accel_ros.engine.policies.chunks import LATE, StaggeredChunks, staggered
+from vla_accel_ros.engine.policies.chunks import LATE, NO_WAIT, PATIENCE, StaggeredChunks, staggered
 from vla_accel_ros.engine.policies.policy import Setup
 from vla_accel_ros.engine.policies.text import PATIENCE_S
 from vla_accel_ros.engine.profile import Profile
@@ -28,8 +28,8 @@ TAKES_S = {OBSERVE: 1e-4, ACT: STEP_S, WHOLE: STEP_S * STEPS, ASK: 0.0008}
 class Hurrying(StaggeredChunks):
     """Steps one after another, whatever is about to come."""
 
-    def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float]:
-        return -float("inf"), -float("inf")
+    def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float, float]:
+        return NO_WAIT
 
 
 def streams(policy: StaggeredChunks, word: str = ACTIONS_APART, chunk_s: float = JOINTS_S) -> Streams:
@@ -52,7 +52,7 @@ def test_a_chunk_leaves_each_time_that_joints_come_and_no_step_is_for_nothing() 
     made, hurrying = streams(StaggeredChunks(STEPS)), streams(Hurrying(STEPS))
     assert len(intervals_s(made)) > 50 and made.steps_run <= 1.05 * len(made.made[""])
     assert hurrying.steps_run >= 1.4 * len(hurrying.made[""])
-    assert intervals_s(made).max() <= JOINTS_S * (1 + LATE) < intervals_s(hurrying).max()
+    assert intervals_s(made).max() <= JOINTS_S * (1 + PATIENCE) < intervals_s(hurrying).max()
 
 
 def test_a_chunk_takes_little_longer_for_it_where_joints_are_slower_than_steps() -> None:
@@ -63,7 +63,9 @@ def test_a_chunk_takes_little_longer_for_it_where_joints_are_slower_than_steps()
             streams(Hurrying(STEPS), chunk_s=chunk_s),
         )
         begins = STEPS * STEP_S / chunk_s + 1
-        assert took_s(made).max() <= took_s(hurrying).max() + begins * (STEP_S + LATE * chunk_s)
+        assert took_s(made).max() <= took_s(hurrying).max() + begins * (
+            STEP_S + max(LATE * chunk_s, min(PATIENCE * chunk_s, STEP_S))
+        )
         assert len(made.made[""]) >= len(hurrying.made[""]) - 2
 
 
@@ -165,7 +167,7 @@ class TestWaiting:
         return policy
 
     def test_it_waits_a_little_longer_than_until_the_next_is_expected(self, policy: StaggeredChunks) -> None:
-        old, late_s = self.begun(1.0), 1.0 + (1 + LATE) * 0.002
+        old, late_s = self.begun(1.0), 1.0 + (1 + PATIENCE) * 0.002
         assert policy.next("main", (old,), 1.001) is None
         assert policy.wake_s((old,), 1.001) == pytest.approx(1.002), "then it is looked for"
         assert policy.next("main", (old,), 1.002) is None
@@ -173,6 +175,17 @@ class TestWaiting:
         step = policy.next("main", (old,), late_s)
         assert step is not None and step.requests == (old,)
         assert policy.wake_s((old,), late_s) == float("inf")
+
+    def test_other_work_may_hold_it_up_for_less_time_than_it_waits(self, policy: StaggeredChunks) -> None:
+        old = self.begun(1.0)
+        assert policy.next("main", (old,), 1.001) is None
+        assert policy.held_up_until_s((old,), 1.001, 1.0) == pytest.approx(1.0 + (1 + LATE) * 0.002)
+
+    def test_it_waits_no_longer_than_a_short_step_takes(self) -> None:
+        policy, old = StaggeredChunks(STEPS), self.begun(1.0)
+        policy.ran(MicroBatch(DENOISE, (old,)), 0.0004)
+        assert policy.next("main", (old,), 1.0019) is None
+        assert policy.wake_s((old,), 1.0021) == pytest.approx(1.0024)
 
     def test_it_does_not_wait_for_what_comes_after_the_step(self, policy: StaggeredChunks) -> None:
         old = self.begun(1.0)

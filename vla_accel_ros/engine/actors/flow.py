@@ -190,11 +190,15 @@ class FlowActor:
     def idle(self) -> None:
         """Make the noise of the next request, if its frame does not decide it."""
         if self._config.noise != COHERENT:
-            self.noise(self._number + 1)
+            self._make_noise(self._number + 1)
 
     def noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
         """Noise of an action request on a frame with that stamp, float32 [H, A]; see models.flow.noise.
         step_dt_s: the robot's, None = the engine's."""
+        return self._make_noise(number, stamp_ns, step_dt_s).copy()
+
+    def _make_noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
+        """See `noise`; kept for the next call of the same."""
         config, shape = self._config, (self.horizon, self._policy.config.action_dim)
         coheres = config.noise == COHERENT
         times = stamp_ns, step_dt_s or config.step_dt_s
@@ -203,7 +207,7 @@ class FlowActor:
         if made is None or made[0] != of:
             noise = coherent(config.seed, *times, shape) if coheres else fresh(config.seed, number, shape)
             self._noise_made = made = of, noise
-        return made[1].copy()
+        return made[1]
 
     def _agree(self, request: Request, prefix: Prefix, origin: np.ndarray) -> None:
         """Turn a recorded agreement into committed actions or guidance."""

@@ -151,13 +151,15 @@ class Lane:
 
     def launch(self, batch: MicroBatch, run: Callable[[MicroBatch], Callable[[], None] | None]) -> Launched:
         """Launch the unfinished requests of a micro-batch, blocking only as `run` does."""
-        alive = tuple(request for request in batch.requests if not request.finished)
+        alive = batch.requests
+        if any(request.finished for request in alive):
+            alive = tuple(request for request in alive if not request.finished)
         launched = Launched(batch, self.chosen_s, computed=bool(alive))
         try:
             if alive:
                 with self.timing(batch) as launched.device:
-                    all_alive, begun = len(alive) == len(batch.requests), any(r.partial for r in alive)
-                    launched.wait = run(batch if all_alive else replace(batch, requests=alive))
+                    begun = any(request.partial for request in alive)
+                    launched.wait = run(batch if alive is batch.requests else replace(batch, requests=alive))
                     launched.of_token = begun or any(request.partial for request in alive)
         except Exception as error:
             _fail(alive, error)

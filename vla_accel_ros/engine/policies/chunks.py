@@ -32,13 +32,19 @@ from vla_accel_ros.engine.policies.policy import Backlog, Policy, Setup
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
 
 LATE = 0.15
-"""Share of the period of a stream's chunks: how long a step waits for a chunk after its expected time, and
-how much later than expected it may begin because of a group of a frame, or a token."""
+"""How much later than a chunk is expected a step may begin because of a group of a frame, as a share of the
+period of the stream's chunks; also how long it waits for the chunk."""
+PATIENCE = 0.25
+"""How long a step waits for a chunk after its expected time, if a step takes longer than that: one without
+the chunk would hold it up for longer."""
 
 MOST_PASSED = 16
 """Frames in a row that go before a step: nobody acts on them."""
 AT_ONCE_S = 1e-4
 """Longest gap between two micro-batches that follow each other at once."""
+NO_WAIT = (-math.inf, -math.inf, -math.inf)
+"""When joints are expected, until when other work may hold a step up, and until when it waits, if it waits
+for none."""
 
 
 class Turns:
@@ -126,8 +132,9 @@ class StaggeredChunks(WholeChunks):
         self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
         self._after_group = self._after_step = False  # what was chosen last
         self._backlog = Backlog()
-        # When joints are expected that the next step waits for, and until when it waits.
-        self._expected_s = self._wait_s = -math.inf
+        # When joints are expected that the next step waits for, until when other work may hold it up, and
+        # until when it waits.
+        self._expected_s, self._late_s, self._wait_s = NO_WAIT
         self._deferred: int | None = None  # steps that a group has waited for that did not fit before them
 
     def next(
@@ -158,15 +165,19 @@ class StaggeredChunks(WholeChunks):
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When the joints are expected for which a step waits; after that, when the step runs without
         them."""
-        until_s = self.waits_until_s(ready, now_s)
-        return min(until_s, self._expected_s) if now_s < self._expected_s else until_s
-
-    def waits_until_s(self, ready: Sequence[Request], now_s: float, patience: float = 1.0) -> float:
-        """Until when a step waits for newer joints; inf if none does. patience: how much of the time after
-        the expected arrival counts."""
-        if now_s >= self._wait_s or not any(request.want == ACT for request in ready):
+        if not self._waits(ready, now_s):
             return math.inf
-        return self._expected_s + patience * (self._wait_s - self._expected_s)
+        return self._expected_s if now_s < self._expected_s else self._wait_s
+
+    def held_up_until_s(self, ready: Sequence[Request], now_s: float, part: float) -> float:
+        """Until when other work may run while a step waits for newer joints; inf if none does. part: how much
+        of the time after their expected arrival it may take."""
+        if not self._waits(ready, now_s):
+            return math.inf
+        return self._expected_s + part * (self._late_s - self._expected_s)
+
+    def _waits(self, ready: Sequence[Request], now_s: float) -> bool:
+        return now_s < self._wait_s and any(request.want == ACT for request in ready)
 
     def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
@@ -185,7 +196,8 @@ class StaggeredChunks(WholeChunks):
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if acts:
             paced = self._steps is None and joining and not joins
-            self._expected_s, self._wait_s = self._waits_s(begun, now_s) if paced else (-math.inf, -math.inf)
+            waits_s = self._waits_s(begun, now_s) if paced else NO_WAIT
+            self._expected_s, self._late_s, self._wait_s = waits_s
         if now_s < self._wait_s:
             group = next_frame(ready)
             return group if group is not None and self._fits(group, now_s) else None
@@ -215,7 +227,7 @@ class StaggeredChunks(WholeChunks):
     def _fits(self, group: MicroBatch, now_s: float) -> bool:
         """Whether a group may run while a step waits: it ends in time, or it is the first to follow the step
         before at once. If nothing has run for a while it first waits for one step."""
-        if self._backlog.ends_s(group.requests[0].kind, group.stage, now_s) <= self._wait_s:
+        if self._backlog.ends_s(group.requests[0].kind, group.stage, now_s) <= self._late_s:
             return True
         if self._after_group:
             return False
@@ -231,20 +243,23 @@ class StaggeredChunks(WholeChunks):
         """Whether what is chosen now begins as a step ends."""
         return self._after_step and self._backlog.idle_s(now_s) <= AT_ONCE_S
 
-    def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float]:
-        """When the next chunk of a stream is expected for which a step waits, and until when the step waits;
-        -inf if none is expected soon enough."""
+    def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float, float]:
+        """When the next chunk of a stream is expected for which a step waits, until when other work may hold
+        the step up, and until when it waits; -inf if none is expected soon enough."""
         newest: dict[str, Request] = {}
         for request in begun:
             if request.stream and request.sense is not None:
                 other = newest.get(request.robot)
                 if other is None or request.begun_s > other.begun_s:
                     newest[request.robot] = request
-        would_end_s = self._backlog.ends_s(ACT, DENOISE, now_s)
-        due_s = ((one.begun_s + one.period_s, LATE * one.period_s) for one in newest.values())
-        waits_s = ((at_s, at_s + late_s) for at_s, late_s in due_s if at_s <= would_end_s)
-        waiting = (one for one in waits_s if one[1] > now_s)
-        return min(waiting, default=(-math.inf, -math.inf), key=lambda one: one[1])
+        would_end_s, takes_s = self._backlog.ends_s(ACT, DENOISE, now_s), self._backlog.takes_s(ACT, DENOISE)
+        waits_s = list[tuple[float, float, float]]()
+        for one in newest.values():
+            due_s, late_s = one.begun_s + one.period_s, LATE * one.period_s
+            until_s = due_s + max(late_s, min(PATIENCE * one.period_s, takes_s))
+            if due_s <= would_end_s and now_s < until_s:
+                waits_s.append((due_s, due_s + late_s, until_s))
+        return min(waits_s, default=NO_WAIT, key=lambda one: one[2])
 
 
 def next_frame(ready: Sequence[Request]) -> MicroBatch | None:

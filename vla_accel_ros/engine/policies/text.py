@@ -126,7 +126,7 @@ class TextInSlack(Policy):
     def _until_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When actions go on; a group of a token may end a little later."""
         if self._groups > 1 and isinstance(self._first, StaggeredChunks):
-            return self._first.waits_until_s(ready, now_s, LATE)
+            return self._first.held_up_until_s(ready, now_s, LATE)
         return self._first.wake_s(ready, now_s)
 
     def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:

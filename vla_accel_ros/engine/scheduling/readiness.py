@@ -16,9 +16,10 @@ from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
 from vla_accel_ros.engine.request import ACT, OBSERVE, Request
 
 SENSE_AGAIN_S = 0.005
-"""Longest time until the next check for newer joints or more committed points."""
+"""Longest time until the next check for more committed points, and for newer joints of somebody who does not
+wake the scheduler for them."""
 LEAST_AGAIN_S = 0.0005
-"""Shortest time until that check."""
+"""Shortest time until the next check for committed points."""
 
 
 @dataclass
@@ -73,10 +74,12 @@ class Readiness:
     def due_again_s(self, requests: Sequence[Request], now_s: float) -> float:
         """When to check these requests again without another event: when not_before_s comes, or soon if one
         waits for newer joints or committed points; inf if never."""
-        waiting = [r for r in requests if not r.begun]
-        later_s = [r.not_before_s for r in waiting if r.not_before_s > now_s]
-        sensing = [r for r in waiting if self._senses(r) and r.not_before_s <= now_s]
-        return min([*later_s, *(now_s + _again_s(request) for request in sensing)], default=math.inf)
+        due_s = math.inf
+        for request in requests:
+            if not request.begun:
+                later = request.not_before_s > now_s
+                due_s = min(due_s, request.not_before_s if later else now_s + self._again_s(request))
+        return due_s
 
     def _is_new(self, request: Request, now_s: float) -> bool:
         """Whether there is something to act on that the last request of its kind did not have."""
@@ -95,10 +98,13 @@ class Readiness:
         except Exception:  # let it begin, and fail with this error
             return True
 
-    def _senses(self, request: Request) -> bool:
-        """Whether new input for the request arrives without an event, so that it must be polled."""
-        robot = self._robots.get(request.robot, _Robot())
-        return request.sense is not None or (request.commits is not None and robot.guided)
+    def _again_s(self, request: Request) -> float:
+        """Time until new input for the request is polled: committed points, which come without an event, four
+        times in its period, within bounds; joints rarely; inf without either."""
+        robot = self._robots.get(request.robot)
+        if request.commits is not None and robot is not None and robot.guided:
+            return min(SENSE_AGAIN_S, max(LEAST_AGAIN_S, (request.period_s or math.inf) / 4.0))
+        return math.inf if request.sense is None else SENSE_AGAIN_S
 
 
 def _has_newer_joints(request: Request, robot: _Robot) -> bool:
@@ -110,9 +116,3 @@ def _has_more_committed(request: Request, robot: _Robot) -> bool:
     committed = None if request.commits is None else request.commits(robot.stamp_ns)
     robot.guided = committed is not None
     return committed is not None and committed > robot.committed
-
-
-def _again_s(request: Request) -> float:
-    """A quarter of the request's period, within bounds."""
-    period_s = request.period_s or math.inf
-    return min(SENSE_AGAIN_S, max(LEAST_AGAIN_S, period_s / 4.0))

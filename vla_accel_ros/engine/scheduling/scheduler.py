@@ -128,7 +128,8 @@ class Scheduler:
         return request
 
     def wake(self) -> None:
-        """Have all waiting threads check again: something may have changed."""
+        """Have all waiting threads check again: something may have changed, such as the joints that requests
+        sense."""
         self._queue.wake()
 
     def cancel(self, *requests: Request) -> None:

@@ -178,7 +178,7 @@ class Normalizer:
         """[..., D'] -> [..., D'] in this dtype, None = the statistics'; infinite where it exceeds that."""
         with np.errstate(over="ignore"):
             out, known = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
-            part = out[..., :known]
+            part = out if known == x.shape[-1] else out[..., :known]
             part -= self.shift[:known]
             part /= self.scale[:known]
             if self._maps_to_range:

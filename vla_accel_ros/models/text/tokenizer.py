@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,8 @@ MOST_BYTES = 64 << 20
 BOS_NAMES = ("<bos>", "<s>")
 EOS_NAMES = ("<eos>", "</s>")
 INCOMPLETE = "\ufffd"
+MOST_KEPT = 64
+"""Texts whose ids are kept: most frames have the instruction of the one before."""
 
 
 class Tokenizer(Protocol):
@@ -62,21 +65,25 @@ class JsonTokenizer:
         self.eos: int | None = self._first(EOS_NAMES)
         self._bos = self._first(BOS_NAMES)
         self._path = path
+        self._ids = lru_cache(MOST_KEPT)(self._encoded)
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
         """Return the ids of the text. Raises ValueError if `bos` is asked for and the vocabulary has none, or
         if the text has something that the vocabulary does not know."""
+        ids = self._ids(text)
+        if not bos:
+            return [*ids]
+        if self._bos is None:
+            raise ValueError(f"{self._path} has none of the tokens {BOS_NAMES}; add <bos> to its vocabulary.")
+        return [self._bos, *ids]
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
         try:
-            ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+            return tuple(self._inner.encode(text, add_special_tokens=False).ids)
         except Exception as error:  # the library raises bare Exception
             raise ValueError(
                 f"{self._path} cannot encode {reprlib.repr(text)} ({error}); copy that of the training."
             ) from error
-        if not bos:
-            return ids
-        if self._bos is None:
-            raise ValueError(f"{self._path} has none of the tokens {BOS_NAMES}; add <bos> to its vocabulary.")
-        return [self._bos, *ids]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of the ids, without special ones."""
@@ -104,10 +111,14 @@ class SentencePieceTokenizer:
             ) from error
         self.size: int = self._inner.vocab_size()
         self.eos: int | None = self._inner.eos_id() if self._inner.eos_id() >= 0 else None
+        self._ids = lru_cache(MOST_KEPT)(self._encoded)
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
         """Return the ids of the text."""
-        return list(self._inner.encode(text, add_bos=bos))
+        return [*self._ids(text, bos)]
+
+    def _encoded(self, text: str, bos: bool) -> tuple[int, ...]:
+        return tuple(self._inner.encode(text, add_bos=bos))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of the ids; those of a model's padding, beyond the file's, have none."""
