@@ -6,8 +6,9 @@ Full-size random weights. One prefix; `Engine.act` from it, timed by the host un
 memory: free, guided (identity Jacobian) and with committed actions (inpainted), in turns, so that all three
 see the same machine; then the graph of the ten steps alone, with the same inputs. `more` is the median over
 the turns of what a chunk takes more than the free one of its turn. Then the same by steps of ten staggered
-chunks. With --plain N, N acts of an engine in plain torch, with the exact Jacobian, too, which the captured
-stages do not have. Prints a table and writes bench/results/guided.json. --small runs tiny models in float32
+chunks: each waited for before the next is launched; and of a lane with a thread, as in a running stream,
+which launches the next one behind it (there a figure is the mean of many chunks). With --plain N, N acts of
+an engine in plain torch, with the exact Jacobian, too, which the captured stages do not have. Prints a table and writes bench/results/guided.json. --small runs tiny models in float32
 on a CPU to try the command; its figures mean nothing and are written only to --out.
 """
 
@@ -37,7 +38,7 @@ from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.types import Agreement, Observation
 
-STEPS, WARM_UP = 10, 10
+STEPS, WARM_UP, IN_ROW = 10, 10, 100
 DELAY, PAST = 4, 10
 """Actions that are committed, and actions of the previous chunk that are past when the new one begins."""
 
@@ -76,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             for measure, runs in (
                 (whole, arguments.runs),
                 (staggered, arguments.runs),
+                (running, arguments.runs),
                 (plain, arguments.plain),
             ):
                 for path, found in measure(policy, frame, runs).items() if runs else ():
@@ -144,6 +146,31 @@ def staggered(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
                     times.append(time.perf_counter() - began_s)
     engine.scheduler.cancel(*engine.scheduler.requests)
     return {"staggered step": _compared(taken)}
+
+
+def running(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
+    """Seconds of a chunk in full seats, in a lane with a thread, in turns."""
+    engine = Engine(policy, fast=True, steps=STEPS, staggered=STEPS, slots=2 * STEPS + 6)
+    engine.prepare([len(frame.images)], [len(policy.prompt(frame.instruction, frame.state))])
+    scheduler, taken = engine.scheduler, {name: list[float]() for name in (FREE, GUIDED, COMMITTED)}
+    with engine.observe(frame) as prefix:
+        agreements = agreed(engine.act(prefix).actions)
+        scheduler.start()
+        try:
+            for _ in range(2 + max(1, runs // IN_ROW)):
+                for name, times in taken.items():
+                    synchronize(policy.device)
+                    began_s = time.perf_counter()
+                    requests = [
+                        scheduler.submit(Request(ACT, prefix=prefix, waits=True, agreement=agreements[name]))
+                        for _ in range(IN_ROW)
+                    ]
+                    for request in requests:
+                        scheduler.wait(request)
+                    times.append((time.perf_counter() - began_s) / IN_ROW)
+        finally:
+            scheduler.stop()
+    return {"staggered, running": _compared({name: times[2:] for name, times in taken.items()})}
 
 
 def _step(engine: Engine, agreement: Agreement | None) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.flow.committed import Committed
@@ -153,8 +154,7 @@ class Guidance:
             raise ValueError(
                 f"guidance.previous has shape {list(self.previous.shape)}; the chunk is {list(chunk)}."
             )
-        target = previous.new_zeros(previous.shape[0], horizon, dims)
-        target[:, :known] = previous
+        target = F.pad(previous, (0, 0, 0, horizon - known))
         return target, prefix_weights(self.schedule, self.delay, min(self.execution, known), horizon)
 
     def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:

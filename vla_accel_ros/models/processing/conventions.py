@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -190,8 +191,15 @@ class Normalizer:
         """[..., D] -> a copy in which dimensions that did not move in training are where they were then. Any
         other place is thousands of deviations away for the network."""
         out, known = np.array(x), min(x.shape[-1], self.size)
-        out[..., :known] = np.where(self.scale[:known] < STILL, self.shift[:known], out[..., :known])
+        if self._still is not None:
+            out[..., :known] = np.where(self._still[:known], self.shift[:known], out[..., :known])
         return out
+
+    @cached_property
+    def _still(self) -> np.ndarray | None:
+        """bool [D]: which dimensions did not move in training, None if all did."""
+        still = self.scale < STILL
+        return still if still.any() else None
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> [..., D'] in the statistics' dtype."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, check_fits
 from vla_accel_ros.engine.stages.denoise.wide import Wide
-from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs
+from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs, Value, fields_of
 from vla_accel_ros.engine.stages.stages import Stages, powers_of_two
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
@@ -143,8 +143,11 @@ class CapturedSeats:
         self._of: list[Form] = [Form.FREE] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._captured: set[tuple[Hashable, Form]] = set()
-        self._uploads = HostRing(device, _fields_of_chunk(self.stage, steps), blocks=count + 1)
-        self._x = self.stage.x.split(1)
+        fields = _fields_of_chunk(self.stage, steps)
+        self._uploads = HostRing(device, fields, blocks=count + 1)
+        self._block = torch.zeros(self._uploads.size, dtype=torch.uint8, device=device)
+        self._came = {name: _as_float(part) for name, part in fields_of(self._block, fields).items()}
+        self._places = [_places_of(self.stage, seat) for seat in range(count)]
         self._state = np.zeros(self.stage.state.shape, np.float32)  # the newest of each seat
         self._states = torch.from_numpy(self._state).split(1)
         self._begun: set[int] = set()  # seats of chunks with steps to come
@@ -202,20 +205,19 @@ class CapturedSeats:
         if state is not None and stage.alone:
             self._states[seat].copy_(state)
         if guide is not None:
-            to, count = stage.guide, guide.committed
+            count, target = guide.committed, guide.target
             self._upload(
-                {
-                    "noise": (noise, self._x[seat]),
-                    "target": (guide.target, to.target[seat]),
-                    "weights": (guide.weights, to.weights[seat]),
-                    "gains": (torch.tensor(stage.gains(guide)), to.gains[seat]),
-                    "committed": (torch.tensor(count, dtype=torch.int32), to.committed[seat]),
-                }
+                seat,
+                noise=noise,
+                target=target,
+                weights=guide.weights,
+                gains=stage.gains(guide),
+                committed=[count],
             )
             if count:
-                stage.x[seat, :count].copy_(to.target[seat, :count])
+                stage.x[seat, :count].copy_(stage.guide.target[seat, :count])
         else:
-            self._upload({"noise": (noise, self._x[seat])})
+            self._upload(seat, noise=noise)
             if self._of[seat] is not Form.FREE:
                 stage.guide.weights[seat].zero_()
                 stage.guide.committed[seat].zero_()
@@ -228,14 +230,22 @@ class CapturedSeats:
         for seat, state in states.items():
             self._states[seat].copy_(state)
 
-    def _upload(self, given: dict[str, tuple[Tensor, Tensor]]) -> None:
-        """Copy values to their places, those on the host through page-locked memory."""
-        host = self._uploads.fill().fields
-        for name, (value, to) in given.items():
-            if not value.is_cuda:
-                value = host[name].copy_(value)
-            to.copy_(value, non_blocking=True)
+    def _upload(self, seat: int, **given: Value) -> None:
+        """Copy values to a seat, those on the host through page-locked memory: one to its place; several, for
+        each of which a copy would take the host longer, together, and from there to their places."""
+        host, places = self._uploads.fill(), self._places[seat]
+        there = {name: value for name, value in given.items() if isinstance(value, Tensor) and value.is_cuda}
+        here = [name for name in given if name not in there]
+        for name in here:
+            host.write(name, given[name])
+        if len(here) == 1:
+            places[here[0]].copy_(host.fields[here[0]], non_blocking=True)
+        elif here:
+            self._block.copy_(host.memory, non_blocking=True)
+            torch._foreach_copy_([places[name] for name in here], [self._came[name] for name in here])
         self._uploads.sent()
+        for name, value in there.items():
+            places[name].copy_(value, non_blocking=True)
 
     def leave(self, seat: int) -> None:
         """See Seats."""
@@ -277,5 +287,17 @@ def _fields_of_chunk(stage: StaggeredStep, steps: int) -> dict[str, Field]:
         "target": (torch.float32, (horizon, dims)),
         "weights": (torch.float32, (horizon,)),
         "gains": (torch.float32, (steps,)),
-        "committed": (torch.int32, ()),
+        "committed": (torch.int32, (1,)),
     }
+
+
+def _places_of(stage: StaggeredStep, seat: int) -> dict[str, Tensor]:
+    """Where these are, for a chunk in a seat."""
+    guide, at = stage.guide, slice(seat, seat + 1)
+    parts = {"target": guide.target[seat], "weights": guide.weights[seat], "gains": guide.gains[seat]}
+    return {"noise": stage.x[at], **parts, "committed": _as_float(guide.committed[at])}
+
+
+def _as_float(values: Tensor) -> Tensor:
+    """The same bits as float32, so that several copies are one launch."""
+    return values.view(torch.float32)
