@@ -8,8 +8,9 @@ see the same machine; then the graph of the ten steps alone, with the same input
 the turns of what a chunk takes more than the free one of its turn. Then the same by steps of ten staggered
 chunks: each waited for before the next is launched; and of a lane with a thread, as in a running stream,
 which launches the next one behind it (there a figure is the mean of many chunks). With --plain N, N acts of
-an engine in plain torch, with the exact Jacobian, too, which the captured stages do not have. Prints a table and writes bench/results/guided.json. --small runs tiny models in float32
-on a CPU to try the command; its figures mean nothing and are written only to --out.
+an engine in plain torch, with the exact Jacobian, too, which the captured stages do not have. Prints a table
+and writes bench/results/guided.json. --small runs tiny models in float32 on a CPU to try the command; its
+figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

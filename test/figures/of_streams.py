@@ -12,6 +12,7 @@ def streams() -> Iterator[Claim]:
         ("stream_text_groups", 0, ", 60 s"),
         ("stream_text_groups_2", 0, ", before"),
         ("stream_groups", 1, ""),
+        ("stream_h100", 0, ", an H100"),
     )
     fresh = (("stream_fresh", 0, ", joints at 1 kHz"), ("stream_fresh_pi05", 0, ""))
     for name, skipped, more in (("stream", 0, ""), *after, *fresh):
