@@ -33,10 +33,10 @@ from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, REWORD, Mic
 
 LATE = 0.15
 """How much later than a chunk is expected a step may begin because of a group of a frame, as a share of the
-period of the stream's chunks; also how long it waits for the chunk."""
+period of the stream's chunks."""
 PATIENCE = 0.25
-"""How long a step waits for a chunk after its expected time, if a step takes longer than that: one without
-the chunk would hold it up for longer."""
+"""How long a step waits for a chunk after it is expected, in that period: at most as long as a step takes,
+which would hold the chunk up as much, and at least LATE."""
 
 MOST_PASSED = 16
 """Frames in a row that go before a step: nobody acts on them."""
