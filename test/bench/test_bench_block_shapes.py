@@ -20,8 +20,12 @@ def test_a_file_is_compared_again(tmp_path: Path, capsys: pytest.CaptureFixture[
     file = tmp_path / "block_shapes.json"
     file.write_text(json.dumps(document))
     assert block_shapes.main(["--again", str(file)]) == 0
-    assert json.loads(file.read_text())["compared"] == wanted
+    found = json.loads(file.read_text())["compared"]
     assert capsys.readouterr().out.count("\n") == 2 + len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        for way in ("chosen", "by_count", "table"):  # processors differ in a mean's last bit
+            assert one.pop(way) == pytest.approx(other.pop(way), rel=1e-9)
+        assert one == other
 
 
 def test_constants_are_fitted_to_what_was_measured() -> None:
