@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, check_fits
 from vla_accel_ros.engine.stages.denoise.wide import Wide
-from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs, Value, fields_of
+from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs
 from vla_accel_ros.engine.stages.stages import Stages, powers_of_two
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
@@ -143,10 +143,10 @@ class CapturedSeats:
         self._of: list[Form] = [Form.FREE] * count
         self._forms = tuple(Form) if committed else (Form.FREE, Form.GUIDED)
         self._captured: set[tuple[Hashable, Form]] = set()
-        fields = _fields_of_chunk(self.stage, steps)
-        self._uploads = HostRing(device, fields, blocks=count + 1)
-        self._block = torch.zeros(self._uploads.size, dtype=torch.uint8, device=device)
-        self._came = {name: _as_float(part) for name, part in fields_of(self._block, fields).items()}
+        fields, self._x = _fields_of_chunk(self.stage, steps), self.stage.x.split(1)
+        self._noise = HostRing(device, {"noise": fields["noise"]}, blocks=count + 1)
+        self._guided = Inputs(device, fields, blocks=count + 1)
+        self._came = [_as_float(part) for part in self._guided.fields.values()]
         self._places = [_places_of(self.stage, seat) for seat in range(count)]
         self._state = np.zeros(self.stage.state.shape, np.float32)  # the newest of each seat
         self._states = torch.from_numpy(self._state).split(1)
@@ -205,19 +205,19 @@ class CapturedSeats:
         if state is not None and stage.alone:
             self._states[seat].copy_(state)
         if guide is not None:
-            count, target = guide.committed, guide.target
-            self._upload(
-                seat,
+            self._guided.put(
                 noise=noise,
-                target=target,
+                target=guide.target,
                 weights=guide.weights,
                 gains=stage.gains(guide),
-                committed=[count],
+                committed=[guide.committed],
             )
-            if count:
+            # One launch: a copy of each takes the host longer.
+            torch._foreach_copy_(self._places[seat], self._came)
+            if count := guide.committed:
                 stage.x[seat, :count].copy_(stage.guide.target[seat, :count])
         else:
-            self._upload(seat, noise=noise)
+            self._upload(seat, noise)
             if self._of[seat] is not Form.FREE:
                 stage.guide.weights[seat].zero_()
                 stage.guide.committed[seat].zero_()
@@ -230,22 +230,14 @@ class CapturedSeats:
         for seat, state in states.items():
             self._states[seat].copy_(state)
 
-    def _upload(self, seat: int, **given: Value) -> None:
-        """Copy values to a seat, those on the host through page-locked memory: one to its place; several, for
-        each of which a copy would take the host longer, together, and from there to their places."""
-        host, places = self._uploads.fill(), self._places[seat]
-        there = {name: value for name, value in given.items() if isinstance(value, Tensor) and value.is_cuda}
-        here = [name for name in given if name not in there]
-        for name in here:
-            host.write(name, given[name])
-        if len(here) == 1:
-            places[here[0]].copy_(host.fields[here[0]], non_blocking=True)
-        elif here:
-            self._block.copy_(host.memory, non_blocking=True)
-            torch._foreach_copy_([places[name] for name in here], [self._came[name] for name in here])
-        self._uploads.sent()
-        for name, value in there.items():
-            places[name].copy_(value, non_blocking=True)
+    def _upload(self, seat: int, noise: Tensor) -> None:
+        """Copy the noise of a free chunk to its seat, from the host through page-locked memory."""
+        host = self._noise.fill()
+        if not noise.is_cuda:
+            host.write("noise", noise)
+            noise = host.fields["noise"]
+        self._x[seat].copy_(noise, non_blocking=True)
+        self._noise.sent()
 
     def leave(self, seat: int) -> None:
         """See Seats."""
@@ -291,11 +283,11 @@ def _fields_of_chunk(stage: StaggeredStep, steps: int) -> dict[str, Field]:
     }
 
 
-def _places_of(stage: StaggeredStep, seat: int) -> dict[str, Tensor]:
-    """Where these are, for a chunk in a seat."""
+def _places_of(stage: StaggeredStep, seat: int) -> list[Tensor]:
+    """Where these are, in that order, for a chunk in a seat."""
     guide, at = stage.guide, slice(seat, seat + 1)
-    parts = {"target": guide.target[seat], "weights": guide.weights[seat], "gains": guide.gains[seat]}
-    return {"noise": stage.x[at], **parts, "committed": _as_float(guide.committed[at])}
+    parts = guide.target[seat], guide.weights[seat], guide.gains[seat]
+    return [stage.x[at], *parts, _as_float(guide.committed[at])]
 
 
 def _as_float(values: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ Floats = TypeVar("Floats", Tensor, np.ndarray)
 Value = Tensor | np.ndarray | Sequence[int] | Sequence[float] | Sequence[Sequence[float]]
 
 
-def fields_of(block: Tensor, fields: Mapping[str, Field]) -> dict[str, Tensor]:
+def _fields_of(block: Tensor, fields: Mapping[str, Field]) -> dict[str, Tensor]:
     """Consecutive views of a uint8 block."""
     views, start = {}, 0
     for name, (dtype, shape) in fields.items():
@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, memory: Tensor, fields: Mapping[str, Field]) -> Block:
-        views = fields_of(memory, fields)
+        views = _fields_of(memory, fields)
         return cls(memory, views, {name: view.numpy() for name, view in views.items()})
 
     def write(self, name: str, value: Value) -> None:
@@ -77,12 +77,12 @@ class HostRing:
     For each block call `fill`, write, copy from it in the current stream, then `sent`. On the device, copies
     from a block must come after those from the blocks before it, as they do if all go to one buffer.
     blocks: this many may be filled behind a busy device without blocking; there are twice as many, and an
-    event behind the copies from either half. size: bytes of a block.
+    event behind the copies from either half.
     """
 
     def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
-        self._device, self._cuda, self.size = device, device.type == "cuda", _bytes_of(fields)
-        made = [torch.zeros(self.size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(2 * blocks)]
+        self._device, self._cuda, size = device, device.type == "cuda", _bytes_of(fields)
+        made = [torch.zeros(size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(2 * blocks)]
         self.blocks = [Block.of(block, fields) for block in made]
         self._read = [torch.cuda.Event() for _ in range(2)] if self._cuda else []
         self._now, self._half = 0, blocks
@@ -110,7 +110,7 @@ class Inputs:
     def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
         self._ring = HostRing(device, fields, blocks if device.type == "cuda" else 0)
         self._block = torch.zeros(_bytes_of(fields), dtype=torch.uint8, device=device)
-        self.fields = fields_of(self._block, fields)
+        self.fields = _fields_of(self._block, fields)
         self._here = None if self._ring.blocks else Block.of(self._block, fields)
 
     def put(self, **values: Value | None) -> None:
