@@ -50,7 +50,7 @@ class DeviceTime(Protocol):
 
 
 Timing = Callable[[MicroBatch], AbstractContextManager[DeviceTime | None]]
-"""Context around the launch of a micro-batch."""
+"""Context around the launch of a micro-batch; yields its time on the device, None if that is unknown."""
 
 
 def _untimed(batch: MicroBatch) -> AbstractContextManager[None]:
@@ -191,8 +191,8 @@ class Lane:
         while self.ahead and (step is None or sum(one.is_step == step for one in self.ahead) > most):
             yield self.ahead.popleft()
 
-    def computed(self) -> Iterator[Launched]:
-        """The oldest work ahead that the device has computed, removed one by one."""
+    def over(self) -> Iterator[Launched]:
+        """The oldest work ahead that is over on the device, removed one by one."""
         while self.ahead and (device := self.ahead[0].device) is not None and device.over():
             yield self.ahead.popleft()
 

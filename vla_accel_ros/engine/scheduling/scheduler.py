@@ -227,9 +227,9 @@ class Scheduler:
             self._queue.settle()
 
     def _hand_on(self, lane: Lane) -> None:
-        """Postprocess the oldest work ahead that the device has computed."""
-        for computed in lane.computed():
-            self._postprocess(lane, computed)
+        """Postprocess the oldest work ahead that is over on the device."""
+        for launched in lane.over():
+            self._postprocess(lane, launched)
 
     def _holds_off(self, lane: Lane) -> bool:
         """Whether the lane chooses nothing now, whatever is there."""

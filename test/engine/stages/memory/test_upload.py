@@ -163,13 +163,16 @@ def test_after_an_error_the_next_frame_of_that_size_is_read(monkeypatch: pytest.
         assert np.array_equal(view.pixels.numpy(), frame)
 
 
-def test_a_refused_observation_holds_no_slot_and_the_next_is_computed() -> None:
-    engine, alone = (Engine(make_policy(), fast=True) for _ in range(2))
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_refused_observation_holds_no_slot_and_the_next_is_computed(groups: int) -> None:
+    engine, alone = (Engine(make_policy(), fast=True, prefill_groups=groups) for _ in range(2))
     observation = make_observation()
     for changes, message in (
         ({"images": {}}, "observation.images is empty"),
         ({"images": {CAMERA: np.zeros((9, 9, 3), np.uint8)}}, "the policy knows"),
         ({"state": np.array([np.nan] * 6, np.float32)}, "must be finite"),
+        ({"state": np.zeros(1000, np.float32)}, r"has shape \[1000\]"),
+        ({"state": None}, "of type NoneType"),
         ({"instruction": "reach " * 60}, "shorten the instruction"),
     ):
         with pytest.raises(ValueError, match=message):
