@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import ModuleType
+from typing import Any
+from unittest import mock
 
 import pytest
 import rclpy
@@ -21,19 +28,72 @@ from rclpy.timer import Timer
 from std_msgs.msg import Int32
 from std_srvs.srv import Trigger
 
+from vla_accel_ros.nodes.running import executor as executor_file
 from vla_accel_ros.nodes.running.executor import EVENTS_S, DirectExecutor
 
 LIMIT_S = 60.0
+RCLPY = ("installed", "renamed")
+"""The installed rclpy, and one since rclpy#1469 and #1510, which no wheel has."""
+
+
+def executors_of(rclpy_names: str) -> ModuleType:
+    """The installed rclpy.executors with the names and the spinning of another version."""
+    source = re.sub(r"self\._tasks\b", "self._all_tasks", inspect.getsource(rclpy.executors))
+    module = ModuleType("rclpy.executors")
+    module.__package__ = "rclpy"
+    exec(compile(source, "executors_renamed.py", "exec"), module.__dict__)
+    module.__dict__["ExternalShutdownException"] = ExternalShutdownException
+    base: Any = module.__dict__["SingleThreadedExecutor"]
+
+    class Renamed(base):  # type: ignore[misc]
+        spinning = False
+
+        @property
+        def _pending_tasks(self) -> dict[object, object]:
+            return {task: (entity, node) for task, entity, node in self._all_tasks}
+
+        def _enter_spin(self) -> None:
+            if self.spinning:
+                raise RuntimeError("Executor is already spinning")
+            self.spinning = True
+
+        def spin(self) -> None:
+            self._enter_spin()
+            while self._context.ok() and not self._is_shutdown:
+                self._spin_once_impl()
+
+        def spin_once(self, timeout_sec: float | None = None) -> None:
+            self._enter_spin()
+            try:
+                self._spin_once_impl(timeout_sec)
+            finally:
+                self.spinning = False
+
+    if rclpy_names == "renamed":
+        module.__dict__["SingleThreadedExecutor"] = Renamed
+    return module
+
+
+def direct_executor(rclpy_names: str) -> type[DirectExecutor]:
+    """The class of nodes/running/executor.py as it is with that rclpy."""
+    if rclpy_names == "installed":
+        return DirectExecutor
+    spec = importlib.util.spec_from_file_location("executor_of_another_rclpy", executor_file.__file__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {"rclpy.executors": executors_of(rclpy_names)}):
+        spec.loader.exec_module(module)
+    return module.DirectExecutor
 
 
 class Graph:
     """A node that the executor spins, and another one for whoever is at the other end."""
 
-    def __init__(self) -> None:
+    def __init__(self, rclpy_names: str = "installed") -> None:
         self.context = Context()
         rclpy.init(context=self.context)
         self.node, self.other = (Node(name, context=self.context) for name in ("node", "other"))
-        self.executor = DirectExecutor(context=self.context)
+        self.executor = direct_executor(rclpy_names)(context=self.context)
         self.executor.add_node(self.node)
         self.executor.add_node(self.other)
 
@@ -54,11 +114,41 @@ class Graph:
         self.context.try_shutdown()
 
 
-@pytest.fixture
-def graph(ros_domain: int) -> Iterator[Graph]:
-    made = Graph()
-    yield made
-    made.close()
+@pytest.fixture(params=RCLPY)
+def graph(ros_domain: int, request: pytest.FixtureRequest) -> Iterator[Graph]:
+    graph = Graph(request.param)
+    yield graph
+    graph.close()
+
+
+def test_spin_takes_messages_without_a_task_of_rclpy(graph: Graph) -> None:
+    publisher = graph.other.create_publisher(Int32, "numbers", 10)
+    messages: list[int] = []
+
+    def receive(message: Int32) -> None:
+        messages.append(message.data)
+        if len(messages) == 10:
+            graph.executor.shutdown()
+
+    subscription = graph.node.create_subscription(Int32, "numbers", receive, 10)
+    graph.other.create_timer(0.001, lambda: publisher.publish(Int32(data=7)))
+    with mock.patch.object(graph.executor, "_make_handler", wraps=graph.executor._make_handler) as handlers:
+        graph.executor.spin()
+    assert messages == [7] * 10
+    assert subscription not in [call.args[0] for call in handlers.call_args_list]
+    assert graph.executor.description == "direct"
+
+
+def test_an_rclpy_with_unknown_names_runs_its_own_executor_and_is_told(ros_domain: int) -> None:
+    graph = Graph("unknown")
+    graph.node.create_service(Trigger, "ask", lambda request, response: response)
+    client = graph.other.create_client(Trigger, "ask")
+    graph.spin_until(client.service_is_ready)
+    future = client.call_async(Trigger.Request())
+    graph.executor.spin_until_future_complete(future)
+    assert future.done() and not graph.executor.direct
+    assert "rclpy's own" in graph.executor.description
+    graph.close()
 
 
 def test_messages_and_timers_are_called_in_the_thread_that_spins(graph: Graph) -> None:

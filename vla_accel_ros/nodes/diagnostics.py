@@ -14,6 +14,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from vla_accel_ros.nodes.qos import REPORT
+from vla_accel_ros.nodes.running.executor import DirectExecutor
 
 OK = DiagnosticStatus.OK
 WARN = DiagnosticStatus.WARN
@@ -60,9 +61,16 @@ class Reporter:
 
     def report(self) -> None:
         """Collect and publish now."""
-        message = DiagnosticArray(status=list(self._collect()))
+        message = DiagnosticArray(status=[*self._collect(), *self._executor()])
         message.header.stamp = self._node.get_clock().now().to_msg()
         for line in message.status:
             line.name = f"{self._name}: {line.name}"
             line.hardware_id = self.hardware_id
         self._publisher.publish(message)
+
+    def _executor(self) -> list[DiagnosticStatus]:
+        """Which executor calls the node's callbacks; empty before any does."""
+        executor = self._node.executor
+        if not isinstance(executor, DirectExecutor):
+            return []
+        return [status("executor", OK if executor.direct else WARN, executor.description)]

@@ -6,6 +6,10 @@ Joint states at 500 Hz then take half a core from the thread that drives the GPU
 entities only when they change, and calls timers and subscriptions at once. It leaves services, clients,
 actions and coroutines to rclpy's executor, which gets a turn when one of them is ready. Event handlers, such
 as that of an incompatible QoS, get theirs every EVENTS_S.
+
+It reads a few private names of rclpy's executor. rclpy#1469 (Humble 3.3.21, Jazzy 7.1.9, Kilted 9.1.4,
+Lyrical) renamed the tasks, and since rclpy#1510 rclpy's own `spin` passes by `spin_once`: both forms are
+known here. An rclpy with yet other names runs its own executor. The log and /diagnostics say which one runs.
 """
 
 from __future__ import annotations
@@ -34,8 +38,10 @@ TASK_S = 0.001
 """Longest wait while a coroutine is suspended: rclpy polls its futures."""
 
 _CANCELLED = getattr(rclpy_implementation, "TimerCancelledError", InvalidHandle)
-_NEEDED = ("_tasks", "_guard", "_sigint_gc", "_is_shutdown")
-"""What rclpy's executor has, from Humble to Kilted. One without them does everything itself."""
+_TASKS = ("_pending_tasks", "_tasks")
+"""Tasks of rclpy's executor that have not ended: a dict by task since rclpy#1469, before it a list of (task,
+entity, node)."""
+_NEEDED = ("_guard", "_sigint_gc", "_is_shutdown")
 
 
 class DirectExecutor(SingleThreadedExecutor):
@@ -50,7 +56,28 @@ class DirectExecutor(SingleThreadedExecutor):
         self._others_s = 0.0  # when rclpy's executor gets its next turn, monotonic
         self._calling = False
         self._turn, self._claims = threading.RLock(), 0  # claims: threads that wait for the end of a turn
-        self._direct = all(hasattr(self, name) for name in _NEEDED)
+        self._tasks_name = next((name for name in _TASKS if hasattr(self, name)), "")
+        self.direct = bool(self._tasks_name) and all(hasattr(self, name) for name in _NEEDED)
+        """Whether it calls timers and subscriptions itself."""
+        # Not spin_once where there is both: that refuses a callback that spins, since rclpy#1510.
+        self._rclpy_turn: Callable[[float | None], None] = getattr(
+            super(), "_spin_once_impl", super().spin_once
+        )
+
+    @property
+    def description(self) -> str:
+        """Which executor calls the callbacks: `direct`, or rclpy's and what that costs."""
+        if self.direct:
+            return "direct"
+        return (
+            "rclpy's own, at some 0.6 ms of the processor a message: the installed rclpy lacks the names "
+            "that nodes/running/executor.py reads; report its version"
+        )
+
+    def spin(self) -> None:
+        """Execute callbacks until the executor or its context is shut down."""
+        while self._context.ok() and not self._is_shutdown:
+            self.spin_once()
 
     def spin_until_future_complete(self, future: Future, timeout_sec: float | None = None) -> None:
         """Execute callbacks until the future is done, timeout_sec (None: no limit) is over, or the executor
@@ -70,13 +97,15 @@ class DirectExecutor(SingleThreadedExecutor):
                 self._spin_once(timeout_sec)
 
     def _spin_once(self, timeout_sec: float | None) -> None:
-        if self._calling or not self._direct:  # a callback that spins: its callback group must wait
-            super().spin_once(timeout_sec)
+        if self._calling or not self.direct:  # a callback that spins: its callback group must wait
+            self._rclpy_turn(
+                EVENTS_S if timeout_sec is None or timeout_sec < 0 else min(timeout_sec, EVENTS_S)
+            )
             return
         now = time.monotonic()
         if self._suspended() or now >= self._others_s:
             self._others_s = now + EVENTS_S
-            super().spin_once(timeout_sec=0.0)
+            self._rclpy_turn(0.0)
         wait_s = TASK_S if self._suspended() else max(0.0, self._others_s - time.monotonic())
         if timeout_sec is not None and timeout_sec >= 0:
             wait_s = min(wait_s, timeout_sec)
@@ -128,7 +157,10 @@ class DirectExecutor(SingleThreadedExecutor):
 
     def _suspended(self) -> bool:
         """Whether a coroutine, or a function given to create_task, has not ended."""
-        return bool(self._tasks) and not all(task.done() for task, _, _ in tuple(self._tasks))
+        tasks = tuple(getattr(self, self._tasks_name))
+        if self._tasks_name == "_tasks":
+            tasks = tuple(task for task, _, _ in tasks)
+        return not all(task.done() or task.cancelled() for task in tasks)
 
     def _wait(self, timeout_s: float) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the timers and subscriptions that are ready. If anything else is, rclpy's executor gets the

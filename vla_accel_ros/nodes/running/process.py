@@ -53,6 +53,9 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
         node.on_configured, node.free_memory = keep_loaded, free_unloaded
     executor = DirectExecutor()
     executor.add_node(node)
+    (node.get_logger().info if executor.direct else node.get_logger().warning)(
+        f"executor: {executor.description}"
+    )
     end.watch_ports()
     try:
         executor.spin_until_future_complete(end.future)
