@@ -2,6 +2,7 @@
 #   make demo ARGS="--headless --episodes 5 --json out/demo.json"
 #   make test ARGS="test/control -k blend"
 # PYTHON names the interpreter .venv is made from (3.10 to 3.13); without it a fitting one is looked for.
+# DISTRO names the ROS distribution: kilted (default) or jazzy. Another one than before makes .venv anew.
 
 SHELL := /bin/bash
 BIN := .venv/bin
@@ -22,10 +23,10 @@ help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 venv:  ## .venv with ROS 2, the messages and the package
-	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/environment.py
+	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/environment.py $(DISTRO:%=--distro %)
 
 venv-test:
-	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/environment.py --test
+	@python=$$(bash scripts/python.sh $(PYTHON)) && exec "$$python" scripts/environment.py --test $(DISTRO:%=--distro %)
 
 demo: venv  ## the simulated robot, driven for about a minute
 	@exec $(BIN)/vla demo $(ARGS)

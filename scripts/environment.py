@@ -28,6 +28,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMPS = VENV / "stamps"
 REQUIREMENTS = ROOT / "requirements"
+DISTROS = ("kilted", "jazzy")  # the default first; each has a file ros-*.txt there
 INTERFACES = ROOT / "test" / "interfaces"  # interface packages that the index does not have
 
 
@@ -107,10 +108,10 @@ def install(name: str, *arguments: str | Path) -> None:
     run(name, [*pip, "-c", REQUIREMENTS / "constraints.txt", *arguments])
 
 
-def install_wheels() -> None:
+def install_wheels(ros: Path) -> None:
     install("wheels", "pip")  # the resolver in a distribution's pip can be too old to finish
     cmake = [] if shutil.which("cmake") else ["cmake"]
-    install("wheels", "-r", REQUIREMENTS / "venv.txt", *cmake)
+    install("wheels", "-r", REQUIREMENTS / "venv.txt", "-r", ros, *cmake)
     relocate_exports()
 
 
@@ -173,17 +174,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--test", action="store_true", help="also what `make test` needs")
+    parser.add_argument("--distro", default=DISTROS[0], help=f"the ROS distribution: {', '.join(DISTROS)}")
     wanted = parser.parse_args()
+    if wanted.distro not in DISTROS:
+        sys.exit(f"DISTRO={wanted.distro} has no wheels: give one of {', '.join(DISTROS)}")
+    ros = REQUIREMENTS / f"ros-{wanted.distro}.txt"
 
     checkout = os.open(ROOT, os.O_RDONLY)
     fcntl.flock(checkout, fcntl.LOCK_EX)  # a second make waits for the first
-    # The scripts of a virtual environment contain its Python and its path, so both must stay the same.
-    interpreter = digest(sys.version, str(ROOT))
+    # The scripts of a virtual environment contain its Python and its path, so both must stay the same. Another
+    # distribution begins anew: wheels that only the old one has would stay.
+    interpreter = digest(sys.version, str(ROOT), wanted.distro)
     wheels = digest(
-        interpreter, REQUIREMENTS / "constraints.txt", REQUIREMENTS / "robot.txt", REQUIREMENTS / "venv.txt"
+        interpreter, ros, *(REQUIREMENTS / f"{name}.txt" for name in ("constraints", "robot", "venv"))
     )
     stage("interpreter", f"Python {platform.python_version()} in .venv", interpreter, make_venv)
-    stage("wheels", "ROS 2, torch and MuJoCo (minutes, the first time)", wheels, install_wheels)
+    stage("wheels", "ROS 2, torch and MuJoCo (minutes, the first time)", wheels, lambda: install_wheels(ros))
     messages = digest(wheels, ROOT / "msg")
     stage("messages", "building vla_accel_msgs", messages, lambda: build_interfaces("messages", "msg"))
     manifests = [ROOT / name for name in ("package.xml", "pyproject.toml", "setup.cfg", "setup.py")]

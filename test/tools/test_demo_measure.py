@@ -54,13 +54,14 @@ def test_jerk_is_the_third_difference_at_30_hz():
     traces = measure.Traces(("a", "b"), times, positions, 0.5 * positions, times[:1])
     np.testing.assert_allclose(traces.jerk("commanded", ("a",)), 12.0, rtol=1e-6)
     np.testing.assert_allclose(traces.jerk("measured", ("b", "a")), [[0.0, 6.0]] * 88, atol=1e-6)
-    assert measure.rms([traces.jerk("commanded", ("a", "b"))]) == pytest.approx(12.0 / np.sqrt(2))
+    jerk = measure.Squares.of(traces.jerk("commanded", ("a", "b")))
+    assert measure.rms([jerk, jerk]) == pytest.approx(12.0 / np.sqrt(2))
 
 
 def test_a_short_motion_has_no_jerk_and_nothing_has_no_rms():
     short = measure.Traces(("a",), np.arange(8), np.zeros((8, 1)), np.zeros((8, 1)), np.arange(1))
     assert short.jerk("commanded", ("a",)).size == 0
-    assert measure.rms([short.jerk("commanded", ("a",))]) is None
+    assert measure.rms([measure.Squares.of(short.jerk("commanded", ("a",)))]) is None
     assert measure.rms([]) is None
 
 
@@ -70,6 +71,13 @@ def test_a_trajectory_has_the_age_of_the_newest_chunk_before_it():
     scaled = [[(a * MS, b * MS) for a, b in stream] for stream in (chunks, sent)]
     # The third is a stop: no chunk came since the second.
     assert measure.ages_ms(*scaled) == pytest.approx([84.0, 81.0, 84.0])
+
+
+def test_growth_is_per_hour_and_of_the_second_half():
+    first = [{"at_s": 60.0 * k, "demo": 100.0 + 50.0 * k} for k in range(10)]
+    second = [{"at_s": 60.0 * k, "demo": 600.0 + 0.25 * (k - 10)} for k in range(10, 20)]
+    assert measure.growth_per_hour([*first, *second]) == {"demo": 15.0}
+    assert measure.growth_per_hour(first[:9]) is None
 
 
 def test_percentiles_of_nothing_are_none():

@@ -145,6 +145,14 @@ class Listener:
                 if self._changes == seen:
                     self._changed.wait(timeout=min(left, 0.2))
 
+    def forget(self) -> None:
+        """Keep the statistics of loops, and the newest entry of each other record, so that a long run stays
+        small."""
+        with self._changed:
+            for name, entries in self._records.items():
+                while name != "reports" and len(entries) > 1:
+                    entries.popleft()
+
     def changed(self, _: object = None) -> None:
         """Wake the waiting threads to evaluate their conditions again."""
         with self._changed:

@@ -1,11 +1,13 @@
 """Film the run: both cameras side by side, with the instruction, the model's answer, and the truth.
 
 While the robot runs, a frame costs only its JPEG compression; captions and film are made afterwards. Every
-second frame is kept. The images are the policy's own, enlarged: the film shows what the model saw.
+second frame is kept, of the last FILM_S seconds, so that a run of hours fills no memory. The images are the
+policy's own, enlarged: the film shows what the model saw.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from vla_accel_ros.nodes.clients.operator import Operator
 
 FILM_HZ = 15
+FILM_S = 180
 SIDE, GAP, TOP, BOTTOM = 448, 24, 88, 96  # px
 SIZE = (3 * GAP + 2 * SIDE, TOP + SIDE + BOTTOM)  # width, height
 LONGEST_GAP_S = 1.0
@@ -62,7 +65,7 @@ class Film:
     """Collects frames as they arrive; `write` makes the film. cameras: in order from left to right."""
 
     def __init__(self, cameras: Sequence[str], board: Board) -> None:
-        self.frames: list[Frame] = []
+        self.frames: deque[Frame] = deque(maxlen=FILM_S * FILM_HZ)
         self.operator: Operator | None = None
         self._cameras, self._board = tuple(cameras), board
         self._newest: dict[str, bytes] = {}
@@ -113,7 +116,7 @@ class Film:
             raise RuntimeError(
                 f"OpenCV cannot write {path}: is the folder writable, and was it built with FFmpeg?"
             )
-        for frame, repeats in _paced(self.frames):
+        for frame, repeats in _paced(tuple(self.frames)):
             picture = draw(frame)[..., ::-1]
             for _ in range(repeats):
                 writer.write(picture)

@@ -17,6 +17,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 
 JERK_HZ = 30.0
 TRACE_HZ = 120.0
+KINDS = ("commanded", "measured")
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,34 @@ class Traces:
         return np.diff(at_30_hz, n=3, axis=0) * JERK_HZ**3
 
 
-def rms(values: Sequence[np.ndarray]) -> float | None:
-    """Return the root mean square over all arrays together; None if they are empty."""
-    everything = np.concatenate([np.ravel(value) for value in values]) if values else np.empty(0)
-    return float(np.sqrt(np.mean(everything**2))) if everything.size else None
+@dataclass(frozen=True)
+class Squares:
+    """The sum of the squares of some values, and their number."""
+
+    total: float
+    count: int
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Squares:
+        return cls(float(np.sum(values**2)), values.size)
+
+
+def rms(squares: Sequence[Squares]) -> float | None:
+    """Return the root mean square of all values together; None without any."""
+    count = sum(part.count for part in squares)
+    return float(np.sqrt(sum(part.total for part in squares) / count)) if count else None
+
+
+def growth_per_hour(samples: Sequence[dict[str, float]]) -> dict[str, float] | None:
+    """Return by how much each figure of samples grows in an hour: a line by least squares over their second
+    half, when caches are full. samples: figures at times `at_s`. None below ten of them."""
+    if len(samples) < 10:
+        return None
+    samples = samples[len(samples) // 2 :]
+    hours = [sample["at_s"] / 3600.0 for sample in samples]
+    names = [name for name in samples[0] if name != "at_s"]
+    slopes = {name: np.polyfit(hours, [sample[name] for sample in samples], 1)[0] for name in names}
+    return {name: round(float(slope), 1) for name, slope in slopes.items()}
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | int | None]:

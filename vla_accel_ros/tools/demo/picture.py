@@ -1,7 +1,6 @@
 """Draw a run as one PNG: the motion of one episode, loop times, ages of commands, success.
 
-The episode shown is the most interesting success: one with a changed instruction before a long one before a
-short one. Ticks under the traces mark hand-overs from one chunk's trajectory to the next; the commanded line
+Ticks under the traces mark hand-overs from one chunk's trajectory to the next; the commanded line
 must not show them.
 """
 
@@ -14,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.sim.tasks import FAMILIES
-from vla_accel_ros.tools.demo.play import Played
+from vla_accel_ros.tools.demo.play import Board, Played
 
 INK, DIM, GRID = "#1b1f24", "#6b7280", "#e3e6ea"
 COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#475569")
 GOOD, BAD, REST = "#059669", "#dc2626", "#e3e6ea"
 
 
-def draw(path: Path, played: Sequence[Played], figures: dict[str, Any], joints: Sequence[str]) -> None:
+def draw(path: Path, board: Board, figures: dict[str, Any], joints: Sequence[str]) -> None:
     """Write the PNG. figures: from summary.figures. joints: which to show."""
     import matplotlib
 
@@ -45,23 +44,13 @@ def draw(path: Path, played: Sequence[Played], figures: dict[str, Any], joints: 
     with plt.rc_context(style):
         figure = plt.figure(figsize=(13, 8.2), constrained_layout=True)
         above, below = figure.subfigures(2, 1, height_ratios=(1.45, 1.0))
-        _motion(above, telling(played), joints)
+        _motion(above, board.drawn, joints)
         loops, ages, success = below.subplots(1, 3, width_ratios=(1.15, 1.0, 1.0))
         _loops(loops, figures)
-        _ages(ages, [age for p in played for age in p.ages_ms], figures["age_ms"])
+        _ages(ages, [age for p in board.played for age in p.ages_ms], figures["age_ms"])
         _success(success, figures)
         figure.savefig(path, dpi=120)
         plt.close(figure)
-
-
-def telling(played: Sequence[Played]) -> Played | None:
-    """Return the episode to show."""
-    shown = [p for p in played if p.traces is not None]
-    return max(
-        shown,
-        key=lambda p: (p.success, p.plan.task.family == "place", p.plan.first is not None, p.time_s),
-        default=None,
-    )
 
 
 def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ counts in no rate. Without its robot the episode is over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.messages.convert import stamp_ns
-from vla_accel_ros.sim.tasks import FOLLOW, Task
+from vla_accel_ros.sim.tasks import FOLLOW, PLACE, Task
 from vla_accel_ros.tools.demo import measure
 from vla_accel_ros.tools.demo.plan import Plan
 from vla_accel_ros.tools.running.driven import Driven, NodeDied
@@ -39,7 +39,8 @@ class Played:
 
     said: (time [ns], words) in order. time_s: from the final instruction to success or the end.
     interrupted_by: nodes that died. ages_ms: from image to trajectory, for each trajectory. real_time_factor:
-    simulated over elapsed time; None if unknown.
+    simulated over elapsed time; None if unknown. jerk: of the arm, "commanded" and "measured"; empty without
+    traces. traces: kept of the episode that is drawn only.
     """
 
     plan: Plan
@@ -54,6 +55,7 @@ class Played:
     ages_ms: list[float]
     inference_ms: list[float]
     real_time_factor: float | None
+    jerk: dict[str, measure.Squares]
     traces: measure.Traces | None
 
     @property
@@ -69,7 +71,8 @@ class Played:
 
 @dataclass
 class Board:
-    """The present state, for views in other threads. outcome: empty while the episode runs."""
+    """The present state, for views in other threads. outcome: empty while the episode runs. drawn: the most
+    telling episode, with its traces: a success, with a changed instruction, of a long task."""
 
     wanted: int | None = None
     plan: Plan | None = None
@@ -78,11 +81,22 @@ class Board:
     begun_ns: int = 0
     outcome: str = ""
     played: list[Played] = field(default_factory=list)
+    drawn: Played | None = None
 
     def begin(self, plan: Plan, said: str, now_ns: int) -> None:
         """Start an episode whose scene has been reset."""
         self.plan, self.said, self.begun_ns = plan, said, now_ns
         self.outcome, self.changed = "", False
+
+    def end(self, played: Played) -> None:
+        """Note the result of an episode."""
+        self.played.append(replace(played, traces=None))
+        if played.traces is not None and (self.drawn is None or _telling(played) > _telling(self.drawn)):
+            self.drawn = played
+
+
+def _telling(played: Played) -> tuple[bool, bool, bool, float]:
+    return played.success, played.plan.task.family == PLACE, played.plan.first is not None, played.time_s
 
 
 class Player:
@@ -112,7 +126,7 @@ class Player:
         if success and to_success:
             self._follow(plan.task, over_ns, LINGER_S, stop_at_success=False)
         played = self._write_down(plan, begun_ns, success, (over_ns - since_ns) * 1e-9)
-        board.played.append(played)
+        board.end(played)
         return played
 
     def _prepare(self, plan: Plan) -> int:
@@ -213,6 +227,7 @@ class Player:
                 if self._arm_names[0] in s.trajectory.joints
             ],
         )
+        traces = self._traces(operator, begun_ns, ended_ns)
         return Played(
             plan=plan,
             begun_ns=begun_ns,
@@ -226,7 +241,10 @@ class Player:
             ages_ms=ages,
             inference_ms=[c.inference_s * 1e3 for c in chunks],
             real_time_factor=_real_time_factor(truths),
-            traces=self._traces(operator, begun_ns, ended_ns),
+            jerk={}
+            if traces is None
+            else {kind: measure.Squares.of(traces.jerk(kind, self._arm_names)) for kind in measure.KINDS},
+            traces=traces,
         )
 
     def _traces(self, operator: Operator, begun_ns: int, ended_ns: int) -> measure.Traces | None:

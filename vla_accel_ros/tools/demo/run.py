@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -30,9 +31,11 @@ from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.ending import ended_by_signals
 from vla_accel_ros.tools.running.graph import own_graph
+from vla_accel_ros.tools.running.processes import resident_mb
 
 # Two answers a second, so that a short episode has one; five steps, as in the policy's evaluation.
 INFERENCE = {"denoise_steps": 5, "language_hz": 2.0}
+MEMORY_EVERY_S = 60.0
 
 
 def run(options: Options) -> int:
@@ -53,6 +56,7 @@ class Demo:
         self._film = Film([camera.name for camera in self._contract.cameras], self._board)
         self._console = Console(highlight=False, soft_wrap=True)
         self._cpu: dict[str, float] = {}
+        self._memory: list[dict[str, float]] = []
         options.out.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> int:
@@ -64,7 +68,7 @@ class Demo:
                 self._play(stack)
         except KeyboardInterrupt as ending:
             ended_by = int(ending.args[0]) if ending.args else signal.SIGINT
-        figures = summary.figures(self._board.played, stack.operator, self._arm, self._cpu)
+        figures = summary.figures(self._board.played, stack.operator, self._cpu, self._memory)
         if not ended_by:
             self._write(figures)
         self._console.print(summary.table(figures))
@@ -121,11 +125,20 @@ class Demo:
                 options.limit_s is None or time.monotonic() - begun < options.limit_s
             ):
                 self._tell(summary.line(player.play(plan), options.episodes))
+                stack.operator.forget()
+                self._note_memory(stack, time.monotonic() - begun)
                 plan = next(plans)
         finally:
             own = (time.process_time() - used_s) / (time.monotonic() - begun)
             shares = {"demo": own, **{node.name: node.cpu_share() for node in stack.processes.nodes}}
             self._cpu = {name: round(share, 3) for name, share in shares.items()}
+
+    def _note_memory(self, stack: Stack, now_s: float) -> None:
+        """Note the memory of each process after an episode, at most once a minute."""
+        if not self._memory or now_s >= self._memory[-1]["at_s"] + MEMORY_EVERY_S:
+            sizes = {node.name: node.memory_mb() for node in stack.processes.nodes}
+            sizes = {"at_s": now_s, "demo": resident_mb(os.getpid()), **sizes}
+            self._memory.append({name: round(value, 1) for name, value in sizes.items()})
 
     def _write(self, figures: dict[str, Any]) -> None:
         options = self._options
@@ -143,7 +156,7 @@ class Demo:
         for path in filter(None, (options.out / "demo.json", options.json)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        picture.draw(options.out / "demo.png", self._board.played, figures, self._contract.joint_names)
+        picture.draw(options.out / "demo.png", self._board, figures, self._contract.joint_names)
         self._film.write(options.out / "demo.mp4")
         self._tell(f"demo.mp4, demo.png, demo.json and logs are in {options.out}")
 

@@ -47,9 +47,10 @@ def line(played: Played, wanted: int | None) -> str:
 
 
 def figures(
-    played: Sequence[Played], operator: Operator, arm: tuple[str, ...], cpu: dict[str, float]
+    played: Sequence[Played], operator: Operator, cpu: dict[str, float], memory: Sequence[dict[str, float]]
 ) -> dict[str, Any]:
-    """Return the measured part of the JSON. arm: joints for the jerk. cpu: share of a core by process."""
+    """Return the measured part of the JSON. cpu: share of a core by process. memory: of each process
+    [MB], at times `at_s`."""
     counted = [p for p in played if p.counts]
     families = [family for family in FAMILIES if any(p.plan.task.family == family for p in counted)]
     won = {f: [p.success for p in counted if p.plan.task.family == f] for f in families}
@@ -75,7 +76,7 @@ def figures(
         },
         "deadline_misses": {name: _growth([r.misses for r in reports if r.loop == name]) for name in LOOPS},
         "jerk": {
-            **{which: jerk(counted, which, arm) for which in ("commanded", "measured")},
+            **{kind: jerk(counted, kind) for kind in measure.KINDS},
             "definition": JERK,
         },
         "chunking": {v.key: v.value for v in said.values} if said is not None else {},
@@ -84,13 +85,14 @@ def figures(
             "min": round(min(factors), 4) if factors else None,
         },
         "cpu_share": cpu,
-        "records": [record(p, arm) for p in played],
+        "memory_mb": {"samples": list(memory), "growth_per_hour": measure.growth_per_hour(memory)},
+        "records": [record(p) for p in played],
     }
 
 
-def jerk(played: Sequence[Played], which: str, arm: tuple[str, ...]) -> float | None:
+def jerk(played: Sequence[Played], kind: str) -> float | None:
     """Return the RMS jerk over all episodes [rad/s^3]."""
-    value = measure.rms([p.traces.jerk(which, arm) for p in played if p.traces is not None])
+    value = measure.rms([p.jerk[kind] for p in played if p.jerk])
     return None if value is None else round(value, 1)
 
 
@@ -112,7 +114,7 @@ def rates_hz(
     return rates
 
 
-def record(played: Played, arm: tuple[str, ...]) -> dict[str, Any]:
+def record(played: Played) -> dict[str, Any]:
     """Return one episode for the JSON; times are relative to its start."""
     return {
         "index": played.plan.index,
@@ -129,7 +131,7 @@ def record(played: Played, arm: tuple[str, ...]) -> dict[str, Any]:
         "answers": {"right": played.answers_right, "asked": len(played.answers)},
         "age_ms": measure.percentiles(played.ages_ms),
         "inference_ms": measure.percentiles(played.inference_ms),
-        "jerk": {which: jerk([played], which, arm) for which in ("commanded", "measured")},
+        "jerk": {kind: jerk([played], kind) for kind in measure.KINDS},
         "real_time_factor": None if played.real_time_factor is None else round(played.real_time_factor, 4),
     }
 

@@ -23,6 +23,15 @@ END_S = 5.0
 LOG_LINES = 12
 
 
+def resident_mb(pid: int) -> float:
+    """The resident memory of a process [MB]; 0 if there is none."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") * 1e-6
+
+
 class NodeProcess:
     """One node. arguments: what follows --ros-args. log: file for the output of all its starts. module:
     the module of vla_accel_ros.nodes to run, None for the one called `name`. program: a command to run
@@ -91,6 +100,10 @@ class NodeProcess:
         """Return the processor time since the mark, as a share of one core."""
         since, used_s = self._marked
         return (self._cpu_s() - used_s) / max(time.monotonic() - since, 1e-3)
+
+    def memory_mb(self) -> float:
+        """Return the resident memory; 0 if it does not run."""
+        return resident_mb(self.process.pid)
 
     def _cpu_s(self) -> float:
         try:
