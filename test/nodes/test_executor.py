@@ -45,7 +45,7 @@ def executors_of(rclpy_names: str) -> ModuleType:
     module.__dict__["ExternalShutdownException"] = ExternalShutdownException
     base: Any = module.__dict__["SingleThreadedExecutor"]
 
-    class Renamed(base):  # type: ignore[misc]
+    class Renamed(base):
         spinning = False
 
         @property

@@ -60,9 +60,7 @@ class DirectExecutor(SingleThreadedExecutor):
         self.direct = bool(self._tasks_name) and all(hasattr(self, name) for name in _NEEDED)
         """Whether it calls timers and subscriptions itself."""
         # Not spin_once where there is both: that refuses a callback that spins, since rclpy#1510.
-        self._rclpy_turn: Callable[[float | None], None] = getattr(
-            super(), "_spin_once_impl", super().spin_once
-        )
+        self._rclpy_turn: Any = getattr(super(), "_spin_once_impl", super().spin_once)
 
     @property
     def description(self) -> str:
