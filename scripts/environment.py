@@ -182,8 +182,8 @@ def main() -> None:
 
     checkout = os.open(ROOT, os.O_RDONLY)
     fcntl.flock(checkout, fcntl.LOCK_EX)  # a second make waits for the first
-    # The scripts of a virtual environment contain its Python and its path, so both must stay the same. Another
-    # distribution begins anew: wheels that only the old one has would stay.
+    # The scripts of a virtual environment contain its Python and its path, so both must stay the same, and so
+    # must the distribution: wheels that only the old one has would stay.
     interpreter = digest(sys.version, str(ROOT), wanted.distro)
     wheels = digest(
         interpreter, ros, *(REQUIREMENTS / f"{name}.txt" for name in ("constraints", "robot", "venv"))

@@ -31,6 +31,12 @@ def test_a_stage_is_done_again_only_when_its_inputs_change(script: ModuleType) -
     assert done == ["one", "two"]
 
 
+def test_a_distribution_without_wheels_is_refused_with_those_that_have_them() -> None:
+    command = [sys.executable, ROOT / "scripts" / "environment.py", "--distro", "foxy"]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode and all(name in refused.stderr for name in ("foxy", "kilted", "jazzy"))
+
+
 def test_a_stage_that_fails_is_done_again(script: ModuleType) -> None:
     def fail() -> None:
         raise SystemExit("no compiler")
