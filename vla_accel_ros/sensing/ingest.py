@@ -67,7 +67,10 @@ class Ingest:
         self.rings = RingReader(dict.fromkeys(in_rings, ""), copy, page_lock)
         self._oldest_s = {camera.name: camera.max_age_s for camera in contract.cameras}
         self._joints = JointHistory(
-            contract.joint_names, _STATES, min(max(self._oldest_s.values()), _LONGEST_S)
+            contract.joint_names,
+            _STATES,
+            min(max(self._oldest_s.values()), _LONGEST_S),
+            [joint.name for joint in contract.joints if joint.continuous],
         )
         self._frames = Sources(
             {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
@@ -212,13 +215,13 @@ class Ingest:
             self._release()
 
     def newest_state(self) -> tuple[np.ndarray, int] | None:
-        """The newest joints as float32 [D] in the policy's units, and their stamp; None while a joint is
-        missing."""
+        """The newest time at which every joint is known, with the joints then as float32 [D] in the policy's
+        units; None while a joint is missing."""
         with self._lock:
             stamp_ns = self._joints.newest_ns
             if stamp_ns is None:
                 return None
-            return self._contract.to_policy(self._joints.newest()).astype(np.float32), stamp_ns
+            return self._contract.to_policy(self._joints.at(stamp_ns)).astype(np.float32), stamp_ns
 
     def close(self) -> None:
         """Release the rings; an observation still in use keeps its images."""
@@ -292,10 +295,9 @@ class Ingest:
                 )
         if self._joints.missing:
             return NotReady(f"no state of joint {', '.join(self._joints.missing)} yet")
-        gap_s, most_s = self._joints.gap_s(min(stamps)), self._contract.joint_states.max_age_s
-        if gap_s > most_s:
-            return NotReady(f"joint states are {gap_s:.3f} s from the image, max_age_s allows {most_s:g}")
-        return None
+        max_age_s = self._contract.joint_states.max_age_s
+        wrong = self._joints.wrong_stamp(now_ns, max_age_s) or self._joints.far(min(stamps), max_age_s)
+        return NotReady(wrong) if wrong else None
 
     def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:
         self._seen(camera, stamp_ns, now_ns)
