@@ -163,7 +163,7 @@ def test_one_message_from_the_future_does_not_shut_the_driver_out():
     assert history.newest_ns == 100 * S + 990 * MS
 
 
-@pytest.mark.parametrize(("stamp_ns", "fact"), [(0, "no stamp"), (16 * S, "5.990 s in the future")])
+@pytest.mark.parametrize(("stamp_ns", "fact"), [(0, "no stamp"), (16 * S, "in the future")])
 def test_the_joint_without_a_stamp_or_with_one_ahead_is_named(stamp_ns, fact):
     history = JointHistory(("elbow", "gripper"))
     history.add(("gripper",), [0.0], stamp_ns)
@@ -176,7 +176,8 @@ def test_the_joint_without_a_stamp_or_with_one_ahead_is_named(stamp_ns, fact):
 
 @given(st.floats(-9, 9), st.floats(-1, 1), st.floats(0, 1))
 def test_a_continuous_joint_is_interpolated_the_short_way_round(start, step, share):
-    """The reference is the angle of the point between, on the unit circle's arc (shared/cases/continuous_wrap.py)."""
+    """The reference is the angle of the point between, on the unit circle's arc
+    (shared/cases/continuous_wrap.py)."""
     wrapped = np.angle(np.exp(1j * np.array([start, start + step])))
     history = JointHistory(("wheel", "lift"), continuous=["wheel"])
     for t, value in enumerate(wrapped):

@@ -2,9 +2,9 @@
 
 Images arrive late and joint states often. The newest joints would pair a picture with a robot that has moved
 on. Each joint keeps its own short history with its own stamps, since several drivers may each publish a part
-of the robot, in any order and with joints that nobody asked for; a node may repeat the arm beside its gripper.
-Positions are interpolated linearly, those of a continuous joint the short way round, and never extrapolated:
-`gap_s` says how far the nearest real sample is.
+of the robot, in any order and with joints that nobody asked for; a node may repeat the arm beside its
+gripper. Positions are interpolated linearly, those of a continuous joint the short way round, and never
+extrapolated: `gap_s` says how far the nearest real sample is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.control.limits.joint_limits import near
+from vla_accel_ros.control.limits.joint_limits import TURN, near
 
 _JUMP_NS = 500_000_000
 _SOURCES = 64
@@ -38,7 +38,8 @@ class JointHistory:
     joints: names, in the order of every result. capacity: samples kept of each joint. span_s: delay of the
     slowest image; of samples that come too fast to span it, only some are kept, and always the newest.
     continuous: names of the joints that turn without end, whose driver may report -pi..pi. `at` gives them as
-    their driver does, which is what a policy was trained on; `newest` counts them on across pi, as commands do.
+    their driver does, which is what a policy was trained on; `newest` counts them on across pi, as commands
+    do.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class JointHistory:
         self.joints = tuple(joints)
         self._capacity, self._least_gap_ns = capacity, round(2e9 * span_s / capacity)
         self._columns = {name: column for column, name in enumerate(self.joints)}
-        self._continuous = np.array([name in continuous for name in self.joints], bool)
+        self._turns = np.array([TURN if name in continuous else 0.0 for name in self.joints])
         self._sources: dict[tuple[str, ...], _Source] = {}
         self._lock = threading.RLock()
         self._counted = np.full(len(self.joints), np.nan)  # newest positions
@@ -78,9 +79,9 @@ class JointHistory:
 
         Joint by joint: one whose stamp is not newer than its last keeps that. It begins anew if the clock was
         set back by more than half a second: the stamps of the source that it came from fell back (messages
-        with the same names are one source), or for half a second no other stamps came. Raises ValueError if names and positions do not match, a joint is named
-        twice, or a position is not finite. A message without positions (with only velocities or efforts)
-        changes nothing.
+        with the same names are one source), or for half a second no other stamps came. Raises ValueError if
+        names and positions do not match, a joint is named twice, or a position is not finite. A message
+        without positions (with only velocities or efforts) changes nothing.
         """
         if len(positions) == 0:
             return False
@@ -116,7 +117,7 @@ class JointHistory:
             self._times[columns, places] = stamp_ns
             self._positions[columns, places] = values
             self._newest_ns[columns] = stamp_ns
-            self._counted[columns] = near(values, self._counted[columns], self._continuous[columns])
+            self._counted[columns] = near(values, self._counted[columns], self._turns[columns])
             self._counts[columns] = counts + 1
             self._refused_since_ns[columns] = _NEVER
             for column in columns:
@@ -164,15 +165,12 @@ class JointHistory:
             last = self._newest_ns
             unstamped, ahead = known & (last == 0), known & (last - now_ns > round(max_age_s * 1e9))
             if unstamped.any() and now_ns > max_age_s * 1e9:
-                return (
-                    f"{self._states_of(unstamped)} have no stamp: their driver must stamp them with the time of "
-                    "measurement"
-                )
+                states = self._states_of(unstamped)
+                return f"{states} have no stamp: their driver must stamp them with the time of measurement"
             if ahead.any():
                 return (
-                    f"{self._states_of(ahead)} are stamped {(int(last[ahead].max()) - now_ns) * 1e-9:.3f} s in "
-                    "the future: synchronise the clocks of their driver's machine and this one or, with "
-                    "use_sim_time, publish /clock"
+                    f"{self._states_of(ahead)} are stamped in the future: synchronise the clocks of their "
+                    "driver's machine and this one or, with use_sim_time, publish /clock"
                 )
             return ""
 
@@ -226,9 +224,8 @@ class JointHistory:
         """Give the newest continuous joints in the turn that is nearest to these positions, float64 [D], and
         count on from there; NaN leaves a joint as it is."""
         with self._lock:
-            new = self._continuous & np.isfinite(positions)
-            near_them = near(self._counted, positions, self._continuous)
-            self._counted = np.where(new & np.isnan(self._counted), positions, near_them)
+            unknown = np.isnan(self._counted)
+            self._counted = np.where(unknown, positions, near(self._counted, positions, self._turns))
 
     def at(self, stamp_ns: int) -> np.ndarray:
         """Positions at a time, float64 [D]: linear between samples, the first or last sample outside them.
@@ -256,7 +253,7 @@ class JointHistory:
         before_ns, after_ns = self._times[columns, places]
         before, after = self._positions[columns, places]
         share = (stamp_ns - before_ns) / np.maximum(after_ns - before_ns, 1)
-        after = near(after, before, self._continuous)
+        after = near(after, before, self._turns)
         positions = before + np.where(after_ns > before_ns, share, 0.0) * (after - before)
         return positions, np.minimum(np.abs(stamp_ns - before_ns), np.abs(after_ns - stamp_ns))
 

@@ -93,8 +93,8 @@ class ChunkFollower:
     def measured(
         self, position: np.ndarray, stamp_ns: int, now_ns: int, stamps_ns: np.ndarray | None = None
     ) -> str:
-        """Take measured joints, float64 [D]; stamp_ns: of the oldest joint of the robot; stamps_ns: of each of
-        these, int64 [D], None if all are of stamp_ns. Returns the sentence of a fault that they show, else
+        """Take measured joints, float64 [D]; stamp_ns: of the oldest joint of the robot; stamps_ns: of each
+        of these, int64 [D], None if all are of stamp_ns. Returns the sentence of a fault that they show, else
         empty.
 
         Continuous joints are counted on from what is commanded, whatever turn their driver reports. Joints
@@ -143,11 +143,10 @@ class ChunkFollower:
 
     def _counted(self, position: np.ndarray, stamp_ns: int) -> np.ndarray:
         """Measured joints, those that turn without end in the turn of what is commanded or measured."""
-        if self.joining.begun:
-            return self.buffer.limits.near(position, self.buffer.reference(stamp_ns)[0])
-        if self.joining.measured is not None:
-            return self.buffer.limits.near(position, self.joining.measured)
-        return position
+        limits, last = self.buffer.limits, self.joining.measured
+        if self.joining.begun and limits.continuous.any():
+            last = self.buffer.reference(stamp_ns)[0]
+        return position if last is None else limits.near(position, last)
 
     def refused(self, why: str) -> None:
         """A chunk was refused: it does not count as fresh, and the next stop gives this reason."""
@@ -258,7 +257,8 @@ class ChunkFollower:
         self.buffer.check(joints, now_ns)
         if self._twist is not None:
             self._twist.check(chunk)
-        why = nonsense(joints.actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
+        actions = self.buffer.counted(joints)
+        why = nonsense(actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
         if why:
             raise ValueError(f"chunk {chunk.request_id}: {why}")
         if not self._is_newest(chunk):

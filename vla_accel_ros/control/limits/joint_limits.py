@@ -36,13 +36,15 @@ class _Limited(Protocol):
     def continuous(self) -> bool: ...
 
 
-def near(positions: np.ndarray, reference: np.ndarray, continuous: np.ndarray) -> np.ndarray:
-    """Positions, float64 [..., D], those of continuous joints (bool [D]) moved by whole turns to within half a
-    turn of the reference, float64 [..., D]; where that is NaN they stay."""
-    if not continuous.any():
+def near(positions: np.ndarray, reference: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Positions, float64 [..., D], moved by whole turns to within half a turn of the reference, float64
+    [..., D]; where that is NaN they stay. turns: a whole turn of each joint, float64 [D], 0 for one that does
+    not turn without end."""
+    endless = turns > 0.0
+    if not endless.any():
         return positions
-    turns = np.round((reference - positions) / TURN)
-    return positions + np.where(continuous & np.isfinite(turns), turns, 0.0) * TURN
+    whole = np.round((reference - positions) / np.where(endless, turns, 1.0))
+    return positions + np.where(np.isfinite(whole), whole, 0.0) * turns
 
 
 @dataclass(frozen=True)
@@ -92,18 +94,18 @@ class JointLimits:
 
     @property
     def span(self) -> np.ndarray:
-        """The range of each joint, float64 [D], of which tolerances are shares; at most one turn of a continuous
-        joint, whose bounds may be many turns apart."""
+        """The range of each joint, float64 [D], of which tolerances are shares; at most one turn of a
+        continuous joint, whose bounds may be many turns apart."""
         span = self.upper - self.lower
         return np.where(self.continuous, np.minimum(span, TURN), span)
 
     def near(self, positions: np.ndarray, reference: np.ndarray) -> np.ndarray:
         """Positions, float64 [..., D], counted on from a reference; see the function `near`."""
-        return near(positions, reference, self.continuous)
+        return near(positions, reference, TURN * self.continuous)
 
     def inside(self, positions: np.ndarray) -> np.ndarray:
-        """Positions, float64 [..., D], those of continuous joints outside their range moved by the whole turns
-        that lead into it, if any do."""
+        """Positions, float64 [..., D], those of continuous joints outside their range moved by the whole
+        turns that lead into it, if any do."""
         out = (positions < self.lower) | (positions > self.upper)
         moved = self.near(positions, (self.lower + self.upper) / 2)
         return np.where(out & (moved >= self.lower) & (moved <= self.upper), moved, positions)

@@ -109,7 +109,7 @@ class InferenceNode(ManagedNode):
             frames=self._ingest.sets,
             limit=self._limit,
         )
-        self._guiding = guiding(self, engine)
+        self._guiding = guiding(self, engine, contract)
         self._stream = Streaming(
             engine,
             ports,

@@ -63,7 +63,7 @@ def paces(node: ManagedNode) -> dict[str, Pace]:
     }
 
 
-def guiding(node: ManagedNode, engine: Engine) -> Guiding:
+def guiding(node: ManagedNode, engine: Engine, contract: Contract) -> Guiding:
     """How chunks agree with the previous ones."""
     settings = RtcSettings(
         value(node, "rtc_mask"),
@@ -72,7 +72,7 @@ def guiding(node: ManagedNode, engine: Engine) -> Guiding:
         value(node, "rtc_window"),
         value(node, "rtc_method"),
     )
-    chunking = RealTimeChunking(engine, node.now_ns, settings, value(node, "rtc_jacobian"))
+    chunking = RealTimeChunking(engine, node.now_ns, settings, value(node, "rtc_jacobian"), contract.turns)
     return Guiding(chunking, value(node, "rtc"), "staggered" if engine.config.staggered else "")
 
 

@@ -63,7 +63,6 @@ class Home:
         self._limits = JointLimits.of(self._joints) if self._joints else None
         following = np.array([(j.following.rad, j.following.s) for j in self._joints]).reshape(-1, 2).T
         self._following = FollowingError(*following)
-        self._range = {joint.name: joint.upper - joint.lower for joint in self._joints}
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
         self._adapters = [a for a in adapters if set(a.controller.joints) <= set(self._home)]
         self._actions = {
@@ -243,6 +242,8 @@ class Home:
         where = np.array([measured[name] for name in names])
         here = np.clip(where, limits.lower, limits.upper)
         goal = np.array([self._home[name] for name in names])
+        nearest = limits.near(goal, where)
+        goal = np.where((nearest >= limits.lower) & (nearest <= limits.upper), nearest, goal)
         self._following.forget()
         now_ns = self._hold.node.now_ns()
         # The motion begins with an approach from the controller's setpoint to the measured position, also of
@@ -296,8 +297,9 @@ class Home:
     def _away(self, trajectory: Trajectory) -> str:
         """The sentence of a joint that is not at the trajectory's end; empty if all are."""
         measured = self._hold.measured or {}
-        for name, goal in zip(trajectory.joints, trajectory.positions[-1]):
-            if abs(measured[name] - goal) > _CLOSE_OF_RANGE * self._range[name]:
+        span = self._limits_of(trajectory.joints).span
+        for name, goal, close in zip(trajectory.joints, trajectory.positions[-1], _CLOSE_OF_RANGE * span):
+            if abs(measured[name] - goal) > close:
                 return f"{name} is at {measured[name]:.3f}, not {goal:.3f}; clear its way"
         return ""
 

@@ -251,7 +251,8 @@ class TrajectoryNode(ManagedNode):
             self._watch()
 
     def _count_turns(self) -> None:
-        """Count continuous joints on from what is commanded; at the beginning, in a turn within their range."""
+        """Count continuous joints on from what is commanded; at the beginning, in a turn within their
+        range."""
         if not self._counts:
             self._counts = True
             self._joints.count_from(self._limits.inside(self._joints.newest()))
