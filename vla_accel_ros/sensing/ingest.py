@@ -37,6 +37,8 @@ _NOTHING_NEW = NotReady("no new frame since the last observation")
 _JUMP_NS = 500_000_000
 _STATES, _LONGEST_S = 2048, 2.0
 """Joint states kept, and the delay of an image that they span at any rate."""
+_LOOKED_AT = 128
+"""Least rows and columns of a picture that is only looked at."""
 _REFUSED_NS = 1_000_000_000
 """How long a refusal is reported while later samples are accepted: one of two joint drivers may be wrong."""
 
@@ -154,6 +156,22 @@ class Ingest:
             f"{self._info[camera][0]} x {self._info[camera][1]}: calibrate the camera at the size it sends"
         )
 
+    def picture(self, camera: str) -> np.ndarray | None:
+        """A copy of a camera's newest picture, uint8 [H, W, 3], made smaller by leaving out pixels; None
+        before the first."""
+        lease = self._frames.newest(camera)
+        if lease is None:
+            return None
+        with lease:
+            pixels = self._pixels(lease.frames[camera])
+            rows, columns = (max(size // _LOOKED_AT, 1) for size in pixels.shape[:2])
+            copied = pixels[::rows, ::columns].copy()
+            return copied if lease.intact() else None
+
+    def _pixels(self, frame: Frame) -> np.ndarray:
+        """uint8 [H, W, 3]."""
+        return frame.image
+
     def _size(self, frame: Frame) -> tuple[int, ...]:
         """Height and width."""
         return frame.image.shape[:2]
@@ -167,7 +185,7 @@ class Ingest:
         """Take a JointState, in ROS units. Raises ValueError, one sentence, if it is unusable."""
         try:
             with self._lock:
-                self._joints.add(names, positions, stamp_ns)
+                self._joints.add(names, positions, stamp_ns, now_ns)
         except ValueError as refusal:
             self._refuse("joint_states", refusal, now_ns)
             raise

@@ -68,20 +68,25 @@ class JointHistory:
             self._counts = np.zeros(len(self.joints), np.int64)
             self._newest_ns = self._times[:, 0].copy()
             self._newest_from: list[_Source | None] = [None] * len(self.joints)
-            # of the first stamp, since the newest sample, that was far older than that
-            self._refused_since_ns = np.full(len(self.joints), _NEVER)
             self._missing = self.joints
             for source in self._sources.values():
                 source.newest_ns = None
 
-    def add(self, names: Sequence[str], positions: Sequence[float] | np.ndarray, stamp_ns: int) -> bool:
+    def add(
+        self,
+        names: Sequence[str],
+        positions: Sequence[float] | np.ndarray,
+        stamp_ns: int,
+        now_ns: int | None = None,
+    ) -> bool:
         """Add one JointState: names in any order, some of them ours. Returns True if it had something new.
 
-        Joint by joint: one whose stamp is not newer than its last keeps that. It begins anew if the clock was
-        set back by more than half a second: the stamps of the source that it came from fell back (messages
-        with the same names are one source), or for half a second no other stamps came. Raises ValueError if
-        names and positions do not match, a joint is named twice, or a position is not finite. A message
-        without positions (with only velocities or efforts) changes nothing.
+        Joint by joint: one whose stamp is not newer than its last keeps that, and so does one that is fresh
+        while the stamp is more than half a second after now_ns (None: unknown). A joint begins anew if its
+        last was so far ahead, or if the stamps of the source that it came from fell back by more than half a
+        second: its clock was set. Messages with the same names are one source. Raises ValueError if names and
+        positions do not match, a joint is named twice, or a position is not finite. A message without
+        positions (with only velocities or efforts) changes nothing.
         """
         if len(positions) == 0:
             return False
@@ -98,16 +103,12 @@ class JointHistory:
             bad = np.flatnonzero(~np.isfinite(values))[0]
             raise ValueError(f"joint state of {self.joints[columns[bad]]} is {values[bad]}: mend its driver")
         with self._lock:
-            before_ns, source.newest_ns = source.newest_ns, stamp_ns
-            last = self._newest_ns[columns]
-            far_back = (self._counts[columns] > 0) & (last - stamp_ns > _JUMP_NS)
-            if far_back.any():
-                self._begin_anew(source, columns[far_back], before_ns, stamp_ns)
-            new = (self._counts[columns] == 0) | (stamp_ns > last)
+            new = self._news(source, stamp_ns, now_ns)
             if not new.all():
-                columns, values, last = columns[new], values[new], last[new]
+                columns, values = columns[new], values[new]
                 if not len(columns):
                     return False
+            source.newest_ns, last = stamp_ns, self._newest_ns[columns]
             counts = self._counts[columns]
             if (stamp_ns - last < self._least_gap_ns).any():
                 # Two gaps between kept samples last at least this long; a sooner one replaces the last.
@@ -119,22 +120,26 @@ class JointHistory:
             self._newest_ns[columns] = stamp_ns
             self._counted[columns] = near(values, self._counted[columns], self._turns[columns])
             self._counts[columns] = counts + 1
-            self._refused_since_ns[columns] = _NEVER
             for column in columns:
                 self._newest_from[column] = source
             if self._missing:
                 self._missing = tuple(n for n, count in zip(self.joints, self._counts) if count == 0)
             return True
 
-    def _begin_anew(self, source: _Source, columns: np.ndarray, before_ns: int | None, stamp_ns: int) -> None:
-        """Forget the samples of those joints whose clock was set back; before_ns: the source's last stamp."""
-        ours = np.array([self._newest_from[column] is source for column in columns])
-        set_back = ours & (before_ns is not None and before_ns - stamp_ns > _JUMP_NS)
-        since_ns = np.minimum(self._refused_since_ns[columns], stamp_ns)
-        self._refused_since_ns[columns] = since_ns
-        anew = columns[set_back | (stamp_ns - since_ns > _JUMP_NS)]
-        self._counts[anew] = 0
-        self._times[anew] = _NEVER
+    def _news(self, source: _Source, stamp_ns: int, now_ns: int | None) -> np.ndarray:
+        """Of which joints of a message this is news, bool; those that begin anew are forgotten."""
+        columns, before_ns = source.columns, source.newest_ns
+        last, known = self._newest_ns[columns], self._counts[columns] > 0
+        new, anew = ~known | (stamp_ns > last), np.zeros(len(columns), bool)
+        if now_ns is not None and stamp_ns - now_ns > _JUMP_NS:
+            new &= ~known | (np.abs(now_ns - last) > _JUMP_NS)
+        elif now_ns is not None:
+            anew = known & (last - now_ns > _JUMP_NS)
+        if before_ns is not None and before_ns - stamp_ns > _JUMP_NS:
+            anew |= known & np.array([self._newest_from[column] is source for column in columns])
+        self._counts[columns[anew]] = 0
+        self._times[columns[anew]] = _NEVER
+        return new | anew
 
     @property
     def missing(self) -> tuple[str, ...]:

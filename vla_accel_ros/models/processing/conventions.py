@@ -195,11 +195,15 @@ class Normalizer:
             out[..., :known] = np.where(self._still[:known], self.shift[:known], out[..., :known])
         return out
 
+    @property
+    def still(self) -> np.ndarray:
+        """bool [D]: which dimensions did not move in training."""
+        return self.scale[: self.size] < STILL
+
     @cached_property
     def _still(self) -> np.ndarray | None:
         """bool [D]: which dimensions did not move in training, None if all did."""
-        still = self.scale < STILL
-        return still if still.any() else None
+        return self.still if self.still.any() else None
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> [..., D'] in the statistics' dtype."""

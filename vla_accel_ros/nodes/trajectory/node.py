@@ -229,7 +229,7 @@ class TrajectoryNode(ManagedNode):
             return
         try:
             stamp_ns = convert.stamp_ns(message.header.stamp)
-            new = self._joints.add(message.name, message.position, stamp_ns)
+            new = self._joints.add(message.name, message.position, stamp_ns, self.now_ns())
         except ValueError as refusal:
             self._follower.safety.watchdog.note("joint_states", str(refusal))
             self._refused["joint_states"].error(f"joint_states refused: {refusal}")
