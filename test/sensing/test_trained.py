@@ -1,4 +1,4 @@
-"""What is said when live inputs are not like those in training. The figures of training are the test's own."""
+"""What is said when live inputs are not like those in training, whose figures are the test's own."""
 
 from __future__ import annotations
 
