@@ -92,7 +92,7 @@ def test_a_picture_far_from_the_cameras_statistics_is_told_with_both(contract, m
 def test_grey_pictures_are_told_unless_training_was_grey(contract):
     grey = scene(colour=0.0)
     _, coded = cv2.imencode(".jpg", grey)
-    decoded = cv2.imdecode(coded, cv2.IMREAD_COLOR)
+    decoded = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR))
     for picture in (grey, decoded):
         (sentence,) = inputs(contract, base=COLOURS).picture("front", "base", picture)
         assert "camera front" in sentence and "grey" in sentence

@@ -97,7 +97,7 @@ def test_a_wrist_that_turns_on_across_pi_is_exported_without_a_swing(tmp_path, m
         table = rows(tmp_path / actions)
         state, action = table["observation.state"][:, 4], table["action"][:, 4]
         seconds = np.arange(len(state)) / FPS
-        np.testing.assert_allclose(np.exp(1j * state), np.exp(1j * turning(seconds)), atol=1e-3)
+        np.testing.assert_allclose(np.exp(1j * state), np.exp(1j * 2.5 * seconds), atol=1e-3)
         assert np.abs(state).max() <= np.pi + 0.02 and np.ptp(state) > 6.0
         lead = 2.5 / FPS + (0.1 if actions == "commanded" else 0.0)
         np.testing.assert_allclose(action - state, lead, atol=2e-3)

@@ -6,9 +6,12 @@ says. Time is given.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from follower_robot import MS, Robot, S
+from numpy.typing import ArrayLike
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
@@ -22,7 +25,7 @@ SPEED = 1.5
 TURN = 2 * np.pi
 
 
-def wrapped(angle: np.ndarray) -> np.ndarray:
+def wrapped(angle: ArrayLike) -> np.ndarray:
     """The same angles in -pi..pi."""
     return np.angle(np.exp(1j * np.asarray(angle)))
 
@@ -108,7 +111,8 @@ def test_what_was_commanded_and_what_is_measured_are_compared_on_the_circle():
 
 def test_a_leap_that_is_no_turn_is_still_a_leap():
     """shared/cases/continuous_wrap.py"""
-    limits = JointLimits(*np.array([[-6.28], [6.28], [1.0], [5.0]]), np.array([True]))
+    limits = JointLimits(*np.array([[-6.28], [6.28], [1.0], [5.0]]))
+    limits = replace(limits, continuous=np.array([True]))
     watch = LeapWatch(limits)
     for k in range(60):
         assert watch.take(wrapped([3.10 + 0.005 * k]), 1000 * S + 10 * k * MS) is None

@@ -18,8 +18,8 @@ def test_joints_and_pictures_outside_of_training_are_warnings_with_numbers(
     data = json.loads(file.read_text())
     state = data["norm_stats"]["state"]
     elbow, gripper = 2, 5
-    for at, low, high in ((elbow, 40.0, 90.0), (gripper, 7.0, 7.0)):
-        state["q01"][at], state["q99"][at] = low, high
+    for joint, low, high in ((elbow, 40.0, 90.0), (gripper, 7.0, 7.0)):
+        state["q01"][joint], state["q99"][joint] = low, high
     file.write_text(json.dumps(data))
     with Drivers(contract):  # joints at 0.1 rad, black pictures
         node = start("inference", autostart=True, model=str(model), denoise_steps=2, language_hz=0.0)

@@ -84,8 +84,8 @@ class JointLimits:
     def of(cls, joints: Iterable[_Limited]) -> JointLimits:
         """The limits of a contract's joints, in their order."""
         rows = [(j.lower, j.upper, j.velocity, j.acceleration, j.continuous) for j in joints]
-        *limits, continuous = np.array(rows, dtype=np.float64).reshape(-1, 5).T
-        return cls(*limits, continuous.astype(bool))
+        lower, upper, velocity, acceleration, continuous = np.array(rows, np.float64).reshape(-1, 5).T
+        return cls(lower, upper, velocity, acceleration, continuous > 0.0)
 
     def select(self, columns: np.ndarray) -> JointLimits:
         """The limits of some of the joints."""
