@@ -101,7 +101,7 @@ class JointLimits:
 
     def near(self, positions: np.ndarray, reference: np.ndarray) -> np.ndarray:
         """Positions, float64 [..., D], counted on from a reference; see the function `near`."""
-        return near(positions, reference, TURN * self.continuous)
+        return positions if not self.continuous.any() else near(positions, reference, TURN * self.continuous)
 
     def inside(self, positions: np.ndarray) -> np.ndarray:
         """Positions, float64 [..., D], those of continuous joints outside their range moved by the whole

@@ -253,6 +253,8 @@ class TrajectoryNode(ManagedNode):
     def _count_turns(self) -> None:
         """Count continuous joints on from what is commanded; at the beginning, in a turn within their
         range."""
+        if not self._limits.continuous.any():
+            return
         if not self._counts:
             self._counts = True
             self._joints.count_from(self._limits.inside(self._joints.newest()))
