@@ -157,19 +157,21 @@ class Ingest:
         )
 
     def picture(self, camera: str) -> np.ndarray | None:
-        """A copy of a camera's newest picture, uint8 [H, W, 3], made smaller by leaving out pixels; None
-        before the first."""
+        """A copy of a camera's newest picture, uint8 [H, W, 3], made smaller by leaving out pixels; None if
+        there is none."""
         lease = self._frames.newest(camera)
         if lease is None:
             return None
         with lease:
             pixels = self._pixels(lease.frames[camera])
+            if pixels is None:
+                return None
             rows, columns = (max(size // _LOOKED_AT, 1) for size in pixels.shape[:2])
             copied = pixels[::rows, ::columns].copy()
             return copied if lease.intact() else None
 
-    def _pixels(self, frame: Frame) -> np.ndarray:
-        """uint8 [H, W, 3]."""
+    def _pixels(self, frame: Frame) -> np.ndarray | None:
+        """uint8 [H, W, 3]; None if it cannot be decoded."""
         return frame.image
 
     def _size(self, frame: Frame) -> tuple[int, ...]:

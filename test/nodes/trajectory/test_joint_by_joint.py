@@ -51,8 +51,9 @@ class Driver(Policy):
         self.angle = 0.0
 
     def tick(self, now_ns: int, joints: np.ndarray | None = None) -> None:
-        sent = self._operator.sent[-1].trajectory if self._operator.sent else None
-        if sent is not None and "wrist_roll" in sent.joints:
+        newest = (sent.trajectory for sent in reversed(self._operator.sent[-8:]))
+        sent = next((path for path in newest if "wrist_roll" in path.joints), None)
+        if sent is not None:
             self.angle = float(sent.sample(now_ns)[0][sent.joints.index("wrist_roll")])
         if abs(now_ns - self._told_ns) >= S // 100:
             self._told_ns = now_ns
