@@ -283,15 +283,19 @@ class Home:
         """The sentence of a joint that does not follow; empty if all joints in motion do. Before its motion
         begins a controller may be anywhere: it was activated at the measured position, and may not have
         reported that."""
-        measured, stamp_ns = self._hold.measured or {}, self._hold.measured_ns
+        measured, stamps = self._hold.measured or {}, self._hold.measured_ns
         here = np.array([measured.get(joint.name, np.nan) for joint in self._joints])
-        commanded = dict[str, float]()
-        for one in [s for s in self._streamed if stamp_ns >= s.trajectory.start_ns]:
-            whole = one.trajectory
-            commanded.update(by_name(whole.joints, whole.sample(stamp_ns)[0]))
-            commanded.update(one.adapter.commanded(stamp_ns))
-        there = np.array([commanded.get(joint.name, np.nan) for joint in self._joints])
-        j = self._following.take(there, here, stamp_ns)
+        stamps_ns = np.array([stamps.get(joint.name, 0) for joint in self._joints], np.int64)
+        there = np.full(len(here), np.nan)
+        for stamp_ns in np.unique(stamps_ns).tolist():
+            commanded = dict[str, float]()
+            for one in [s for s in self._streamed if stamp_ns >= s.trajectory.start_ns]:
+                whole = one.trajectory
+                commanded.update(by_name(whole.joints, whole.sample(stamp_ns)[0]))
+                commanded.update(one.adapter.commanded(stamp_ns))
+            at = np.array([commanded.get(joint.name, np.nan) for joint in self._joints])
+            there = np.where(stamps_ns == stamp_ns, at, there)
+        j = self._following.take(there, here, stamps_ns)
         return "" if j is None else astray(self._joints[j].name, there[j], here[j])
 
     def _away(self, trajectory: Trajectory) -> str:
