@@ -10,7 +10,7 @@ from vla_accel_ros.control.following.watchdog import Motion
 
 
 class SlowGripper(Robot):
-    """Joint a is measured at 100 Hz, joint b every quarter of a second; both may be 0.15 rad off for 30 ms."""
+    """Joint a is measured at 100 Hz, joint b at 4 Hz; both may be 0.15 rad off for 30 ms."""
 
     def __init__(self) -> None:
         super().__init__()
