@@ -166,6 +166,15 @@ def test_messages_from_the_future_do_not_shut_the_driver_out(first):
     assert "gripper" in history.wrong_stamp(now_ns, 0.5) and "arm" not in history.wrong_stamp(now_ns, 0.5)
 
 
+@pytest.mark.parametrize("ahead_ms", [490, 505, 510, 530, 2000])
+def test_a_driver_whose_clock_is_ahead_is_taken_sample_by_sample(ahead_ms):
+    history = JointHistory(("arm",))
+    for k in range(200):
+        now_ns = 100 * S + 10 * k * MS
+        assert history.add(("arm",), [k], now_ns + ahead_ms * MS, now_ns)
+    np.testing.assert_allclose(history.at(history.newest_ns - 15 * MS), [197.5])
+
+
 @pytest.mark.parametrize(("stamp_ns", "fact"), [(0, "no stamp"), (16 * S, "in the future")])
 def test_the_joint_without_a_stamp_or_with_one_ahead_is_named(stamp_ns, fact):
     history = JointHistory(("elbow", "gripper"))

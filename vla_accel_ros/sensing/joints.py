@@ -81,12 +81,12 @@ class JointHistory:
     ) -> bool:
         """Add one JointState: names in any order, some of them ours. Returns True if it had something new.
 
-        Joint by joint: one whose stamp is not newer than its last keeps that, and so does one that is fresh
-        while the stamp is more than half a second after now_ns (None: unknown). A joint begins anew if its
-        last was so far ahead, or if the stamps of the source that it came from fell back by more than half a
-        second: its clock was set. Messages with the same names are one source. Raises ValueError if names and
-        positions do not match, a joint is named twice, or a position is not finite. A message without
-        positions (with only velocities or efforts) changes nothing.
+        Joint by joint: one whose stamp is not newer than its last keeps that, and so does one that another
+        source keeps fresh if the stamp is more than half a second after now_ns (None: unknown). A joint
+        begins anew if its last was so far ahead, or if the stamps of the source that it came from fell back
+        by more than half a second: its clock was set. Messages with the same names are one source. Raises
+        ValueError if names and positions do not match, a joint is named twice, or a position is not finite. A
+        message without positions (with only velocities or efforts) changes nothing.
         """
         if len(positions) == 0:
             return False
@@ -131,12 +131,14 @@ class JointHistory:
         columns, before_ns = source.columns, source.newest_ns
         last, known = self._newest_ns[columns], self._counts[columns] > 0
         new, anew = ~known | (stamp_ns > last), np.zeros(len(columns), bool)
-        if now_ns is not None and stamp_ns - now_ns > _JUMP_NS:
-            new &= ~known | (np.abs(now_ns - last) > _JUMP_NS)
-        elif now_ns is not None:
-            anew = known & (last - now_ns > _JUMP_NS)
-        if before_ns is not None and before_ns - stamp_ns > _JUMP_NS:
-            anew |= known & np.array([self._newest_from[column] is source for column in columns])
+        ahead = now_ns is not None and stamp_ns - now_ns > _JUMP_NS
+        set_back = before_ns is not None and before_ns - stamp_ns > _JUMP_NS
+        if ahead or set_back:
+            own = np.array([self._newest_from[column] is source for column in columns])
+            new &= ~known | own | (not ahead) | (np.abs((now_ns or 0) - last) > _JUMP_NS)
+            anew = known & own & set_back
+        if now_ns is not None and not ahead:
+            anew |= known & (stamp_ns <= last) & (last - now_ns > _JUMP_NS)
         self._counts[columns[anew]] = 0
         self._times[columns[anew]] = _NEVER
         return new | anew
