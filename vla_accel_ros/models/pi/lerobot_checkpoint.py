@@ -84,7 +84,7 @@ def read_config(contents: Contents) -> PiConfig:
         config = infer_config(
             pi_shapes(contents.table),
             str(contents.weights),
-            contents.whole("chunk_size", 50),
+            contents.whole("chunk_size"),
             contents.whole("tokenizer_max_length", 200 if said == "pi05" else 48),
             cameras(contents),
         )
