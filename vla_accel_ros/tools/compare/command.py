@@ -102,7 +102,7 @@ def observations(told: Description) -> tuple[dict[str, Any], dict[str, np.ndarra
     low, high = told.state if told.state.size else np.array([[-1.0], [1.0]]).repeat(told.state_dim, axis=1)
     width = told.config.to_json().get("action_dim", 0)
     shape = (OBSERVATIONS, told.horizon if width else 0, width)
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "state": rng.uniform(low, high, (OBSERVATIONS, len(low))).astype(np.float32),
         "noise": rng.standard_normal(shape, dtype=np.float32),
     }
