@@ -29,7 +29,7 @@ class ModelFacts:
     state, actions: lowest and highest values in training, float64 [2, D] in the policy's units; [2, 0]
     without statistics. twist: models of this kind usually move a hand, not joints. image_names: empty for a
     model that takes any single image. relative: bool [D], which actions are relative to the joints, None if
-    unknown.
+    unknown. assumed: a sentence if settings of its training are unknown and taken as usual.
     """
 
     where: Path
@@ -41,15 +41,16 @@ class ModelFacts:
     actions: np.ndarray
     twist: bool = False
     relative: np.ndarray | None = None
+    assumed: str = ""
 
     @classmethod
-    def read(cls, folder: Path, statistics: str | None = None) -> ModelFacts:
+    def read(cls, folder: Path, statistics: str | None = None, trained_as: str = "") -> ModelFacts:
         """Read the facts of a checkpoint folder. statistics: the robot whose statistics to use if there are
-        several.
+        several. trained_as: as in load_policy.
 
         Raises ValueError, one sentence, if it cannot be read or its statistics are missing.
         """
-        told = describe(folder, statistics)
+        told = describe(folder, statistics, trained_as)
         if told.missing:
             raise ValueError(told.missing[0])
         return cls(
@@ -62,6 +63,7 @@ class ModelFacts:
             told.actions,
             told.twist,
             told.relative,
+            told.assumed,
         )
 
 
@@ -70,6 +72,8 @@ def judge(model: ModelFacts, contract: Contract) -> list[Finding]:
     found = [*_images(model, contract), *_sizes(model, contract)]
     if not found:
         found = [*_ranges(model, contract), *_deltas(model, contract)]
+    if model.assumed:
+        found.append(warning("model", model.assumed, "give trained_as if it was trained otherwise"))
     columns = len(contract.action_names)
     what = f"{model.kind} fits the contract: {len(contract.cameras)} cameras, {columns} numbers an action"
     return found or [ok("model", what)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import subcommand, training_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,6 +24,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, of any known format")
     add("--statistics", help="which statistics, if there are several: asset id or data set")
+    training_option(parser)
     add("--verify", action="store_true", help="compare a converted folder's files with their SHA-256")
     add("--contract", action="store_true", help="print the skeleton of a contract alone, to be saved as YAML")
 
@@ -33,6 +34,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, of any known format")
     add("out", type=Path, help="folder to write; it must not exist")
+    training_option(parser)
     add("--plain", action="store_true", help="one tensor for each parameter, nothing folded")
     add("--steps", type=int, default=10, help="denoise_steps of the folded constants (default: 10)")
     add(
@@ -49,7 +51,7 @@ def inspect(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.models.checkpoints.conversion import verify
     from vla_accel_ros.tools.skeleton import summary, write_skeleton
 
-    told = describe(arguments.path, arguments.statistics)
+    told = describe(arguments.path, arguments.statistics, arguments.trained_as)
     skeleton = write_skeleton(told)
     if arguments.contract:
         print(skeleton, end="")
@@ -74,7 +76,7 @@ def convert(arguments: argparse.Namespace) -> int:
 
     target = conversion.Target(arguments.plain, arguments.steps, arguments.dtype)
     with Meter(f"converting {arguments.path.name}") as meter:
-        out = conversion.convert(arguments.path, arguments.out, meter, target)
+        out = conversion.convert(arguments.path, arguments.out, meter, target, arguments.trained_as)
     print(f"{out}: {meter}; `vla inspect --verify {out}` compares it with its checksums")
     for name, text in prepared(describe(out)):
         print(f"  {name:<16}{text}")

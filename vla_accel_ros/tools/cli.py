@@ -23,6 +23,7 @@ SUBCOMMANDS = (
     "doctor.command",
     "policy",
     "checkpoints",
+    "compare.command",
     "replay.command",
     "export.command",
     "trace.command",

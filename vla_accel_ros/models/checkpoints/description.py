@@ -40,7 +40,9 @@ class Description:
     relative: bool [D], which actions are relative to the state; None if the folder does not say.
     twist: actions usually move an end effector. any_camera: the policy takes one image of any name.
     statistics: the names to choose from where there are several. notes: warnings to read before trusting it.
-    missing: one sentence for everything that prevents loading.
+    trained_as: the known settings of its training, to be kept by a conversion. unknown: those that nobody has
+    said. assumed: a sentence if some were taken as usual. missing: one sentence for everything that prevents
+    loading; whether actions are relative is no such thing, since a contract says it.
     """
 
     folder: Path
@@ -55,6 +57,9 @@ class Description:
     any_camera: bool = False
     statistics: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    trained_as: Mapping[str, Any] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    assumed: str = ""
     missing: tuple[str, ...] = ()
 
     @property

@@ -20,8 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.training import USUAL
 from vla_accel_ros.tools.demo_policy import data, samples, vocabulary
 from vla_accel_ros.tools.demo_policy.objective import Objective
 from vla_accel_ros.tools.demo_policy.recipe import Recipe, policy_config
@@ -114,8 +115,9 @@ def export(
     partial = folder / "model.safetensors.partial"
     save_file(tensors, partial)
     partial.rename(folder / "model.safetensors")
+    sizes = {**config.to_json(), TRAINED_AS: USUAL[config.kind].to_json()}
     (folder / "config.json").write_text(
-        json.dumps({"vla_accel_ros": config.to_json(), "training": recipe.as_dict()}, indent=1) + "\n"
+        json.dumps({"vla_accel_ros": sizes, "training": recipe.as_dict()}, indent=1) + "\n"
     )
     stats = {"norm_stats": {"state": statistics.state, "actions": statistics.actions}}
     (folder / "assets" / "demo" / "norm_stats.json").write_text(json.dumps(stats, indent=1) + "\n")
