@@ -160,6 +160,8 @@ MISTAKES = {
         ("unit: m}", "map: {robot: [0, 1.0e+300], policy: [0, 1.0e-300]}}",
          "joints[1].map = 0.0 is not a usable scale: give points further apart"),
         ("unit: m}", "map: {robot: [0, 1]}}", "joints[1].map.policy is missing: add it"),
+        ("unit: m}", "unit: m, continuous: true}", "joints[1].continuous = True is for joints that turn"),
+        ("unit: m}", "unit: m, continuous: 1}", "joints[1].continuous = 1 is not true or false"),
         ("upper: 2.0", "upper: 1.0e+6",
          "joints[0].upper = 1000000.0 is further than 10000 from zero: give the joint's range"),
         ("lower: -1", "lower: -2.0e+4", "joints[0].lower = -20000.0 is further than 10000 from zero"),
@@ -186,6 +188,7 @@ MISTAKES = {
         ("velocity: 1}", "velocity: 4}", "joints[0].velocity = 4.0 is wider than 3 in "),
         ("acceleration: 5\n", "acceleration: 0\n", "acceleration = 0 is not greater than 0: raise it"),
         ("two.urdf", "3.5", "urdf = 3.5 is not a text: mend it"),
+        ("upper: 1.5", "continuous: true", "joints[0].continuous = True is not so in "),
     ],
     SERVO: [
         ("twist: {per: step, linear: 0.25, angular: 1.0}\n", "", "twist is missing: add it"),
@@ -228,6 +231,15 @@ def test_a_joint_that_the_urdf_gives_no_range_needs_one(tmp_path):
         f"  joints[1].lower is missing: {given}",
         f"  joints[1].upper is missing: {given}",
     ]
+
+
+def test_a_joint_is_continuous_if_the_urdf_or_the_contract_says_so(tmp_path):
+    text = FROM_URDF.replace("name: b", "name: wheel, lower: -50, upper: 50").replace("[a, b]", "[a, wheel]")
+    assert [joint.continuous for joint in load_with_urdf(tmp_path, text).joints] == [False, True]
+    counted = text.replace("name: wheel", "name: wheel, continuous: false").replace("50", "3")
+    assert not load_with_urdf(tmp_path, counted).joints[1].continuous
+    own = GOOD.replace("name: a", "name: a, continuous: true")
+    assert [joint.continuous for joint in load(tmp_path, own).joints] == [True, False]
 
 
 def test_a_joint_without_any_limit_in_the_urdf_is_refused_unless_the_contract_has_them(tmp_path):

@@ -112,6 +112,13 @@ class Fields:
             return choices[0]
         return value
 
+    def flag(self, key: str) -> bool:
+        """true or false; false after a mistake."""
+        value = self.take(key)
+        if value is not _REQUIRED and not isinstance(value, bool):
+            self.refuse(key, value, "is not true or false", "write one of them")
+        return value is True
+
     def text(
         self, key: str, pattern: str = r"\S(.*\S)?", form: str = "a text", default: str = _REQUIRED
     ) -> str:

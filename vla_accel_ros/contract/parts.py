@@ -81,7 +81,8 @@ class Joint:
     """One joint. Limits in ROS units (rad or m, s); policy value = scale * position + offset.
 
     gain: the scale if `map` gives it; None if sign and unit do. following_error: None for the usual one at
-    its velocity.
+    its velocity. continuous: it turns without end, so that its driver may report positions that differ by
+    whole turns; lower and upper then bound the position counted on across pi.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Joint:
     offset: float = 0.0
     gain: float | None = None
     following_error: FollowingError | None = None
+    continuous: bool = False
 
     @property
     def following(self) -> FollowingError:
@@ -214,8 +216,22 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     choices = ("absolute",) if twist else ("delta", "absolute")
     action = fields.choice("action", choices, "absolute") if twist else fields.choice("action", choices)
     units, following = _units(fields), _following_error(fields)
+    continuous = _continuous(fields, robot, described, units[0])
     fields.close()
-    return Joint(name, lower, upper, velocity, acceleration, action, *units, following)
+    return Joint(name, lower, upper, velocity, acceleration, action, *units, following, continuous)
+
+
+def _continuous(fields: Fields, robot: RobotLimits, described: UrdfJoint | None, unit: str) -> bool:
+    """Whether the joint turns without end: as the file says, else as the URDF does."""
+    endless = described is not None and described.kind == "continuous"
+    if not fields.has("continuous"):
+        return endless
+    continuous = fields.flag("continuous")
+    if continuous and described is not None and not endless:
+        fields.refuse("continuous", True, f"is not so in {robot.file}: {described.kind}", "remove it")
+    if continuous and unit == "m":
+        fields.refuse("continuous", True, "is for joints that turn, but unit is m", "remove one of them")
+    return continuous
 
 
 def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acceleration: float) -> None:
