@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
+from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing, trained_range
 from vla_accel_ros.models.checkpoints.formats import (
     OURS,
     Contents,
@@ -31,7 +31,7 @@ from vla_accel_ros.models.pi.stored_fold import StoredFold
 from vla_accel_ros.models.pi.weights import ROOT, empty_pi, load_pi_model, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer
-from vla_accel_ros.models.processing.norm_stats import read_normalizers, statistics_names
+from vla_accel_ros.models.processing.norm_stats import read_moments, read_normalizers, statistics_names
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 
@@ -106,6 +106,7 @@ def openpi_description(
     folder, missing = contents.folder, Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
     state, actions = missing.read(read_normalizers, folder, config.kind, statistics, default=nothing)
+    moments = Missing().read(read_moments, folder, statistics, default=(NOTHING, NOTHING))
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(StoredFold.find, folder, config)
     if check is not None:
@@ -128,6 +129,7 @@ def openpi_description(
         trained_range(state),
         trained_range(actions),
         f"{how}, epsilon 1e-6" if state.size else "none",
+        *moments,
         statistics=statistics_names(folder),
         notes=tuple(notes),
         missing=tuple(missing.sentences),

@@ -71,6 +71,23 @@ def read_lerobot_normalizers(
     )
 
 
+def read_lerobot_moments(folder: Path, dataset: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of (states, actions), float64 [2, D] each, whichever statistics
+    normalise. dataset: as in read_lerobot_normalizers. Raises ValueError if they are not there."""
+    steps = [step for step in _steps(folder / BEFORE) if step.name == NORMALIZER]
+    other = None if dataset is None else _read_dataset(dataset)
+    moments = []
+    for key in ("observation.state", "action"):
+        numbers = (
+            _numbers(folder / BEFORE, steps[0], f"{key}.{which}")
+            if other is None
+            else other.numbers(key, which)
+            for which in ("mean", "std")
+        )
+        moments.append(np.stack(list(numbers)))
+    return moments[0], moments[1]
+
+
 RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
 
 
