@@ -45,8 +45,8 @@ def read_actions(state: np.ndarray, actions: np.ndarray) -> list[Reading]:
         elif to_state <= _NEAR and to_zero >= _FAR:
             action = ABSOLUTE
         numbers = (
-            f"action mean {round(mean, 3):g}, state mean {round(centre, 3):g} with deviation "
-            f"{round(spread, 3):g}: {to_zero:.1f} deviations from zero, {to_state:.1f} from the state"
+            f"action mean {round(mean, 3):g}, state mean {round(centre, 3):g} +- {round(spread, 3):g}: "
+            f"{to_zero:.1f} from zero, {to_state:.1f} from the state in those deviations"
         )
         readings.append(Reading(action, numbers))
     return readings

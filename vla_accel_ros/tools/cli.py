@@ -23,6 +23,7 @@ SUBCOMMANDS = (
     "doctor.command",
     "policy",
     "checkpoints",
+    "contract.command",
     "replay.command",
     "export.command",
     "trace.command",

@@ -39,6 +39,8 @@ class Description:
     without statistics. normalisation: how that range is mapped, in words.
     state_moments, action_moments: mean and standard deviation in training, float64 [2, D], [2, 0] if unknown.
     relative: bool [D], which actions are relative to the state; None if the folder does not say.
+    camera_sources: name of an image in the data it was trained on, where another one than the policy's.
+    joint_names: of the states and actions there, where known.
     twist: actions usually move an end effector. any_camera: the policy takes one image of any name.
     statistics: the names to choose from where there are several. notes: warnings to read before trusting it.
     missing: one sentence for everything that prevents loading.
@@ -54,6 +56,8 @@ class Description:
     state_moments: np.ndarray = field(default_factory=lambda: NOTHING)
     action_moments: np.ndarray = field(default_factory=lambda: NOTHING)
     relative: np.ndarray | None = None
+    camera_sources: Mapping[str, str] = field(default_factory=dict)
+    joint_names: tuple[str, ...] = ()
     twist: bool = False
     any_camera: bool = False
     statistics: tuple[str, ...] = ()

@@ -44,6 +44,7 @@ from vla_accel_ros.models.processing.lerobot_processors import (
     normalisation_modes,
     read_lerobot_moments,
     read_lerobot_normalizers,
+    read_names,
     read_relative,
 )
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
@@ -190,6 +191,7 @@ def lerobot_description(
 ) -> Description:
     """Describe any folder that lerobot saved, from what was read so far."""
     moments = Missing().read(read_lerobot_moments, contents.folder, statistics, default=(NOTHING, NOTHING))
+    sources, names = missing.read(read_names, contents.folder, default=({}, ()))
     return Description(
         contents.folder,
         "lerobot, safetensors",
@@ -200,6 +202,8 @@ def lerobot_description(
         missing.read(normalisation_modes, contents.folder, default="unknown"),
         *moments,
         relative=relative,
+        camera_sources=sources,
+        joint_names=names,
         notes=tuple(notes),
         missing=tuple(missing.sentences),
     )
