@@ -120,6 +120,9 @@ MISTAKES = {
          "cameras.top.transport = 'h264' is unknown: write raw or compressed or ring"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 40000000}",
          "cameras.top.max_pixels = 40000000.0 is more than 33177600, an 8K camera's: lower it"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, rotation: 45}", "top.rotation = 45 is unknown: write 0 or 90"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 1.5}", "cameras.top.crop = 1.5 is more than 1: lower it"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 0.05}", "cameras.top.crop = 0.05 leaves less than 0.25"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 0}", "top.max_pixels = 0 is not greater than 0"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, info: /i}", "cameras.top.info = '/i' is not a relative topic"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, info: joint_states}",
@@ -244,6 +247,29 @@ def test_a_joint_that_the_urdf_gives_no_range_needs_one(tmp_path):
         f"  joints[1].lower is missing: {given}",
         f"  joints[1].upper is missing: {given}",
     ]
+
+
+@pytest.mark.parametrize("height, width", [(4, 6), (5, 7), (1, 3)])
+def test_a_picture_is_turned_clockwise_and_cropped_around_its_centre(tmp_path, height, width):
+    picture = np.arange(height * width * 3).reshape(height, width, 3).astype(np.uint8)
+    pixel = {
+        0: lambda y, x: picture[y, x],
+        90: lambda y, x: picture[height - 1 - x, y],
+        180: lambda y, x: picture[height - 1 - y, width - 1 - x],
+        270: lambda y, x: picture[x, width - 1 - y],
+    }
+    for rotation, of in pixel.items():
+        text = GOOD.replace("max_age_s: 0.2}", f"max_age_s: 0.2, rotation: {rotation}}}", 1)
+        seen = load(tmp_path, text).cameras[0].view(picture)
+        tall = (width, height, 3) if rotation in (90, 270) else (height, width, 3)
+        assert seen.shape == tall and np.shares_memory(seen, picture)
+        for y in range(tall[0]):
+            for x in range(tall[1]):
+                assert (seen[y, x] == of(y, x)).all()
+        half = load(tmp_path, text.replace("rotation", "crop: 0.5, rotation", 1)).cameras[0].view(picture)
+        sides = [max(1, round(side / 2)) for side in tall[:2]]
+        top, left = ((side - kept) // 2 for side, kept in zip(tall, sides))
+        np.testing.assert_array_equal(half, seen[top : top + sides[0], left : left + sides[1]])
 
 
 def test_limits_may_be_in_degrees(tmp_path):

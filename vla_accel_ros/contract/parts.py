@@ -52,6 +52,7 @@ class Stream:
 MAX_PIXELS = 3840 * 2160
 """A 4K camera's, usually the most that a robot's camera sends."""
 _MOST_PIXELS = 7680 * 4320
+_LEAST_CROP = 0.25
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class Camera(Stream):
 
     transport: the message on `topic`: sensor_msgs/Image (raw), sensor_msgs/CompressedImage (compressed) or
     vla_accel_msgs/FrameHandle (ring). info: topic of the sensor_msgs/CameraInfo, empty for none. max_pixels:
-    a compressed picture whose header says more is not decoded.
+    a compressed picture whose header says more is not decoded. rotation, crop: what of a picture the policy
+    gets: turned clockwise by 0, 90, 180 or 270 degrees, then cropped around its centre to this share of each
+    side.
     """
 
     name: str
@@ -68,6 +71,23 @@ class Camera(Stream):
     transport: str = "raw"
     info: str = ""
     max_pixels: int = MAX_PIXELS
+    rotation: int = 0
+    crop: float = 1.0
+
+    def view(self, picture: np.ndarray) -> np.ndarray:
+        """What the policy gets of uint8 [H, W, 3]: a view of the same memory, the array itself if all."""
+        if self.rotation:
+            picture = np.rot90(picture, -self.rotation // 90)
+        if self.crop < 1.0:
+            (top, height), (left, width) = (_middle(side, self.crop) for side in picture.shape[:2])
+            picture = picture[top : top + height, left : left + width]
+        return picture
+
+
+def _middle(side: int, share: float) -> tuple[int, int]:
+    """First pixel and length of the middle part of a side."""
+    length = max(1, round(side * share))
+    return (side - length) // 2, length
 
 
 @dataclass(frozen=True)
@@ -179,9 +199,20 @@ def read_camera(name: str, fields: Fields) -> Camera:
         transport=fields.choice("transport", TRANSPORTS, "raw"),
         info=fields.text("info", TOPIC, _TOPIC_FORM, default=""),
         max_pixels=_pixels(fields),
+        rotation=fields.choice("rotation", (0, 90, 180, 270), 0),
+        crop=_crop(fields),
     )
     fields.close()
     return camera
+
+
+def _crop(fields: Fields) -> float:
+    crop = fields.number("crop", above=0.0, most=1.0, default=1.0)
+    if crop < _LEAST_CROP:
+        fields.refuse(
+            "crop", crop, f"leaves less than {_LEAST_CROP:g} of each side", "give the share to keep"
+        )
+    return crop
 
 
 def _pixels(fields: Fields) -> int:

@@ -213,9 +213,9 @@ class _Stage:
         """Return the image as the engine got it: a fleet's robot may send as JPEG what the bag holds as
         pixels."""
         pixels = moment.images[camera.name]
-        if self._jpeg_quality is None or camera.transport == "compressed":
-            return pixels
-        return pixels_of(camera.name, jpeg_of(pixels, self._jpeg_quality), camera.max_pixels)
+        if self._jpeg_quality is not None and camera.transport != "compressed":
+            pixels = pixels_of(camera.name, jpeg_of(pixels, self._jpeg_quality), camera.max_pixels)
+        return camera.view(pixels)
 
     def _seen(self, moment: Moment) -> list[Camera]:
         return [camera for camera in self.contract.cameras if camera.name in moment.images]
