@@ -124,7 +124,8 @@ MISTAKES = {
         ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 1.5}", "cameras.top.crop = 1.5 is more than 1: lower it"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 0.05}", "cameras.top.crop = 0.05 leaves less than 0.25"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 0}", "top.max_pixels = 0 is not greater than 0"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, info: /i}", "cameras.top.info = '/i' is not a relative topic"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, info: //i}", "cameras.top.info = '//i' is not a topic name"),
+        ("topic: arm/", "topic: /arm/", "[0].topic = '/arm/joint_trajectory' is not a relative topic"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, info: joint_states}",
          "joint_states.topic = 'joint_states' is already cameras.top.info: give every stream its own topic"),
         ("{topic: arm", "{kind: magic, topic: arm",
@@ -247,6 +248,19 @@ def test_a_joint_that_the_urdf_gives_no_range_needs_one(tmp_path):
         f"  joints[1].lower is missing: {given}",
         f"  joints[1].upper is missing: {given}",
     ]
+
+
+def test_inputs_may_be_outside_of_the_robots_namespace(tmp_path):
+    text = GOOD.replace("topic: joint_states", "topic: /joint_states").replace(
+        "topic: camera", "topic: /camera"
+    )
+    contract = load(tmp_path, text.replace("max_age_s: 0.2}", "max_age_s: 0.2, info: /top/camera_info}", 1))
+    assert contract.joint_states.topic == "/joint_states"
+    assert [camera.topic for camera in contract.cameras] == [
+        "/camera/top/image_raw",
+        "/camera/side/image_raw",
+    ]
+    assert contract.cameras[0].info == "/top/camera_info"
 
 
 @pytest.mark.parametrize("height, width", [(4, 6), (5, 7), (1, 3)])

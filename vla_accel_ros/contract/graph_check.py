@@ -115,6 +115,29 @@ def chunks(ours: bool) -> Wanted:
     return Wanted("action_chunk", "action_chunk", kind, ours=ours, qos=Qos("reliable"), needed=False)
 
 
+def judge_all(
+    ends: Sequence[tuple[Wanted, str, Sequence[Endpoint]]], topics: Mapping[str, Sequence[str]]
+) -> list[Finding]:
+    """The findings about several topics; a single one if all that are needed are outside of the robot's
+    namespace.
+
+    ends: each topic with its name in the graph and the endpoints at its other end, as in `judge`.
+    """
+    needed = [end for end in ends if end[0].needed]
+    if needed and not any(there or not _at_root(wanted, name, topics) for wanted, name, there in needed):
+        names = ", ".join(f"/{wanted.topic}" for wanted, *_ in needed)
+        mend = "start without namespace, or write the absolute names of inputs in the contract"
+        elsewhere = [warning("topics", f"all your topics are at /: {names}", mend)]
+        return elsewhere + [f for w, *end in ends if not w.needed for f in judge(w, *end, topics)]
+    return [finding for wanted, *end in ends for finding in judge(wanted, *end, topics)]
+
+
+def _at_root(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a topic that is looked for in a namespace is outside of it."""
+    root = f"/{wanted.topic}"
+    return name != root and wanted.type in topics.get(root, ())
+
+
 def judge(
     wanted: Wanted, name: str, there: Sequence[Endpoint], topics: Mapping[str, Sequence[str]]
 ) -> list[Finding]:
@@ -151,7 +174,9 @@ def _absent(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> F
     near = sorted(topic for topic, types in topics.items() if wanted.type in types and topic != name)
     who, start = ("listens to", "its controller") if wanted.ours else ("publishes", "its driver")
     mend = f"start {start}, or mend {wanted.about}"
-    if near and not wanted.ours:
+    if _at_root(wanted, name, topics) and not wanted.ours:
+        mend = f"write {wanted.about}: /{wanted.topic}, where it is"
+    elif near and not wanted.ours:
         mend += f" (topics of its type: {', '.join(near[:5])}{', ...' if len(near) > 5 else ''})"
     return warning(wanted.about, f"nobody {who} {name}", mend)
 

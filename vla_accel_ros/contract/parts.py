@@ -29,6 +29,9 @@ _IMAGE = r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)"
 """The model decides, so a name may have dots, hyphens and the like (`cam-high`, `wrist.left`)."""
 TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw, of at most 150 characters"
+INPUT_TOPIC = rf"/?{TOPIC}"
+INPUT_FORM = "a topic name such as /joint_states or camera/front/image_raw, of at most 150 characters"
+"""What others publish may be outside of the robot's namespace; what moves it may not."""
 LONGEST_AGE_S = 3600.0
 # A limit beyond these (rad or m, per s, per s^2) cannot be a joint's. By slower ones a way takes years.
 FURTHEST, _NARROWEST, _SLOWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e-5, 1e3, 1e5
@@ -41,8 +44,8 @@ _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic that must keep coming. topic: relative. rate_hz: expected. max_age_s: an older sample is too
-    old."""
+    """A topic that must keep coming. topic: relative or absolute. rate_hz: expected. max_age_s: an older
+    sample is too old."""
 
     topic: str
     rate_hz: float
@@ -197,7 +200,7 @@ def read_camera(name: str, fields: Fields) -> Camera:
         name=name,
         image=fields.text("image", _IMAGE, "the policy's name of an image"),
         transport=fields.choice("transport", TRANSPORTS, "raw"),
-        info=fields.text("info", TOPIC, _TOPIC_FORM, default=""),
+        info=fields.text("info", INPUT_TOPIC, INPUT_FORM, default=""),
         max_pixels=_pixels(fields),
         rotation=fields.choice("rotation", (0, 90, 180, 270), 0),
         crop=_crop(fields),
@@ -447,7 +450,7 @@ def read_chunk(fields: Fields) -> ChunkTiming:
 
 
 def _stream(fields: Fields) -> Stream:
-    topic = fields.text("topic", TOPIC, _TOPIC_FORM)
+    topic = fields.text("topic", INPUT_TOPIC, INPUT_FORM)
     rate_hz = fields.number("rate_hz", above=0.0)
     max_age_s = fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S)
     if max_age_s <= 1.0 / rate_hz:
