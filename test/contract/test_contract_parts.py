@@ -171,6 +171,7 @@ MISTAKES = {
         ("lower: -1, upper: 2.0", "lower: -101, upper: 101", "joints[0].lower = -101.0 is -5787 degrees"),
         ("lower: -1, upper: 2.0", "lower: 0, upper: 12.6", "joints[0].upper = 12.6 is 722 degrees, but"),
         ("lower: -1, upper: 2.0", "lower: -6.4, upper: 6.4", "joints[0].lower = -6.4 is -367 degrees, but"),
+        ("velocity: 1.5", "velocity: 90", "joints[0].velocity = 90.0 is 14 turns a second: write"),
         ("lower: -1", "lower_deg: -1", "joints[0].lower_deg = 'in degrees' stands beside upper"),
         ("lower: -1", "lower: -1, lower_deg: -57",
          "joints[0].lower_deg = 'in degrees' stands beside lower"),

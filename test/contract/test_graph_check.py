@@ -52,6 +52,7 @@ def test_topics_that_are_all_outside_of_the_namespace_are_one_cause(contract):
         assert topic in finding.what
     joints = "/joint_states"
     for there, found in (({}, 5), ({joints: root[joints]}, 5), (root, 5)):
+        ends: list[tuple[Wanted, str, tuple[Endpoint, ...]]]
         ends = [(each, f"/arm/{each.topic}", ()) for each in wanted]
         if there is root:  # one of them is where it should be
             ends[2] = (wanted[2], f"/arm{joints}", (Endpoint("/driver", wanted[2].type, Qos()),))

@@ -123,13 +123,14 @@ def judge_all(
 
     ends: each topic with its name in the graph and the endpoints at its other end, as in `judge`.
     """
+    elsewhere = []
     needed = [end for end in ends if end[0].needed]
     if needed and not any(there or not _at_root(wanted, name, topics) for wanted, name, there in needed):
         names = ", ".join(f"/{wanted.topic}" for wanted, *_ in needed)
         mend = "start without namespace, or write the absolute names of inputs in the contract"
         elsewhere = [warning("topics", f"all your topics are at /: {names}", mend)]
-        return elsewhere + [f for w, *end in ends if not w.needed for f in judge(w, *end, topics)]
-    return [finding for wanted, *end in ends for finding in judge(wanted, *end, topics)]
+        ends = [end for end in ends if not end[0].needed]
+    return elsewhere + [finding for end in ends for finding in judge(*end, topics)]
 
 
 def _at_root(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> bool:

@@ -37,6 +37,8 @@ LONGEST_AGE_S = 3600.0
 FURTHEST, _NARROWEST, _SLOWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e-5, 1e3, 1e5
 TWO_TURNS = 4.0 * math.pi
 """[rad] What no joint turns by unless it turns without end."""
+_FASTEST_TURN = 60.0
+"""[rad/s] What no such joint reaches; in degrees it is a slow one's speed."""
 _LONGEST_STOP_S = 10.0
 _LIMITS = ("lower", "upper", "velocity", "acceleration")
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
@@ -258,7 +260,7 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     continuous = _continuous(fields, robot, described, units[0])
     slides = units[0] == "m" or (described is not None and described.kind == "prismatic")
     if not (continuous or slides):
-        _check_turns(fields, lower, upper, reach)
+        _check_turns(fields, lower, upper, velocity, reach)
     for key in _LIMITS:
         if slides and fields.gives(f"{key}_deg"):
             fields.refuse(f"{key}_deg", "in degrees", "is for joints that turn, not slide", f"write {key}")
@@ -298,7 +300,7 @@ def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acc
         fields.refuse("acceleration", acceleration, what, "raise it, or lower velocity")
 
 
-def _check_turns(fields: Fields, lower: float, upper: float, reach: float) -> None:
+def _check_turns(fields: Fields, lower: float, upper: float, velocity: float, reach: float) -> None:
     """Refuse limits that no turning joint has: numbers of the policy (degrees, percent) taken for radians.
 
     reach: what `map` says that the robot itself counts up to, 0 without it.
@@ -311,6 +313,9 @@ def _check_turns(fields: Fields, lower: float, upper: float, reach: float) -> No
             "continuous: true"
         )
         fields.refuse(key, value, what, f"write {key} in rad, or {key}_deg for degrees")
+    if velocity > _FASTEST_TURN and not reach and fields.fine("velocity"):
+        what = f"is {velocity / (2 * math.pi):.0f} turns a second"
+        fields.refuse("velocity", velocity, what, "write velocity in rad/s, or velocity_deg for degrees")
 
 
 def _following_error(fields: Fields) -> FollowingError | None:

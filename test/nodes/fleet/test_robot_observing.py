@@ -67,8 +67,11 @@ def test_the_scheduler_turns_and_crops_as_the_robot_itself_would(contract):
     local.image("wrist", bytes(image_message(NOW + MS, "", PIXELS)), NOW)
     local.joints(contract.joint_names, [0.1 * i for i in range(6)], NOW, NOW)
     sent = ingest.encoded(NOW)
+    assert sent is not None
     assert sent.images["front"] == JPEG and sent.images["wrist"].shape == PIXELS.shape
-    there, here = decoded(sent, contract, "arm"), local.observe(NOW)
+    here = local.observe(NOW)
+    assert here is not None
+    there = decoded(sent, contract, "arm")
     for image, pixels in here.images.items():
         assert pixels.shape == (PIXELS.shape[1] // 2, PIXELS.shape[0] // 2, 3)
         np.testing.assert_array_equal(there.images[image], pixels)

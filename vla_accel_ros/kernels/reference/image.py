@@ -89,7 +89,7 @@ class Views:
 
         pixels: uint8 [H, W, 3], contiguous; with a place its memory, uint8 [place.size].
         """
-        place = place or Place(*pixels.shape[:2], 3 * pixels.shape[1], 3)
+        place = place or Place(pixels.shape[0], pixels.shape[1], 3 * pixels.shape[1], 3)
         axes = self.rule.axes(place.height, place.width, self.size)
         rows, columns = (Axis(a.first.to(pixels.device), a.weight.to(pixels.device)) for a in axes)
         return View(pixels.flatten(), place, rows, columns)

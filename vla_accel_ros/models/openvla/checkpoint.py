@@ -101,9 +101,8 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     missing.read(read_pixel_norm, folder)
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(lambda: check_openvla(contents.table, config, contents.weights))
-    raw = [] if stats is None else np.flatnonzero(~stats.mask)
     notes = ["the data set defines what an action means: in most, the hand's displacement, and the gripper"]
-    for index in raw:
+    for index in () if stats is None else np.flatnonzero(~stats.mask):
         low, high = stats.range()[:, index]
         notes.append(f"action {index} is not normalised: a gripper's, {low:g} to {high:g} in training")
     return Description(

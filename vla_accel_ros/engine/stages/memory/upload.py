@@ -40,7 +40,7 @@ def in_memory(image: np.ndarray) -> tuple[np.ndarray, Place]:
     place = Place.of(image)
     if place is None:
         image = np.ascontiguousarray(image)
-        place = Place(*image.shape[:2], 3 * image.shape[1], 3)
+        place = Place(image.shape[0], image.shape[1], 3 * image.shape[1], 3)
     lowest = image[-1 if place.row < 0 else 0, -1 if place.column < 0 else 0]
     return np.lib.stride_tricks.as_strided(lowest, (place.size,), (1,)), place
 

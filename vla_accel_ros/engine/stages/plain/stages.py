@@ -190,7 +190,7 @@ class PlainStages:
 
     def resize(self, images: Sequence[np.ndarray]) -> Resize:
         """The stage for images uint8 [H, W, 3] of these sizes, cropped and turned like these."""
-        sizes = tuple((image.shape, image.strides) for image in images)
+        sizes = tuple((*image.shape, *image.strides) for image in images)
         pixels = self.prefix.pixels[: len(sizes)]
         return self._resizes.get(sizes) or self._resizes.put(sizes, Resize(self.policy, pixels, self._memory))
 
