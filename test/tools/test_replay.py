@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 import weakref
@@ -18,6 +19,7 @@ from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
@@ -77,6 +79,22 @@ def test_pictures_are_turned_and_cropped_again_as_the_recorded_contract_says(tmp
     forgotten.contract = Contract.load(demo_contract())  # its engine gets the pictures as they come
     result, _ = again(forgotten.frames(FRAMES).tell().end())
     assert not result.equal
+
+
+def test_a_robot_whose_contract_did_not_say_what_its_actions_are_is_replayed(tmp_path):
+    """They lie apart from the state, as relative ones do; a contract of today would have to say so."""
+    silent = tmp_path / "robot.yaml"
+    silent.write_text(demo_contract().read_text().replace("actions: joints\n", ""))
+    run = Run(tmp_path, contract=silent)
+    (file,) = run.model.rglob("norm_stats.json")
+    stats = json.loads(file.read_text())
+    stats["norm_stats"]["state"]["mean"][2] = 40.0 * stats["norm_stats"]["state"]["std"][2]
+    stats["norm_stats"]["actions"]["mean"][2] = 0.0
+    file.write_text(json.dumps(stats))
+    with pytest.raises(ValueError, match="velocities"):
+        Load(run.model).engine(Contract.load(silent))
+    result, _ = again(run.frames(2).tell(checksum=checksum(run.model)).end())
+    assert result.equal and result.chunks == 2
 
 
 @pytest.mark.gpu

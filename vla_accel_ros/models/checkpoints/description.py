@@ -96,7 +96,8 @@ class Missing:
         try:
             return reader(*arguments)
         except ValueError as error:
-            self.sentences.append(str(error))
+            if str(error) not in self.sentences:
+                self.sentences.append(str(error))
             return default
 
 
