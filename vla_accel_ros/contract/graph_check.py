@@ -115,22 +115,18 @@ def chunks(ours: bool) -> Wanted:
     return Wanted("action_chunk", "action_chunk", kind, ours=ours, qos=Qos("reliable"), needed=False)
 
 
-def judge_all(
-    ends: Sequence[tuple[Wanted, str, Sequence[Endpoint]]], topics: Mapping[str, Sequence[str]]
-) -> list[Finding]:
-    """The findings about several topics; a single one if all that are needed are outside of the robot's
-    namespace.
+def misplaced(ends: Sequence[tuple[Wanted, str, bool]], topics: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """One finding if all topics that are needed are outside of the robot's namespace, else none.
 
-    ends: each topic with its name in the graph and the endpoints at its other end, as in `judge`.
+    ends: each topic with its name in the graph, and whether anybody is at its other end. topics: as in
+    `judge`.
     """
-    elsewhere = []
     needed = [end for end in ends if end[0].needed]
-    if needed and not any(there or not _at_root(wanted, name, topics) for wanted, name, there in needed):
-        names = ", ".join(f"/{wanted.topic}" for wanted, *_ in needed)
-        mend = "start without namespace, or write the absolute names of inputs in the contract"
-        elsewhere = [warning("topics", f"all your topics are at /: {names}", mend)]
-        ends = [end for end in ends if not end[0].needed]
-    return elsewhere + [finding for end in ends for finding in judge(*end, topics)]
+    if not needed or any(there or not _at_root(wanted, name, topics) for wanted, name, there in needed):
+        return []
+    names = ", ".join(f"/{wanted.topic}" for wanted, *_ in needed)
+    mend = "start without namespace, or write the absolute names of inputs in the contract"
+    return [warning("topics", f"all your topics are at /: {names}", mend)]
 
 
 def _at_root(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> bool:
