@@ -25,6 +25,8 @@ MOST_MISTAKES = 20
 """A file with more mistakes is not a contract: reading ends there."""
 UNKNOWN = "???"
 """Of a field that is still to be filled in."""
+_BARE = re.compile(r"(?<=[\s\[,])\?\?\?(?=\s*(?:[,\]}#]|$))", re.MULTILINE)
+"""It within brackets, where YAML takes no bare question mark."""
 _REQUIRED: Any = object()
 # Nested YAML aliases can stand for more values than any memory holds, so the shown text is bounded.
 _SHOWN = reprlib.Repr()
@@ -51,7 +53,7 @@ class Fields:
         """Parse a YAML file. Raises ValueError if it is not a YAML mapping, OSError if it cannot be read."""
         raw = Path(file).read_bytes()
         try:
-            value = bounded_yaml.load(raw.decode("utf-8"), _UniqueKeys)
+            value = bounded_yaml.load(_BARE.sub(f'"{UNKNOWN}"', raw.decode("utf-8")), _UniqueKeys)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"{file}: not valid YAML, mend it here: {' '.join(str(error).split())}"
@@ -225,6 +227,9 @@ class Fields:
         raise ValueError("\n  ".join([f"{self._file}: {len(sentences)} mistakes{more}:", *sentences]))
 
     def _number(self, key: str, value: Any) -> float:
+        if value == UNKNOWN:
+            self._note(self._at(key), UNKNOWN)
+            return math.nan
         # An int too large for a float is not a finite number either.
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not _finite(value):
             self.refuse(key, value, "is not a finite number", "write one such as 0.5")
