@@ -45,6 +45,8 @@ from vla_accel_ros.tools.provenance import provenance
 GB = 1e9
 SHARD_BYTES = 7_000_000_000
 NOISE = 1 << 24
+SETTINGS = "discrete_state_input=true use_quantile_norm=true adapt_to_pi=false delta_action_mask=none"
+"""What openpi's published config.json does not say."""
 JOINTS = 7
 Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -181,7 +183,7 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     before, start = _status("VmRSS"), time.perf_counter()
-    policy = load_policy(folder, device, getattr(torch, dtype))
+    policy = load_policy(folder, device, getattr(torch, dtype), trained_as=trained_as(folder))
     seconds = time.perf_counter() - start
     model = sum(parameter.nbytes for parameter in policy.model.parameters())
     beside = _status("VmHWM") - before - (model if device == "cpu" else 0)
@@ -201,6 +203,12 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
         "finite": bool(np.isfinite(actions).all()),
         **folding,
     }
+
+
+def trained_as(folder: Path) -> str:
+    """SETTINGS for a folder of openpi's, nothing for any other."""
+    said = json.loads((folder / "config.json").read_text())
+    return SETTINGS if "action_horizon" in said and "vla_accel_ros" not in said else ""
 
 
 def fold_times(model: Pi) -> dict[str, Any]:
@@ -244,7 +252,8 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> Iterator[
     yield name, measure_load(folder, arguments)
     if arguments.converted:
         start = time.perf_counter()
-        out = convert(folder, folder.with_name(f"{name}_converted"), target=Target(dtype=arguments.dtype))
+        out = folder.with_name(f"{name}_converted")
+        convert(folder, out, target=Target(dtype=arguments.dtype), trained_as=trained_as(folder))
         seconds = time.perf_counter() - start
         shutil.rmtree(folder)
         yield f"{name} converted", {**measure_load(out, arguments), "converting_s": round(seconds, 2)}

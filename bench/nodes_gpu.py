@@ -240,13 +240,16 @@ def _model(arguments: argparse.Namespace, folder: Path) -> Path:
     from load import write_pi, write_tokenizer
 
     from grids.sizes import config_of
+    from vla_accel_ros.models.config import TRAINED_AS
+    from vla_accel_ros.models.pi.training import USUAL
 
     model = arguments.model or folder / "model"
     if (model / "tokenizer.json").is_file():  # what is written last
         return model
     model.mkdir(parents=True, exist_ok=True)
     config = config_of(arguments.kind, arguments.small)
-    write_pi(model, config, {"vla_accel_ros": config.to_json()}, arguments.motion)
+    sizes = {**config.to_json(), TRAINED_AS: USUAL[config.kind].to_json()}
+    write_pi(model, config, {"vla_accel_ros": sizes}, arguments.motion)
     write_tokenizer(model)
     return model
 

@@ -35,6 +35,7 @@ def generate_launch_description() -> LaunchDescription:
         ("params_file", str(share_path("config/params.yaml")), "Parameters of the nodes (YAML)."),
         ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        ("trained_as", "", "Of an openpi checkpoint, such as pi05_libero. Empty: as in params_file."),
         (
             "engine",
             "",
@@ -142,6 +143,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
                 **shared,
                 **text("engine"),
                 **text("model"),
+                **text("trained_as"),
                 **text("fast"),
                 **text("precision"),
                 **number("staggered"),

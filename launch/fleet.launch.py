@@ -22,7 +22,7 @@ from vla_accel_ros.nodes.running.environment import (
 )
 
 RESPAWN_DELAY_S = 2.0
-OVER_THE_FILE = ("contract", "model", "policy")
+OVER_THE_FILE = ("contract", "model", "trained_as", "policy")
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -31,6 +31,7 @@ def generate_launch_description() -> LaunchDescription:
         ("params_file", str(share_path("config/fleet.yaml")), "Parameters of the scheduler (YAML)."),
         ("contract", "", "Contract of one of the robots (YAML). Empty: as in params_file, else the demo's."),
         ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        ("trained_as", "", "Of an openpi checkpoint, such as pi05_libero. Empty: as in params_file."),
         ("policy", "", "Scheduling policy, such as fifo or kairos. Empty: as in params_file."),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
         *LAUNCH_ARGUMENTS,

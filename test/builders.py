@@ -20,8 +20,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.config import TRAINED_AS, GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.training import USUAL
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.policy import Policy
@@ -110,7 +111,8 @@ def make_checkpoint(folder: Path, config: PiConfig | None = None, seed: int = 0,
     tensors = dict(make_model(config, seed).state_dict())
     del tensors[EMBED_TOKENS]
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"vla_accel_ros": config.to_json()}))
+    sizes = {**config.to_json(), TRAINED_AS: USUAL[config.kind].to_json()}
+    (folder / "config.json").write_text(json.dumps({"vla_accel_ros": sizes}))
     (folder / "assets" / "arm").mkdir(parents=True, exist_ok=True)
     stats = {"norm_stats": {"state": make_stats(seed), "actions": make_stats(seed + 1, reach=reach)}}
     (folder / "assets" / "arm" / "norm_stats.json").write_text(json.dumps(stats))

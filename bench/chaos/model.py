@@ -13,7 +13,8 @@ from pathlib import Path
 import yaml
 from load import pi_shapes, write_tokenizer, write_weights
 
-from vla_accel_ros.models.config import PI05, GemmaConfig, VisionConfig
+from vla_accel_ros.models.config import PI05, TRAINED_AS, GemmaConfig, VisionConfig
+from vla_accel_ros.models.pi.training import USUAL
 from vla_accel_ros.nodes.running.environment import demo_contract
 
 MIDDLE = (0.0, 0.0, 1.3, 1.0, 0.0)
@@ -53,7 +54,8 @@ def write_model(folder: Path, robots: int) -> Path:
     )
     write_weights(folder, pi_shapes(config), None)
     write_tokenizer(folder)
-    (folder / "config.json").write_text(json.dumps({"vla_accel_ros": config.to_json()}))
+    sizes = {**config.to_json(), TRAINED_AS: USUAL[config.kind].to_json()}
+    (folder / "config.json").write_text(json.dumps({"vla_accel_ros": sizes}))
     for number in range(robots):
         middle, reach = [*MIDDLE, mark_of(number)], [REACH_RAD] * MARK + [0.002]
         actions = {

@@ -5,7 +5,6 @@ bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from vla_accel_ros.kernels.reference import image
 from vla_accel_ros.kernels.reference.image import Views
 from vla_accel_ros.kernels.triton import image as kernels
 from vla_accel_ros.models.openvla.policy import PixelNorm
-from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, padded
+from vla_accel_ros.models.processing.conventions import BEFORE_0_5, LEROBOT, OPENPI, padded
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.processing.resize import resize_bilinear
 from vla_accel_ros.models.smolvla import policy as smolvla_policy
@@ -27,6 +26,7 @@ OPENVLA = PixelNorm()
 RULES = {
     "openpi": OPENPI.pixels,
     "lerobot": LEROBOT.pixels,
+    "lerobot before 0.5": BEFORE_0_5.pixels,
     "openvla": OPENVLA.rule,
     "smolvla": smolvla_policy.PIXELS,
 }
@@ -54,8 +54,9 @@ def reference(name: str, pixels: Tensor, size: int) -> Tensor:
         return OPENVLA.pixels(pixels, size)
     if name == "smolvla":
         return smolvla_policy.resize_to_corner(pixels, size)
-    own = partial(padded, resize=resize_bilinear) if name == "openpi" else LEROBOT.resize
-    return own(pixels[None], size)[0]
+    if name == "openpi":
+        return padded(pixels[None], size, resize_bilinear)[0]
+    return (BEFORE_0_5 if name == BEFORE_0_5.name else LEROBOT).resize(pixels[None], size)[0]
 
 
 def cut(square: Tensor, patch: int) -> Tensor:

@@ -80,14 +80,17 @@ class Robot:
     """The motion of a trajectory node, two joints, and the controller that does what it is told. A tick is
     10 ms.
 
-    silent: joint_states do not come. sag: float64 [2], of the joints as they are measured. off: they stay,
-    whatever is commanded. Attributes:
+    turns: the joints turn without end, and are measured in -pi..pi. silent: joint_states do not come. sag:
+    float64 [2], of the joints as they are measured. off: they stay, whatever is commanded. Attributes:
     `path`, where the joints were at each tick, float64 [2]; `sent`, how many messages the controller got;
     `answers`, by service.
     """
 
-    def __init__(self, kind: str) -> None:
-        joints = tuple(Joint(name, -2.0, 2.0, SPEED, ACCELERATION, "absolute") for name in NAMES)
+    def __init__(self, kind: str, turns: bool = False) -> None:
+        bound, self._turning = 20.0 if turns else 2.0, NAMES if turns else ()
+        joints = tuple(
+            Joint(name, -bound, bound, SPEED, ACCELERATION, "absolute", continuous=turns) for name in NAMES
+        )
         contract = Contract(
             robot="arm",
             cameras=(),
@@ -258,7 +261,7 @@ class Robot:
     def _begin(self) -> None:
         safety = Safety(Watchdog({"joint_states": 0.3, "chunk": 0.8}))
         self.follower = ChunkFollower(TrajectoryBuffer(NAMES, self.limits), safety, 0.8)
-        self._joints = JointHistory(NAMES)
+        self._joints = JointHistory(NAMES, continuous=self._turning)
         motion: Any = SimpleNamespace(begin=lambda: None)
         self.standing.over(self.follower, self._joints, self._outputs, motion)
 
@@ -268,8 +271,9 @@ class Robot:
         self.path.append(self.position)
         if not self.silent:
             self._where = self._where if self.off else self.position + self.sag
-            measured = self._where
+            measured = np.angle(np.exp(1j * self._where)) if self._turning else self._where
             self._joints.add(NAMES, measured, self.node.now)
+            measured = self._joints.newest()
             self._adapter.measured(dict(zip(NAMES, measured.tolist())))
             self.follower.measured(measured, self.node.now, self.node.now)
 

@@ -99,3 +99,12 @@ def test_no_order_of_times_breaks_it(events):
         assert monitor.rate_hz(now_ns) >= 0.0
         monitor.warning(now_ns)
     assert monitor.drops >= 0
+
+
+def test_a_second_publisher_with_older_stamps_is_neither_a_loss_nor_a_younger_age():
+    """An arm at 100 Hz, and a node that repeats it 3 ms later."""
+    monitor = StreamMonitor(100.0)
+    for k in range(1, 200):
+        monitor.seen(10 * k * MS, 10 * k * MS)
+        monitor.seen((10 * k - 23) * MS, 10 * k * MS)
+    assert monitor.drops == 0 and monitor.age_s(1990 * MS) == 0.0

@@ -256,3 +256,42 @@ def test_every_transport_tells_of_its_frames(contract):
         assert ingest.sets.count == k + 1
     ingest.clear()
     assert not ingest.sets.wait(0.0)
+
+
+def test_an_observation_takes_each_joint_by_its_own_stamp_and_a_turning_one_the_short_way(contract):
+    """An arm's driver, and a node that repeats it with the gripper, 3 ms later."""
+    *others, last = contract.joints
+    turning = replace(contract, joints=(replace(others[0], continuous=True), *others[1:], last))
+    ingest, names = make_ingest(turning), contract.joint_names
+
+    def angle(stamp_ns: int) -> float:
+        return float(np.angle(np.exp(1j * (3.1 + (stamp_ns - NOW) / S))))
+
+    for k in range(-50, 50):
+        now_ns = NOW + 2 * k * S // 1000
+        ingest.joints(names[:5], [angle(now_ns), 0, 0, 0, 0], now_ns, now_ns)
+        if k % 10 == 0:
+            stamp_ns = now_ns - 3 * S // 1000
+            ingest.joints(names, [angle(stamp_ns), 0, 0, 0, 0, k * 2e-3], stamp_ns, now_ns)
+    taken_ns = NOW + 41_500_000  # between two states, of which one is above and one is below pi
+    for camera in contract.cameras:
+        ingest.image(camera.name, image(taken_ns), NOW + S // 10)
+    observation = ingest.observe(NOW + S // 10)
+    assert observation is not None, ingest.waiting_for
+    joints = turning.to_robot(observation.state)
+    assert np.exp(1j * joints[0]) == pytest.approx(np.exp(1j * 3.1415), abs=1e-6)
+    assert joints[5] == pytest.approx(0.0445, abs=1e-4)
+
+
+@pytest.mark.parametrize(("stamp_ns", "fact"), [(0, "no stamp"), (NOW + 9 * S, "in the future")])
+def test_why_there_is_no_observation_names_the_joint_that_is_stamped_wrongly(contract, stamp_ns, fact):
+    ingest, names = make_ingest(contract), contract.joint_names
+    fill(ingest, contract, NOW, NOW)
+    ingest.clear()
+    for camera in contract.cameras:
+        ingest.image(camera.name, image(NOW), NOW)
+    ingest.joints(names[:5], [0.0] * 5, NOW, NOW)
+    ingest.joints(names, [0.0] * 6, stamp_ns, NOW)
+    assert ingest.observe(NOW) is None
+    for said in (ingest.waiting_for, ingest.problem("joint_states", NOW)):
+        assert f"joint {names[5]} " in said and fact in said and names[0] not in said

@@ -119,3 +119,83 @@ def test_it_is_numpys_interpolation_of_what_is_kept(samples, at_ms):
         history.add(("a",), [value], int(t) * MS)
     expected = np.interp(at_ms, times[-16:], values[-16:])
     np.testing.assert_allclose(history.at(at_ms * MS), [expected], atol=1e-12)
+
+
+def test_each_joint_is_taken_by_its_own_stamp_when_a_node_repeats_the_arm_beside_its_gripper():
+    """shared/cases/joint_states_overlap.py: 500 Hz, and 50 Hz with stamps 3 ms old."""
+    history = JointHistory(("arm", "gripper"))
+    accepted = 0
+    for k in range(500):
+        history.add(("arm",), [k], S + 2 * k * MS)
+        if k % 10 == 0:
+            accepted += history.add(("arm", "gripper"), [-1.0, k], S + (2 * k - 3) * MS)
+    assert not history.missing and accepted == 50
+    assert history.stamps_ns.tolist() == [S + 998 * MS, S + 977 * MS] and history.newest_ns == S + 977 * MS
+    np.testing.assert_array_equal(history.newest(), [499.0, 490.0])
+    np.testing.assert_allclose(history.at(S + 977 * MS), [488.5, 490.0])
+
+
+def test_a_source_that_is_seconds_behind_changes_no_joint_that_another_keeps_fresh():
+    history = JointHistory(("arm", "gripper"))
+    for k in range(100):
+        history.add(("arm",), [k], (10 * S) + 10 * k * MS)
+        history.add(("arm", "gripper"), [-1.0, k], 5 * S + 10 * k * MS)
+        assert history.newest()[0] == k
+    assert "gripper" in history.problem(11 * S, 0.5) and "arm" not in history.problem(11 * S, 0.5)
+    assert not history.add(("arm", "gripper"), [-1.0, 7.0], 5 * S + 990 * MS)  # repeated
+
+
+def test_a_source_whose_clock_was_set_back_begins_only_its_own_joints_anew():
+    history = JointHistory(("arm", "gripper"))
+    history.add(("arm",), [1.0], 100 * S)
+    history.add(("gripper",), [2.0], 100 * S)
+    assert history.add(("arm",), [3.0], 50 * S)
+    np.testing.assert_array_equal(history.newest(), [3.0, 2.0])
+    assert history.stamps_ns.tolist() == [50 * S, 100 * S]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_messages_from_the_future_do_not_shut_the_driver_out(first):
+    history, now_ns = JointHistory(("arm", "gripper")), 100 * S
+    for k in range(100):
+        now_ns += 10 * MS
+        if k or first:
+            history.add(("gripper", "arm"), [9.0, 9.0], now_ns + 5 * S, now_ns)
+        assert history.add(("arm",), [k], now_ns, now_ns)
+    assert history.stamps_ns.tolist() == [now_ns, now_ns + 5 * S] and history.newest()[0] == 99
+    assert "gripper" in history.wrong_stamp(now_ns, 0.5) and "arm" not in history.wrong_stamp(now_ns, 0.5)
+
+
+@pytest.mark.parametrize("ahead_ms", [490, 505, 510, 530, 2000])
+def test_a_driver_whose_clock_is_ahead_is_taken_sample_by_sample(ahead_ms):
+    history = JointHistory(("arm",))
+    for k in range(200):
+        now_ns = 100 * S + 10 * k * MS
+        assert history.add(("arm",), [k], now_ns + ahead_ms * MS, now_ns)
+    np.testing.assert_allclose(history.at(history.newest_ns - 15 * MS), [197.5])
+
+
+@pytest.mark.parametrize(("stamp_ns", "fact"), [(0, "no stamp"), (16 * S, "in the future")])
+def test_the_joint_without_a_stamp_or_with_one_ahead_is_named(stamp_ns, fact):
+    history = JointHistory(("elbow", "gripper"))
+    history.add(("gripper",), [0.0], stamp_ns)
+    history.add(("elbow",), [0.0], 10 * S)
+    for sentence in (history.problem(10 * S + 10 * MS, 0.5), history.wrong_stamp(10 * S + 10 * MS, 0.5)):
+        assert "gripper" in sentence and "elbow" not in sentence and fact in sentence
+    history.add(("gripper",), [0.0], 10 * S)
+    assert history.problem(10 * S, 0.5) == ""
+
+
+@given(st.floats(-9, 9), st.floats(-1, 1), st.floats(0, 1))
+def test_a_continuous_joint_is_interpolated_the_short_way_round(start, step, share):
+    """The reference is the angle of the point between, on the unit circle's arc
+    (shared/cases/continuous_wrap.py)."""
+    wrapped = np.angle(np.exp(1j * np.array([start, start + step])))
+    history = JointHistory(("wheel", "lift"), continuous=["wheel"])
+    for t, value in enumerate(wrapped):
+        history.add(("wheel", "lift"), [value, value], t * S)
+    wheel, lift = history.at(round(share * S))
+    share = round(share * S) / S
+    assert np.exp(1j * wheel) == pytest.approx(np.exp(1j * (start + share * step)), abs=1e-9)
+    assert abs(wheel) <= np.pi + 0.51
+    assert lift == pytest.approx(wrapped[0] + share * (wrapped[1] - wrapped[0]))

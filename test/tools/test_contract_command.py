@@ -260,3 +260,31 @@ def test_check_needs_no_model_and_names_what_is_wrong(
     )
     assert main(["contract", "check", str(file)]) == 2
     assert "joints[0].lower = -92" in capsys.readouterr().err
+
+
+def test_the_bundled_policys_contract_has_its_relative_actions_with_their_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = printed(capsys, "contract", "make", "--model", demo_model())
+    lines = [line.split() for line in text.splitlines() if line.startswith("    action: ")]
+    assert [line[1] for line in lines] == ["delta"] * 5 + ["absolute"]
+    assert "1.605" in lines[2] and "0.033," in lines[2]
+
+
+@pytest.mark.parametrize("name", ["pi0_droid", "pi0_libero"])
+def test_velocities_and_displacements_of_a_hand_are_no_joints_even_where_statistics_decide_nothing(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config("pi0", horizon=10 if name == "pi0_droid" else 50)
+    folder = write_statistics(
+        make_checkpoint(tmp_path / "model", config),
+        np.full((2, 8), [[0.1], [0.3]]),
+        np.full((2, 8), [[0.1], [0.3]]),
+    )
+    assert printed(capsys, "contract", "make", "--model", folder)
+    own = json.loads((folder / "config.json").read_text())
+    del own["vla_accel_ros"]["trained_as"]
+    (folder / "config.json").write_text(json.dumps(own))
+    assert main(["contract", "make", "--model", str(folder), "--as", name]) == 2
+    out, err = capsys.readouterr()
+    assert not out and ("velocities of seven joints" if name == "pi0_droid" else "of the hand") in err

@@ -22,6 +22,7 @@ from vla_accel_ros.contract.fields import Fields, closest
 from vla_accel_ros.contract.force import check_force, read_force
 from vla_accel_ros.contract.parts import Camera, ChunkTiming, Controller, Joint, RobotLimits, Stream, Twist
 from vla_accel_ros.control.force.guard import Force
+from vla_accel_ros.control.limits.joint_limits import TURN
 
 __all__ = ["TWIST", "Camera", "ChunkTiming", "Contract", "Controller", "Joint", "Stream", "Twist"]
 
@@ -129,6 +130,13 @@ class Contract:
         """bool [A], True where the policy's action is relative to the observed joint."""
         relative = np.array([joint.action == "delta" for joint in self.action_joints], dtype=bool)
         return np.concatenate([np.zeros(self._twisted, bool), relative])
+
+    @property
+    def turns(self) -> np.ndarray:
+        """A whole turn of each column of a chunk, float64 [A] in the policy's units, where its action is
+        relative to a continuous joint; 0 elsewhere."""
+        turns = [abs(joint.scale) * TURN * joint.continuous for joint in self.action_joints]
+        return np.where(self.delta_mask, np.concatenate([np.zeros(self._twisted), turns]), 0.0)
 
     @property
     def max_ages_s(self) -> dict[str, float]:

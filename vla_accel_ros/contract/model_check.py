@@ -35,6 +35,8 @@ class ModelFacts:
     without statistics. twist: models of this kind usually move a hand, not joints. image_names: empty for a
     model that takes any single image. relative: bool [D], which actions are relative to the joints, None if
     unknown. state_moments, action_moments: mean and deviation in training, [2, D], [2, 0] if unknown.
+    assumed: a sentence if settings of its training are unknown and taken as usual. other_actions: what its
+    actions are if they are known not to be targets of joints.
     """
 
     where: Path
@@ -48,15 +50,17 @@ class ModelFacts:
     relative: np.ndarray | None = None
     state_moments: np.ndarray = field(default_factory=lambda: NOTHING)
     action_moments: np.ndarray = field(default_factory=lambda: NOTHING)
+    assumed: str = ""
+    other_actions: str = ""
 
     @classmethod
-    def read(cls, folder: Path, statistics: str | None = None) -> ModelFacts:
+    def read(cls, folder: Path, statistics: str | None = None, trained_as: str = "") -> ModelFacts:
         """Read the facts of a checkpoint folder. statistics: the robot whose statistics to use if there are
-        several.
+        several. trained_as: as in load_policy.
 
         Raises ValueError, one sentence, if it cannot be read or its statistics are missing.
         """
-        told = describe(folder, statistics)
+        told = describe(folder, statistics, trained_as)
         if told.missing:
             raise ValueError(told.missing[0])
         return cls.of(told)
@@ -76,6 +80,8 @@ class ModelFacts:
             told.relative,
             told.state_moments,
             told.action_moments,
+            told.assumed,
+            told.other_actions,
         )
 
     @property
@@ -107,6 +113,8 @@ def judge(model: ModelFacts, contract: Contract) -> list[Finding]:
     found = [*_images(model, contract), *_sizes(model, contract)]
     if not found:
         found = [*_ranges(model, contract), *_targets(model, contract)]
+    if model.assumed:
+        found.append(warning("model", model.assumed, "give trained_as if it was trained otherwise"))
     columns = len(contract.action_names)
     what = f"{model.kind} fits the contract: {len(contract.cameras)} cameras, {columns} numbers an action"
     return found or [ok("model", what)]
@@ -146,6 +154,9 @@ def _sizes(model: ModelFacts, contract: Contract) -> list[Finding]:
         what = f"models such as that in {model.where} ({model.kind}) move a hand by twists, as a rule"
         mend = "write actions: twist unless it was fine-tuned on joints"
         found.append(warning("actions", what, mend))
+    if contract.actions == "joints" and model.other_actions:
+        what = f"those of the model in {model.where} are {model.other_actions}, no targets of joints"
+        return [*found, error("actions", what, f"of {OTHERS}, only the first are actions: joints")]
     if contract.actions == "joints" and not model.alike:
         what = (
             f"the model in {model.where} has {model.states.start} states but {model.columns.start} actions, "

@@ -17,6 +17,7 @@ first point is later if it would exceed the limits.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,9 +33,7 @@ _LATER, _LATER_TIMES = 1.25, 16
 
 def eased(limits: JointLimits) -> JointLimits:
     """The limits for motion that is decided for such a controller."""
-    return JointLimits(
-        limits.lower, limits.upper, SPEED * limits.velocity, ACCELERATION * limits.acceleration
-    )
+    return replace(limits, velocity=SPEED * limits.velocity, acceleration=ACCELERATION * limits.acceleration)
 
 
 def approach_s(limits: JointLimits, lead_s: float) -> float:

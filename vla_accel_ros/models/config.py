@@ -28,6 +28,10 @@ def read_fields(cls: type, data: Any, where: str) -> dict[str, Any]:
     return given
 
 
+TRAINED_AS = "trained_as"
+"""Field beside our sizes of pi0 and pi0.5 with the settings of their training, see models.pi.training; the
+parameter and argument of that name have the user's word for them."""
+
 MOST: dict[str, int] = {
     "depth": 512,
     "width": 1 << 16,
@@ -202,7 +206,9 @@ class PiConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> PiConfig:
-        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        """Inverse of to_json, without TRAINED_AS. Raises ValueError naming missing or unknown fields."""
+        if isinstance(data, dict):
+            data = {name: value for name, value in data.items() if name != TRAINED_AS}
         data = read_fields(cls, data, "config")
         return cls(
             **{

@@ -25,17 +25,17 @@ _READ: dict[str, Callable[[Any], Sizes]] = {
 KEY = "vla_accel_ros"
 
 
-def sizes_of(model: str | Path) -> Sizes:
-    """Return the sizes of a name in MODELS or of a folder. Raises ValueError, with one sentence, if it is
-    neither."""
+def sizes_of(model: str | Path, trained_as: str = "") -> Sizes:
+    """Return the sizes of a name in MODELS or of a folder. trained_as: as in load_policy. Raises ValueError,
+    with one sentence, if it is neither, or if nobody says its horizon."""
     if str(model) in MODELS:
         return MODELS[str(model)]
     file = Path(model) / "config.json"
-    if not file.is_file():
+    if not Path(model).is_dir():
         raise ValueError(
             f"{model} is no model: give one of {', '.join(MODELS)}, or the folder of a checkpoint."
         )
-    data = read_json(file).get(KEY)
+    data = read_json(file).get(KEY) if file.is_file() else None
     if isinstance(data, dict):
         sizes = data.get("config", data)
         kind = str(sizes.get("kind")) if isinstance(sizes, dict) else ""
@@ -44,6 +44,10 @@ def sizes_of(model: str | Path) -> Sizes:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{file}, field {KEY}: {error}") from error
     from vla_accel_ros.models.checkpoints.checkpoint import describe
+    from vla_accel_ros.models.pi.training import HORIZON, ask
 
-    config: Any = describe(model).config
+    told = describe(model, trained_as=trained_as)
+    if HORIZON in told.unknown:
+        raise ask(Path(model), (HORIZON,))
+    config: Any = told.config
     return config

@@ -4,5 +4,5 @@ cameras/: pictures from a message, a device or shared memory into a frame pool. 
 every joint. ingest: all inputs of a robot, and observations from streams that are not synchronised. segment:
 named shared memory that is removed with its writer; slot: the newest value of something small in it;
 chunk_slot: chunks in a slot; force_slot: samples of a force sensor in a slot. arrivals: rate, age and losses
-of streams, and what a node reports about its inputs.
+of streams, and what a node reports about its inputs; trained: whether inputs look like those in training.
 """

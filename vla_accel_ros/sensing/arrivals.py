@@ -25,6 +25,7 @@ PROFILED_HINT = "look at its driver's rate, and at the load and the network betw
 """The hint if the profile is in use already, or the middleware is another one."""
 RING_HINT = "look at the node that writes the ring; its handles are small and seldom lost on the way"
 _SLOW = 0.8
+_BACK_NS = 500_000_000
 _WINDOW_NS = 2_000_000_000
 """Window over which a rate is measured."""
 
@@ -47,12 +48,14 @@ class StreamMonitor:
         self._stamp_ns: int | None = None
 
     def seen(self, stamp_ns: int, now_ns: int) -> None:
-        """A message arrived. stamp_ns: its own time; gaps between stamps are counted as drops."""
+        """A message arrived. stamp_ns: its own time; gaps between stamps are counted as drops. One that is a
+        little older than the newest comes from another publisher, or out of order."""
         self._start(now_ns)
         if self._stamp_ns is not None and stamp_ns > self._stamp_ns:
             periods = (stamp_ns - self._stamp_ns) * 1e-9 * self.expected_hz
             self.drops += max(round(periods) - 1, 0)
-        self._stamp_ns = stamp_ns
+        if self._stamp_ns is None or not 0 < self._stamp_ns - stamp_ns < _BACK_NS:
+            self._stamp_ns = stamp_ns
         self._arrivals.append(now_ns)
         self._forget(now_ns)
 

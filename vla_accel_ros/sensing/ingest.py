@@ -37,6 +37,8 @@ _NOTHING_NEW = NotReady("no new frame since the last observation")
 _JUMP_NS = 500_000_000
 _STATES, _LONGEST_S = 2048, 2.0
 """Joint states kept, and the delay of an image that they span at any rate."""
+_LOOKED_AT = 128
+"""Least rows and columns of a picture that is only looked at."""
 _REFUSED_NS = 1_000_000_000
 """How long a refusal is reported while later samples are accepted: one of two joint drivers may be wrong."""
 
@@ -67,7 +69,10 @@ class Ingest:
         self.rings = RingReader(dict.fromkeys(in_rings, ""), copy, page_lock)
         self._oldest_s = {camera.name: camera.max_age_s for camera in contract.cameras}
         self._joints = JointHistory(
-            contract.joint_names, _STATES, min(max(self._oldest_s.values()), _LONGEST_S)
+            contract.joint_names,
+            _STATES,
+            min(max(self._oldest_s.values()), _LONGEST_S),
+            [joint.name for joint in contract.joints if joint.continuous],
         )
         self._frames = Sources(
             {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
@@ -151,6 +156,24 @@ class Ingest:
             f"{self._info[camera][0]} x {self._info[camera][1]}: calibrate the camera at the size it sends"
         )
 
+    def picture(self, camera: str) -> np.ndarray | None:
+        """A copy of a camera's newest picture, uint8 [H, W, 3], made smaller by leaving out pixels; None if
+        there is none."""
+        lease = self._frames.newest(camera)
+        if lease is None:
+            return None
+        with lease:
+            pixels = self._pixels(lease.frames[camera])
+            if pixels is None:
+                return None
+            rows, columns = (max(size // _LOOKED_AT, 1) for size in pixels.shape[:2])
+            copied = pixels[::rows, ::columns].copy()
+            return copied if lease.intact() else None
+
+    def _pixels(self, frame: Frame) -> np.ndarray | None:
+        """uint8 [H, W, 3]; None if it cannot be decoded."""
+        return frame.image
+
     def _size(self, frame: Frame) -> tuple[int, ...]:
         """Height and width."""
         return frame.image.shape[:2]
@@ -164,7 +187,7 @@ class Ingest:
         """Take a JointState, in ROS units. Raises ValueError, one sentence, if it is unusable."""
         try:
             with self._lock:
-                self._joints.add(names, positions, stamp_ns)
+                self._joints.add(names, positions, stamp_ns, now_ns)
         except ValueError as refusal:
             self._refuse("joint_states", refusal, now_ns)
             raise
@@ -212,13 +235,13 @@ class Ingest:
             self._release()
 
     def newest_state(self) -> tuple[np.ndarray, int] | None:
-        """The newest joints as float32 [D] in the policy's units, and their stamp; None while a joint is
-        missing."""
+        """The newest time at which every joint is known, with the joints then as float32 [D] in the policy's
+        units; None while a joint is missing."""
         with self._lock:
             stamp_ns = self._joints.newest_ns
             if stamp_ns is None:
                 return None
-            return self._contract.to_policy(self._joints.newest()).astype(np.float32), stamp_ns
+            return self._contract.to_policy(self._joints.at(stamp_ns)).astype(np.float32), stamp_ns
 
     def close(self) -> None:
         """Release the rings; an observation still in use keeps its images."""
@@ -296,10 +319,9 @@ class Ingest:
                 )
         if self._joints.missing:
             return NotReady(f"no state of joint {', '.join(self._joints.missing)} yet")
-        gap_s, most_s = self._joints.gap_s(min(stamps)), self._contract.joint_states.max_age_s
-        if gap_s > most_s:
-            return NotReady(f"joint states are {gap_s:.3f} s from the image, max_age_s allows {most_s:g}")
-        return None
+        max_age_s = self._contract.joint_states.max_age_s
+        wrong = self._joints.wrong_stamp(now_ns, max_age_s) or self._joints.far(min(stamps), max_age_s)
+        return NotReady(wrong) if wrong else None
 
     def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:
         self._seen(camera, stamp_ns, now_ns)

@@ -1,20 +1,35 @@
 """The last seconds of every joint, to look up the state at an image's stamp.
 
 Images arrive late and joint states often. The newest joints would pair a picture with a robot that has moved
-on. Each joint keeps its own short history, since several drivers may each publish a part of the robot, in any
-order and with joints that nobody asked for. Positions are interpolated linearly and never extrapolated:
-`gap_s` says how far the nearest real sample is.
+on. Each joint keeps its own short history with its own stamps, since several drivers may each publish a part
+of the robot, in any order and with joints that nobody asked for; a node may repeat the arm beside its
+gripper. Positions are interpolated linearly, those of a continuous joint the short way round, and never
+extrapolated: `gap_s` says how far the nearest real sample is.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from vla_accel_ros.control.limits.joint_limits import TURN, near
+
 _JUMP_NS = 500_000_000
+_SOURCES = 64
 _NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(eq=False)
+class _Source:
+    """Messages with the same names. entries: which of a message's are ours. columns: of those joints here.
+    newest_ns: stamp of the last message, None before the first."""
+
+    entries: np.ndarray
+    columns: np.ndarray
+    newest_ns: int | None = None
 
 
 class JointHistory:
@@ -22,34 +37,56 @@ class JointHistory:
 
     joints: names, in the order of every result. capacity: samples kept of each joint. span_s: delay of the
     slowest image; of samples that come too fast to span it, only some are kept, and always the newest.
+    continuous: names of the joints that turn without end, whose driver may report -pi..pi. `at` gives them as
+    their driver does, which is what a policy was trained on; `newest` counts them on across pi, as commands
+    do.
     """
 
-    def __init__(self, joints: Sequence[str], capacity: int = 512, span_s: float = 0.0):
+    def __init__(
+        self,
+        joints: Sequence[str],
+        capacity: int = 512,
+        span_s: float = 0.0,
+        continuous: Collection[str] = (),
+    ):
         if capacity < 2:
             raise ValueError(f"capacity = {capacity} keeps nothing to interpolate between: give at least 2")
         self.joints = tuple(joints)
         self._capacity, self._least_gap_ns = capacity, round(2e9 * span_s / capacity)
         self._columns = {name: column for column, name in enumerate(self.joints)}
-        self._known: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}
+        self._turns = np.array([TURN if name in continuous else 0.0 for name in self.joints])
+        self._sources: dict[tuple[str, ...], _Source] = {}
         self._lock = threading.RLock()
+        self._counted = np.full(len(self.joints), np.nan)  # newest positions
         self.clear()
 
     def clear(self) -> None:
-        """Forget all samples."""
+        """Forget all samples; the count of turns goes on."""
         with self._lock:
             shape = len(self.joints), self._capacity
             self._times, self._positions = np.full(shape, _NEVER), np.zeros(shape)
             self._counts = np.zeros(len(self.joints), np.int64)
-            self._newest_ns, self._newest = self._times[:, 0].copy(), self._positions[:, 0].copy()
+            self._newest_ns = self._times[:, 0].copy()
+            self._newest_from: list[_Source | None] = [None] * len(self.joints)
             self._missing = self.joints
+            for source in self._sources.values():
+                source.newest_ns = None
 
-    def add(self, names: Sequence[str], positions: Sequence[float] | np.ndarray, stamp_ns: int) -> bool:
+    def add(
+        self,
+        names: Sequence[str],
+        positions: Sequence[float] | np.ndarray,
+        stamp_ns: int,
+        now_ns: int | None = None,
+    ) -> bool:
         """Add one JointState: names in any order, some of them ours. Returns True if it had something new.
 
-        An older stamp than the last is ignored, unless it is older by more than half a second: then the clock
-        was set back and the history starts anew. Raises ValueError if names and positions do not match, a
-        joint is named twice, or a position is not finite. A message without positions (with only velocities
-        or efforts) changes nothing.
+        Joint by joint: one whose stamp is not newer than its last keeps that, and so does one that another
+        source keeps fresh if the stamp is more than half a second after now_ns (None: unknown). A joint
+        begins anew if its last was so far ahead, or if the stamps of the source that it came from fell back
+        by more than half a second: its clock was set. Messages with the same names are one source. Raises
+        ValueError if names and positions do not match, a joint is named twice, or a position is not finite. A
+        message without positions (with only velocities or efforts) changes nothing.
         """
         if len(positions) == 0:
             return False
@@ -57,33 +94,54 @@ class JointHistory:
             raise ValueError(
                 f"joint state has {len(names)} names and {len(positions)} positions: mend its publisher"
             )
-        sources, columns = self._match(tuple(names))
+        source = self._source(tuple(names))
+        columns = source.columns
         if not len(columns):
             return False
-        values = np.asarray(positions, dtype=np.float64)[sources]
+        values = np.asarray(positions, dtype=np.float64)[source.entries]
         if not np.isfinite(values).all():
             bad = np.flatnonzero(~np.isfinite(values))[0]
             raise ValueError(f"joint state of {self.joints[columns[bad]]} is {values[bad]}: mend its driver")
         with self._lock:
-            last = self._newest_ns[columns]
-            seen = self._counts[columns] > 0
-            if (seen & (last - stamp_ns > _JUMP_NS)).any():
-                self.clear()
-            elif (seen & (stamp_ns <= last)).any():
-                return False
+            new = self._news(source, stamp_ns, now_ns)
+            if not new.all():
+                columns, values = columns[new], values[new]
+                if not len(columns):
+                    return False
+            source.newest_ns, last = stamp_ns, self._newest_ns[columns]
             counts = self._counts[columns]
             if (stamp_ns - last < self._least_gap_ns).any():
                 # Two gaps between kept samples last at least this long; a sooner one replaces the last.
-                before_ns = self._times[columns, (counts - 2) % self._capacity]
-                counts -= (counts >= 2) & (before_ns > stamp_ns - self._least_gap_ns)
+                kept_ns = self._times[columns, (counts - 2) % self._capacity]
+                counts -= (counts >= 2) & (kept_ns > stamp_ns - self._least_gap_ns)
             places = counts % self._capacity
             self._times[columns, places] = stamp_ns
             self._positions[columns, places] = values
-            self._newest_ns[columns], self._newest[columns] = stamp_ns, values
+            self._newest_ns[columns] = stamp_ns
+            self._counted[columns] = near(values, self._counted[columns], self._turns[columns])
             self._counts[columns] = counts + 1
+            for column in columns:
+                self._newest_from[column] = source
             if self._missing:
                 self._missing = tuple(n for n, count in zip(self.joints, self._counts) if count == 0)
             return True
+
+    def _news(self, source: _Source, stamp_ns: int, now_ns: int | None) -> np.ndarray:
+        """Of which joints of a message this is news, bool; those that begin anew are forgotten."""
+        columns, before_ns = source.columns, source.newest_ns
+        last, known = self._newest_ns[columns], self._counts[columns] > 0
+        new, anew = ~known | (stamp_ns > last), np.zeros(len(columns), bool)
+        ahead = now_ns is not None and stamp_ns - now_ns > _JUMP_NS
+        set_back = before_ns is not None and before_ns - stamp_ns > _JUMP_NS
+        if ahead or set_back:
+            own = np.array([self._newest_from[column] is source for column in columns])
+            new &= ~known | own | (not ahead) | (np.abs((now_ns or 0) - last) > _JUMP_NS)
+            anew = known & own & set_back
+        if now_ns is not None and not ahead:
+            anew |= known & (stamp_ns <= last) & (last - now_ns > _JUMP_NS)
+        self._counts[columns[anew]] = 0
+        self._times[columns[anew]] = _NEVER
+        return new | anew
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -91,15 +149,14 @@ class JointHistory:
         return self._missing
 
     def problem(self, now_ns: int, max_age_s: float) -> str:
-        """A sentence that names the joints without any sample, or without one for max_age_s while others
-        came, or says that they have no stamp; else empty."""
+        """A sentence that names the joints without any sample, without a stamp, stamped more than max_age_s
+        ahead, or without a sample for that long while others came; else empty."""
         with self._lock:
             if self.missing:
                 return f"no state of joint {', '.join(self.missing)} yet: look at its driver and its name"
-            last = self._newest_ns
-            if not last.any():
-                return "joint states have no stamp: their driver must stamp them with the time of measurement"
-            limit_ns = round(max_age_s * 1e9)
+            if wrong := self.wrong_stamp(now_ns, max_age_s):
+                return wrong
+            last, limit_ns = self._newest_ns, round(max_age_s * 1e9)
             late = now_ns - last > limit_ns
             if not late.any() or late.all():
                 return ""
@@ -107,17 +164,75 @@ class JointHistory:
             names = ", ".join(name for name, is_late in zip(self.joints, late) if is_late)
             return f"no state of joint {names} for {oldest_s:.2f} s, while others come: look at its driver"
 
+    def wrong_stamp(self, now_ns: int, max_age_s: float) -> str:
+        """A sentence that names the joints without a stamp, or stamped more than max_age_s ahead; else
+        empty."""
+        with self._lock:
+            known = self._counts > 0
+            last = self._newest_ns
+            unstamped, ahead = known & (last == 0), known & (last - now_ns > round(max_age_s * 1e9))
+            if unstamped.any() and now_ns > max_age_s * 1e9:
+                states = self._states_of(unstamped)
+                return f"{states} have no stamp: their driver must stamp them with the time of measurement"
+            if ahead.any():
+                return (
+                    f"{self._states_of(ahead)} are stamped in the future: synchronise the clocks of their "
+                    "driver's machine and this one or, with use_sim_time, publish /clock"
+                )
+            return ""
+
+    def far(self, stamp_ns: int, max_age_s: float) -> str:
+        """A sentence that names the joints without a sample within max_age_s of a time, else empty. Raises
+        ValueError while one is missing."""
+        with self._lock:
+            self._require_all()
+            gaps_s = self._around(stamp_ns)[1] * 1e-9
+            far = gaps_s > max_age_s
+            if not far.any():
+                return ""
+            return (
+                f"{self._states_of(far)} are {gaps_s.max():.3f} s from the image, max_age_s allows "
+                f"{max_age_s:g}"
+            )
+
+    def _states_of(self, chosen: np.ndarray) -> str:
+        """What to call the states of some joints, bool [D]: all of them, or by their names."""
+        if chosen.all():
+            return "joint states"
+        return f"states of joint {', '.join(name for name, its in zip(self.joints, chosen) if its)}"
+
     @property
     def newest_ns(self) -> int | None:
         """Time up to which every joint is known; None while one is missing."""
         with self._lock:
             return None if self.missing else int(self._newest_ns.min())
 
-    def newest(self) -> np.ndarray:
-        """The last position of every joint, float64 [D]. Raises ValueError while one is missing."""
+    @property
+    def stamps_ns(self) -> np.ndarray:
+        """The stamp of every joint's newest sample, int64 [D]. Raises ValueError while one is missing."""
         with self._lock:
             self._require_all()
-            return self._newest.copy()
+            return self._newest_ns.copy()
+
+    def newest(self) -> np.ndarray:
+        """The last position of every joint, float64 [D], counted on across pi. Raises ValueError while one is
+        missing."""
+        with self._lock:
+            self._require_all()
+            return self._counted.copy()
+
+    @property
+    def counted(self) -> np.ndarray:
+        """As `newest`, of samples before `clear`, too; NaN for a joint that never had one."""
+        with self._lock:
+            return self._counted.copy()
+
+    def count_from(self, positions: np.ndarray) -> None:
+        """Give the newest continuous joints in the turn that is nearest to these positions, float64 [D], and
+        count on from there; NaN leaves a joint as it is."""
+        with self._lock:
+            unknown = np.isnan(self._counted)
+            self._counted = np.where(unknown, positions, near(self._counted, positions, self._turns))
 
     def at(self, stamp_ns: int) -> np.ndarray:
         """Positions at a time, float64 [D]: linear between samples, the first or last sample outside them.
@@ -145,22 +260,22 @@ class JointHistory:
         before_ns, after_ns = self._times[columns, places]
         before, after = self._positions[columns, places]
         share = (stamp_ns - before_ns) / np.maximum(after_ns - before_ns, 1)
+        after = near(after, before, self._turns)
         positions = before + np.where(after_ns > before_ns, share, 0.0) * (after - before)
         return positions, np.minimum(np.abs(stamp_ns - before_ns), np.abs(after_ns - stamp_ns))
 
-    def _match(self, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Which entries of a message are ours, and their columns here; cached by the names. Raises ValueError
-        if a joint is named twice."""
-        if names not in self._known:
+    def _source(self, names: tuple[str, ...]) -> _Source:
+        """The source of messages with these names. Raises ValueError if a joint is named twice."""
+        if names not in self._sources:
             pairs = [(i, self._columns[name]) for i, name in enumerate(names) if name in self._columns]
             columns = [column for _, column in pairs]
             if len(set(columns)) != len(columns):
                 raise ValueError(f"joint state names a joint twice: {', '.join(names)}; mend its publisher")
-            if len(self._known) > 64:
-                self._known.clear()
-            sources = np.array([source for source, _ in pairs], np.int64)
-            self._known[names] = (sources, np.array(columns, np.int64))
-        return self._known[names]
+            if len(self._sources) >= _SOURCES:
+                self._sources.clear()
+            entries = np.array([entry for entry, _ in pairs], np.int64)
+            self._sources[names] = _Source(entries, np.array(columns, np.int64))
+        return self._sources[names]
 
     def _require_all(self) -> None:
         if self.missing:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import subcommand, training_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,6 +24,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, of any known format")
     add("--statistics", help="which statistics, if there are several: asset id or data set")
+    training_option(parser)
     add("--verify", action="store_true", help="compare a converted folder's files with their SHA-256")
     add("--contract", action="store_true", help="print a contract alone: short for `vla contract make`")
     add("--urdf", type=Path, help="the robot's URDF, for names and limits of the contract's joints")
@@ -34,6 +35,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, of any known format")
     add("out", type=Path, help="folder to write; it must not exist")
+    training_option(parser)
     add("--plain", action="store_true", help="one tensor for each parameter, nothing folded")
     add("--steps", type=int, default=10, help="denoise_steps of the folded constants (default: 10)")
     add(
@@ -51,7 +53,7 @@ def inspect(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.contract.write import write_contract
     from vla_accel_ros.tools.summary import summary
 
-    told = describe(arguments.path, arguments.statistics)
+    told = describe(arguments.path, arguments.statistics, arguments.trained_as)
     if arguments.contract:
         print(write_contract(told, arguments.urdf), end="")
         return 0
@@ -80,7 +82,7 @@ def convert(arguments: argparse.Namespace) -> int:
 
     target = conversion.Target(arguments.plain, arguments.steps, arguments.dtype)
     with Meter(f"converting {arguments.path.name}") as meter:
-        out = conversion.convert(arguments.path, arguments.out, meter, target)
+        out = conversion.convert(arguments.path, arguments.out, meter, target, arguments.trained_as)
     print(f"{out}: {meter}; `vla inspect --verify {out}` compares it with its checksums")
     for name, text in prepared(describe(out)):
         print(f"  {name:<16}{text}")

@@ -24,6 +24,7 @@ SUBCOMMANDS = (
     "policy",
     "checkpoints",
     "contract.command",
+    "compare.command",
     "replay.command",
     "export.command",
     "trace.command",

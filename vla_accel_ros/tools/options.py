@@ -35,6 +35,18 @@ def model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the bundled policy)")
 
 
+def training_option(parser: argparse.ArgumentParser) -> None:
+    """Add --as NAME; trained_as in the arguments."""
+    parser.add_argument(
+        "--as",
+        dest="trained_as",
+        default="",
+        metavar="NAME",
+        help="of an openpi checkpoint: the public configuration of its training, such as pi05_libero, or "
+        "its settings, such as 'action_horizon=10 ...'",
+    )
+
+
 def chosen_contract(arguments: argparse.Namespace) -> Path:
     """Return the --contract file, or the simulated arm's contract."""
     return arguments.contract or demo_contract()

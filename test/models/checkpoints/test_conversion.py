@@ -13,7 +13,7 @@ import torch
 from builders import make_checkpoint, make_config, make_observation, make_stats
 from lerobot_builders import make_lerobot_config, make_lerobot_folder
 from openvla_builders import make_openvla_folder, make_openvla_observation
-from orbax_folder import make_orbax_folder
+from orbax_folder import answer, make_orbax_folder
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from smolvla_recording import Case, make_smolvla_folder
@@ -63,8 +63,8 @@ def seen(folder: Path) -> Observation:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_loaded_is_the_same_to_the_bit(folder: Path, dtype: torch.dtype, tmp_path: Path) -> None:
-    out = convert(folder, tmp_path / "converted")
-    before, after = load_policy(folder, dtype=dtype), load_policy(out, dtype=dtype)
+    out = convert(folder, tmp_path / "converted", trained_as=answer(folder))
+    before, after = load_policy(folder, dtype=dtype, trained_as=answer(folder)), load_policy(out, dtype=dtype)
     weights = after.model.state_dict()
     for name, tensor in before.model.state_dict().items():
         assert torch.equal(weights[name], tensor), name
@@ -78,8 +78,8 @@ def test_what_is_loaded_is_the_same_to_the_bit(folder: Path, dtype: torch.dtype,
 
 
 def test_numbers_are_kept_as_they_are_stored(folder: Path, tmp_path: Path) -> None:
-    out = convert(folder, tmp_path / "converted")
-    source, target = describe(folder), describe(out)
+    out = convert(folder, tmp_path / "converted", trained_as=answer(folder))
+    source, target = describe(folder, trained_as=answer(folder)), describe(out)
     assert {stored.dtype for stored in target.tensors.values()} == {
         stored.dtype for stored in source.tensors.values()
     }
@@ -90,7 +90,7 @@ def test_numbers_are_kept_as_they_are_stored(folder: Path, tmp_path: Path) -> No
 
 
 def test_it_says_where_it_comes_from(folder: Path, tmp_path: Path) -> None:
-    out = convert(folder, tmp_path / "converted")
+    out = convert(folder, tmp_path / "converted", trained_as=answer(folder))
     said = json.loads((out / "config.json").read_text())["provenance"]
     assert (said["source"], said["format"]) == ("source", describe(folder).format)
     assert said["sha256"] == hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
@@ -104,12 +104,12 @@ def test_it_says_where_it_comes_from(folder: Path, tmp_path: Path) -> None:
     if describe(folder).config.kind in ("pi0", "pi05"):
         expected["folded.safetensors"] = said["folded"]["sha256"]
         assert said["folded"]["steps"] == 10 and said["folded"]["dtype"] == "bfloat16"
-        assert said["folded"]["time_rule"] == load_policy(folder).time_rule
+        assert said["folded"]["time_rule"] == load_policy(folder, trained_as=answer(folder)).time_rule
     assert verify(out) == expected
 
 
 def test_converting_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
-    once = convert(folder, tmp_path / "once")
+    once = convert(folder, tmp_path / "once", trained_as=answer(folder))
     twice = convert(once, tmp_path / "twice")
     before, after = (load_file(out / "model.safetensors") for out in (once, twice))
     assert before.keys() == after.keys()
@@ -118,7 +118,12 @@ def test_converting_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
 
 def test_progress_is_told_to_the_end(folder: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    out = convert(folder, tmp_path / "out", lambda done, total: told.append((done, total)))
+    out = convert(
+        folder,
+        tmp_path / "out",
+        lambda done, total: told.append((done, total)),
+        trained_as=answer(folder),
+    )
     told_of = describe(out)
     fold = StoredFold.find(out, told_of.config) if isinstance(told_of.config, PiConfig) else None
     assert told[-1][0] == told[-1][1] == told_of.bytes + (fold.bytes if fold else 0)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lerobot_builders import make_lerobot_folder
 from openvla_builders import make_openvla_folder
-from orbax_folder import make_orbax_folder
+from orbax_folder import answer, make_orbax_folder
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from smolvla_recording import make_smolvla_folder
@@ -51,7 +51,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     source = MAKERS[maker](tmp_path / "source")
     if form == "published":
         return source
-    return convert(source, tmp_path / "out", target=Target(plain=form == "plain", steps=2))
+    target = Target(plain=form == "plain", steps=2)
+    return convert(source, tmp_path / "out", target=target, trained_as=answer(source))
 
 
 def places(model: nn.Module) -> dict[str, int]:
@@ -59,7 +60,7 @@ def places(model: nn.Module) -> dict[str, int]:
 
 
 def test_stages_join_nothing_of_what_was_loaded(folder: Path) -> None:
-    model = load_policy(folder).model
+    model = load_policy(folder, trained_as=answer(folder)).model
     before, parts = places(model), fused_parts(model)
     assert parts
     for names in parts.values():

@@ -19,7 +19,7 @@ import tensorstore
 import torch
 from builders import make_observation
 from folders import refused
-from orbax_folder import DATA, make_orbax_folder
+from orbax_folder import DATA, answer, make_orbax_folder
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, find_format, load_policy
@@ -37,7 +37,7 @@ def folder(kind: str, tmp_path: Path) -> Path:
 
 def test_every_parameter_is_openpis(folder: Path, kind: str) -> None:
     expected = json.loads((DATA / f"{kind}_expected.json").read_text())
-    parameters = dict(load_policy(folder).model.named_parameters())
+    parameters = dict(load_policy(folder, trained_as=answer(folder)).model.named_parameters())
     assert parameters.keys() == expected.keys()
     for name, (shape, digest) in expected.items():
         assert list(parameters[name].shape) == shape, name
@@ -51,13 +51,14 @@ def test_sizes_are_read_off_the_arrays_but_for_the_horizon(folder: Path, kind: s
     assert isinstance(config, PiConfig)
     assert (config.kind, config.horizon, config.image_names) == (kind, 50, IMAGE_NAMES)
     assert (config.vision.heads, config.prefix.heads, config.expert.head_dim) == (4, 4, 8)
+    said = answer(folder).replace("action_horizon=50", "")
     (folder / "config.json").write_text('{"action_horizon": 10}')
-    assert describe(folder).horizon == 10
-    assert describe(folder).missing == ()
+    assert describe(folder, trained_as=said).horizon == 10
+    assert describe(folder, trained_as=said).missing == ()
 
 
 def test_it_runs(folder: Path) -> None:
-    engine = Engine(load_policy(folder), steps=2)
+    engine = Engine(load_policy(folder, trained_as=answer(folder)), steps=2)
     with engine.observe(make_observation()) as prefix:
         chunk = engine.act(prefix)
     assert chunk.actions.shape == (50, 6) and np.isfinite(chunk.actions).all()
@@ -65,7 +66,7 @@ def test_it_runs(folder: Path) -> None:
 
 def test_progress_is_told_to_the_end(folder: Path) -> None:
     told: list[tuple[int, int]] = []
-    load_policy(folder, progress=lambda done, total: told.append((done, total)))
+    load_policy(folder, trained_as=answer(folder), progress=lambda done, total: told.append((done, total)))
     assert told[-1][0] == told[-1][1] == sum(array.bytes for array in read_arrays(folder))
 
 
@@ -89,18 +90,18 @@ def rewrite(folder: Path, change: dict[str, np.ndarray | None], driver: str = "z
 
 @pytest.mark.parametrize("driver", ["zarr", "zarr3"])
 def test_arrays_may_be_files_of_their_own(folder: Path, driver: str) -> None:
-    before = load_policy(folder).model.state_dict()
+    before = load_policy(folder, trained_as=answer(folder)).model.state_dict()
     rewrite(folder, {}, driver)
-    after = load_policy(folder).model.state_dict()
+    after = load_policy(folder, trained_as=answer(folder)).model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 def test_bfloat16_arrays(folder: Path) -> None:
-    whole = load_policy(folder).model.state_dict()
+    whole = load_policy(folder, trained_as=answer(folder)).model.state_dict()
     half = tensorstore.bfloat16.numpy_dtype
     rewrite(folder, {a.name: a.store.read().result().astype(half) for a in read_arrays(folder)})
     assert {stored.dtype for stored in describe(folder).tensors.values()} == {"BF16"}
-    loaded = load_policy(folder).model.state_dict()
+    loaded = load_policy(folder, trained_as=answer(folder)).model.state_dict()
     assert all(torch.equal(loaded[name], tensor.bfloat16().float()) for name, tensor in whole.items())
 
 
@@ -139,9 +140,10 @@ def test_damaged_checkpoints_are_refused(folder: Path) -> None:
     largest = max((folder / "params").rglob("d/*"), key=lambda path: path.stat().st_size)
     whole = largest.read_bytes()
     largest.write_bytes(whole[: len(whole) // 2])
-    refused(folder, "params", "copy")
+    said = answer(folder)
+    refused(folder, "params", "copy", trained_as=said)
     largest.unlink()
-    refused(folder, "params", "copy")
+    refused(folder, "params", "copy", trained_as=said)
     (folder / "params" / "_METADATA").write_text("{}")
     refused(folder, "_METADATA, field tree_metadata: it must name every array")
     (folder / "params" / "_METADATA").write_text(
@@ -156,7 +158,8 @@ def test_numbers_that_are_not_finite_are_refused(folder: Path) -> None:
     bias = np.zeros(8, np.float32)
     bias[3] = np.nan
     rewrite(folder, {"action_out_proj/bias": bias})
-    refused(folder, "not every number is finite in ['action_out_proj.bias']")
+    said = answer(folder)
+    refused(folder, "not every number is finite in ['action_out_proj.bias']", trained_as=said)
 
 
 def test_the_package_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,3 +259,16 @@ def test_what_it_says_of_itself(folder: Path, kind: str) -> None:
     )
     np.testing.assert_allclose(told.state, [low, high], rtol=1e-5)
     assert told.relative is not None and not told.relative.any()
+
+
+@pytest.mark.parametrize(("relative", "border"), [(None, -3.0), (False, -1.0)], ids=["0.4.4", "0.5.1"])
+def test_what_lies_beside_an_image_that_is_not_square_is_as_in_training(
+    kind: str, relative: bool | None, border: float, tmp_path: Path
+) -> None:
+    """constant_value of resize_with_pad_torch, before 2 x - 1: -1 up to lerobot 0.4.4, 0 since 0.5.0."""
+    folder = make_lerobot_folder(tmp_path / "model", make_lerobot_config(kind), relative=relative)
+    policy = load_policy(folder)
+    pixels = policy.inputs(observation(size=(48, 64))).images
+    assert set(pixels[:, :, 0].flatten().tolist()) == {border}
+    middle = pixels[:, :, policy.image_size // 2]
+    assert middle.min() >= -1.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vla_accel_ros.models.processing import conventions
-from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, resize_with_pad, to_unit
+from vla_accel_ros.models.processing.conventions import BEFORE_0_5, LEROBOT, OPENPI, resize_with_pad, to_unit
 from vla_accel_ros.models.processing.resize import resize_bilinear
 
 LEVEL = 2 / 255
@@ -55,17 +55,20 @@ def test_the_way_of_a_gpu_is_pillow_to_the_bit(size: tuple[int, int], seed: int)
         assert torch.equal(found, pillow(image, 56))
 
 
+@pytest.mark.parametrize(("which", "value"), [(LEROBOT, 0.0), (BEFORE_0_5, -1.0)], ids=["0.5.0", "0.4.4"])
 @given(size=SIZES, seed=st.integers(0, 9))
-def test_lerobots_resize(size: tuple[int, int], seed: int) -> None:
-    """Its resize_with_pad_torch, written out."""
+def test_lerobots_resize(
+    which: conventions.Conventions, value: float, size: tuple[int, int], seed: int
+) -> None:
+    """Its resize_with_pad_torch, written out. value: the constant_value of the two versions there."""
     images = noise(size, seed=seed)
     unit = images.permute(0, 3, 1, 2).float() / 255.0
     ratio = max(size[0], size[1]) / 56
     inner = int(size[0] / ratio) or 1, int(size[1] / ratio) or 1
     resized = F.interpolate(unit, size=inner, mode="bilinear", align_corners=False).clamp(0.0, 1.0)
     (top, odd_top), (left, odd_left) = divmod(56 - inner[0], 2), divmod(56 - inner[1], 2)
-    padded = F.pad(resized, (left, left + odd_left, top, top + odd_top))
-    torch.testing.assert_close(LEROBOT.resize(images, 56), padded * 2 - 1, rtol=0, atol=1e-6)
+    padded = F.pad(resized, (left, left + odd_left, top, top + odd_top), value=value)
+    torch.testing.assert_close(which.resize(images, 56), padded * 2 - 1, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("which", [OPENPI, LEROBOT], ids=lambda which: which.name)

@@ -17,6 +17,7 @@ from vla_accel_ros.models.processing.conventions import state_bins
 from vla_accel_ros.models.processing.lerobot_processors import (
     STATISTICS,
     make_normalizer,
+    read_image_statistics,
     read_lerobot_normalizers,
 )
 
@@ -165,3 +166,24 @@ def test_two_normalisers_are_not_one(tmp_path: Path) -> None:
     file.write_text(json.dumps({"steps": data["steps"] * 2}))
     with pytest.raises(ValueError, match="has 2 steps normalizer_processor; it must have one"):
         read_lerobot_normalizers(tmp_path)
+
+
+@pytest.mark.parametrize("imagenet", [False, True])
+def test_the_pixels_in_training_are_read_unless_they_are_imagenets(tmp_path, imagenet):
+    """lerobot saves a camera's figures as [3, 1, 1] in 0..1, and by default writes ImageNet's there."""
+    mean = [0.485, 0.456, 0.406] if imagenet else [0.3, 0.4, 0.5]
+    tensors = {
+        "observation.images.top.mean": torch.tensor(mean).reshape(3, 1, 1),
+        "observation.images.top.std": torch.full((3, 1, 1), 0.2),
+        "observation.images.odd.mean": torch.zeros(1),
+        "observation.state.mean": torch.zeros(6),
+    }
+    save_file(tensors, tmp_path / "stats.safetensors")
+    step = {"registry_name": "normalizer_processor", "config": {}, "state_file": "stats.safetensors"}
+    (tmp_path / "policy_preprocessor.json").write_text(json.dumps({"steps": [step]}))
+    known = read_image_statistics(tmp_path)
+    assert list(known) == ([] if imagenet else ["top"])
+    for mean_read, std_read in known.values():
+        np.testing.assert_allclose(mean_read, mean, atol=1e-6)
+        np.testing.assert_allclose(std_read, [0.2] * 3, atol=1e-6)
+    assert read_image_statistics(tmp_path / "none") == {}

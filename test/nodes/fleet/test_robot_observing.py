@@ -111,6 +111,17 @@ def test_pixels_travel_as_jpeg_where_that_is_asked_for(contract):
     assert np.abs(shown[..., ::-1].astype(int) - colour).max() <= 4
 
 
+def test_a_picture_to_look_at_is_the_newest_in_its_colours_compressed_or_not(contract):
+    colour = np.full((480, 640, 3), (200, 30, 90), np.uint8)
+    ingest = make_ingest(contract, data=bytes(cv2.imencode(".jpg", colour[..., ::-1])[1]))
+    ingest.image("wrist", bytes(image_message(NOW + 2 * MS, "", colour)), NOW)
+    for camera in ("front", "wrist"):
+        shown = ingest.picture(camera)
+        assert shown is not None and max(shown.shape) < 200
+        assert np.abs(shown.astype(int) - (200, 30, 90)).max() <= 4
+    assert EncodedIngest(contract).picture("front") is None
+
+
 def test_the_size_of_a_compressed_camera_is_that_of_its_pictures(contract):
     ingest = make_ingest(contract)
     ingest.info("front", 24, 32)

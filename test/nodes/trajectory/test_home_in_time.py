@@ -67,6 +67,24 @@ def stands_with(robot: Robot, sag: float) -> float:
     return float(robot.path[-1].min())
 
 
+@pytest.mark.parametrize("kind", CONTROLLERS)
+@pytest.mark.parametrize("goal", [5.0, -8.0])
+def test_joints_that_turn_without_end_go_home_by_less_than_half_a_turn(kind, goal):
+    robot = Robot(kind, turns=True)
+    robot.run(0.3)
+    for _ in range(60):
+        robot.run(0.1, goal=goal)
+    robot.run(2.0)
+    assert robot.path[-1] == pytest.approx(np.full(2, goal), abs=0.02)
+    robot.call("home")
+    robot.run(5.0)
+    assert robot.answers["home"].success, robot.answers["home"].message
+    ends = robot.path[-1]
+    np.testing.assert_allclose(np.exp(1j * ends), np.exp(1j * HOME), atol=1e-3)
+    assert np.abs(ends - goal).max() <= np.pi
+    robot.assert_smooth()
+
+
 def test_it_begins_within_the_range_though_joints_are_measured_beyond_it():
     robot = Robot("joint_trajectory")
     stands_with(robot, 0.18)

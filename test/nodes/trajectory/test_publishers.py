@@ -73,6 +73,50 @@ def test_one_that_comes_beside_one_that_tells_is_a_second(graph: Graph, name: st
     assert len(graph.faults) == 1 and "a second publisher has appeared on joint_states" in graph.faults[0]
 
 
+def test_a_driver_that_is_back_at_once_under_its_name_has_its_own_place(graph: Graph) -> None:
+    """An arm and a gripper share the joint states; the gripper's driver is restarted, faster than it is
+    late."""
+    gripper, again = (3,), (4,)
+    graph.there[gripper] = "gripper"
+    graph.publishers.begin()
+    graph.look(5.0)
+    del graph.there[gripper]
+    graph.look(0.2)
+    graph.there[again] = "gripper"
+    graph.look(3.0)
+    assert graph.faults == []
+    graph.there[(5,)] = "gripper"  # and another time, beside itself
+    graph.look(1.0)
+    assert len(graph.faults) == 1 and "/gripper" in graph.faults[0]
+
+
+@pytest.mark.parametrize("later_s", [0.4, 5.0, 60.0])
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_driver_that_comes_back_beside_the_one_that_took_its_place_is_told_as_that(
+    graph: Graph, later_s: float, forgotten: bool
+) -> None:
+    graph.look(2.0, silent=True)  # sim_robot was killed
+    graph.there[NEW] = "substitute"
+    graph.look(1.0, silent=True)
+    if forgotten:
+        del graph.there[OLD]
+    graph.look(later_s)
+    assert graph.faults == []
+    graph.there[(3,)] = "sim_robot"
+    graph.look(1.0)
+    (fault,) = graph.faults
+    assert "/sim_robot has come back on joint_states beside" in fault and "/substitute" in fault
+
+
+def test_a_driver_may_take_turns_with_a_substitute_that_ended(graph: Graph) -> None:
+    for _ in range(3):
+        for gid, name in (((2,), "substitute"), ((3,), "sim_robot")):
+            graph.look(2.0, silent=True)
+            graph.there = {gid: name}
+            graph.look(5.0)
+    assert graph.faults == []
+
+
 def test_one_that_comes_long_after_a_silence_is_a_second(graph: Graph) -> None:
     graph.look(2.0, silent=True)
     graph.look(2.0)

@@ -127,6 +127,17 @@ class TrajectoryBuffer:
             return self._before.sample(t_ns)
         return path.sample(t_ns)
 
+    def counted(self, chunk: Chunk) -> np.ndarray:
+        """A chunk's actions, float64 [H, D], those of continuous joints counted on from what is commanded
+        when the first is due, each from the one before: a policy may give them in -pi..pi."""
+        actions = np.array(chunk.actions, np.float64)
+        if self.limits.continuous.any():
+            due_ns = chunk.stamp_ns + round(chunk.step_dt_s * 1e9)
+            before = actions[0] if self._path is None else self.reference(due_ns)[0]
+            for action in actions:
+                before = action[:] = self.limits.near(action, before)
+        return actions
+
     def update(
         self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
     ) -> Trajectory | None:
@@ -162,7 +173,7 @@ class TrajectoryBuffer:
             self.counts[verdict] += 1
             return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
         state = self.reference(commit_ns)
-        asked = self._join(commit_ns, state, due_ns[ahead], np.asarray(chunk.actions, np.float64)[ahead])
+        asked = self._join(commit_ns, state, due_ns[ahead], self.counted(chunk)[ahead])
         plan, report = enforce_knots(self.joints, *asked, self.limits)
         if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
             self.counts["slow"] += 1

@@ -112,7 +112,7 @@ def nonsense(
     flips: bool [D], joints that may be asked to go from end to end at once, such as grippers.
     """
     actions = np.asarray(actions, dtype=np.float64)
-    span = limits.upper - limits.lower
+    span = limits.span
     out = np.maximum(actions - limits.upper, limits.lower - actions)
     far = np.argwhere(out > BEYOND * span)
     if len(far):

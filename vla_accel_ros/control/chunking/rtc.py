@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from vla_accel_ros.control.limits.joint_limits import near
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.types import Agreement, Chunk
 
@@ -90,7 +91,8 @@ class RealTimeChunking:
     its chunk is computed; several requests may be unfinished. Safe to use from several threads.
 
     engine: computes the chunks. clock_ns: the ROS clock that stamps the observations. jacobian: see
-    models.flow.rtc.
+    models.flow.rtc. turns: see Contract.turns: a joint may be observed a whole turn from where it was
+    observed for the last chunk; None if none may.
 
     Attributes for diagnostics: `counts` (guided or trained; and why a chunk was neither: first, instruction,
     embodiment, no_overlap, clock_jumps, or the reason for a pause).
@@ -102,6 +104,7 @@ class RealTimeChunking:
         clock_ns: Callable[[], int],
         settings: RtcSettings = RtcSettings(),
         jacobian: str = "identity",
+        turns: np.ndarray | None = None,
     ) -> None:
         if settings.method == "trained" and not engine.policy.trained_delay:
             raise ValueError(
@@ -109,7 +112,7 @@ class RealTimeChunking:
                 "(rtc_training_max_delay in its config.json), and this one was not: choose guidance"
             )
         self.settings, self.counts = settings, Counter[str]()
-        self._engine, self._clock_ns, self._jacobian = engine, clock_ns, jacobian
+        self._engine, self._clock_ns, self._jacobian, self._turns = engine, clock_ns, jacobian, turns
         self._delivery_s = settings.delivery_s
         self._ages_s: tuple[float, ...] = ()  # replaced, never changed, so that other threads may read it
         self._took_s: tuple[float, ...] = ()  # computing times of the last chunks
@@ -140,7 +143,8 @@ class RealTimeChunking:
             delay_s = self._again_s(now_ns - stamp_ns) if begun.again else self.delay_s
             previous = self._agreeing(request.frame, delay_s)
         if previous is not None:
-            request.agreement = self._agreement(previous, stamp_ns, delay_s)
+            state = request.frame.state if request.state is None else request.state
+            request.agreement = self._agreement(self._turned(previous, state), stamp_ns, delay_s)
             self.counts["trained" if request.agreement.method == "trained" else "guided"] += 1
 
     def committed(self, stamp_ns: int) -> int | None:
@@ -205,6 +209,13 @@ class RealTimeChunking:
     def _again_s(self, age_ns: int) -> float | None:
         """The delay of a further chunk from a frame of this age; None before the first chunk."""
         return age_ns * 1e-9 + max(self._took_s) + self._delivery_s if self._took_s else None
+
+    def _turned(self, previous: Chunk, state: np.ndarray) -> Chunk:
+        """The executing chunk, its relative actions of continuous joints in the turn of the new state,
+        [D]."""
+        if self._turns is None or not self._turns.any():
+            return previous
+        return replace(previous, actions=near(previous.actions, state[: len(self._turns)], self._turns))
 
     def _agreement(self, previous: Chunk, stamp_ns: int, delay_s: float | None) -> Agreement:
         """What a chunk observed at stamp_ns must agree with."""

@@ -82,6 +82,7 @@ class ChunkFollower:
         self._waiting: Chunk | None = None
         self._version = self._version_ns = 0
         self._newest_ns: int | None = None  # stamp of the newest chunk
+        self._stamps_ns = np.zeros(len(self.buffer.joints), np.int64)  # of the newest measured joints
 
     def begin_anew(self, now_ns: int) -> None:
         """Start over from the next joint state, with chunks that are observed from now on: others may have
@@ -89,48 +90,63 @@ class ChunkFollower:
         self.joining.begin_anew()
         self._begin(now_ns)
 
-    def measured(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> str:
-        """Take measured joints, float64 [D]. Returns the sentence of a fault that they show, else empty.
+    def measured(
+        self, position: np.ndarray, stamp_ns: int, now_ns: int, stamps_ns: np.ndarray | None = None
+    ) -> str:
+        """Take measured joints, float64 [D]; stamp_ns: of the oldest joint of the robot; stamps_ns: of each
+        of these, int64 [D], None if all are of stamp_ns. Returns the sentence of a fault that they show, else
+        empty.
 
-        Joints with a stamp in the future only count as late: they were sent before the clock was set back,
-        and anything that begins with them would begin at that future time.
+        Continuous joints are counted on from what is commanded, whatever turn their driver reports. Joints
+        with a stamp in the future only count as late: they were sent before the clock was set back, and
+        anything that begins with them would begin at that future time.
         """
         self.safety.watchdog.seen(JOINT_STATES, stamp_ns)
         if self.safety.watchdog.ahead(JOINT_STATES, now_ns):
             return ""
+        stamps = np.full(len(position), stamp_ns) if stamps_ns is None else stamps_ns
+        newest_ns = int(stamps.max(initial=stamp_ns))
         joining = self.joining
+        position = self._counted(position, stamp_ns)
         joining.came(position, stamp_ns, now_ns)
         if joining.measured is None:
-            self._settle(position, stamp_ns)
+            self._settle(position, stamp_ns, stamps)
             return ""
-        if stamp_ns == joining.stamp_ns:
-            return ""  # the same sample again
-        joining.stamp_ns = stamp_ns
+        if stamp_ns == joining.stamp_ns and (stamps == self._stamps_ns).all():
+            return ""  # the same samples again
+        joining.stamp_ns, self._stamps_ns = stamp_ns, stamps
         was_lasting = self._leaps.lasting
-        leap = self._leaps.take(position, stamp_ns)
+        leap = self._leaps.take(position, stamps)
         if not joining.begun or self.faults:  # nothing is commanded: start from wherever they are later
             if self._leaps.lasting:
-                self._settle(position, stamp_ns)
+                self._settle(position, stamp_ns, stamps)
             joining.measured = position
             return ""
         if leap is not None:
             self.counts["leaps"] += 1
-            self._leaps.begin(position, stamp_ns)
+            self._leaps.begin(position, stamps)
             joining.measured = position
             name = self.buffer.joints[leap.joint]
             return self._fault(
                 f"{name} jumped by {leap.by:+.2f} rad: look at its encoder or driver; ~/resume goes on from "
                 "where the joints stand",
                 leap.joint,
-                stamp_ns,
+                newest_ns,
             )
         if self._leaps.lasting:
             return ""
         if was_lasting:
             self.counts["glitches"] += 1
-            self._valid_from_ns = stamp_ns
+            self._valid_from_ns = newest_ns
         joining.measured = position
-        return self._compare(position, stamp_ns)
+        return self._compare(position, stamps)
+
+    def _counted(self, position: np.ndarray, stamp_ns: int) -> np.ndarray:
+        """Measured joints, those that turn without end in the turn of what is commanded or measured."""
+        limits, last = self.buffer.limits, self.joining.measured
+        if self.joining.begun and limits.continuous.any():
+            last = self.buffer.reference(stamp_ns)[0]
+        return position if last is None else limits.near(position, last)
 
     def refused(self, why: str) -> None:
         """A chunk was refused: it does not count as fresh, and the next stop gives this reason."""
@@ -241,7 +257,8 @@ class ChunkFollower:
         self.buffer.check(joints, now_ns)
         if self._twist is not None:
             self._twist.check(chunk)
-        why = nonsense(joints.actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
+        actions = self.buffer.counted(joints)
+        why = nonsense(actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
         if why:
             raise ValueError(f"chunk {chunk.request_id}: {why}")
         if not self._is_newest(chunk):
@@ -295,22 +312,30 @@ class ChunkFollower:
     def _joints_of(self, chunk: Chunk) -> Chunk:
         return replace(chunk, actions=np.asarray(chunk.actions)[..., 6:])
 
-    def _compare(self, position: np.ndarray, stamp_ns: int) -> str:
+    def _compare(self, position: np.ndarray, stamps: np.ndarray) -> str:
         """Returns the sentence of a following error, else empty. Others may move a robot that is held."""
         if self.safety.state is Motion.HOLDING or not self.joining.begun:
             self._following.forget()
             return ""
-        commanded, _ = self.buffer.reference(stamp_ns)
-        if self.executed is not None:
-            executed = self.executed(stamp_ns)
-            commanded = np.where(np.isfinite(executed), executed, commanded)
-        joint = self._following.take(commanded, position, stamp_ns)
+        commanded = np.empty_like(position)
+        for stamp_ns in np.unique(stamps).tolist():
+            its = stamps == stamp_ns
+            commanded[its] = self._commanded(stamp_ns)[its]
+        joint = self._following.take(commanded, position, stamps)
         if joint is None:
             return ""
         self.counts["following_errors"] += 1
         self._following.forget()
         said = astray(self.buffer.joints[joint], commanded[joint], position[joint])
-        return self._fault(f"{said} ~/resume goes on from where the joints stand", joint, stamp_ns)
+        return self._fault(f"{said} ~/resume goes on from where the joints stand", joint, int(stamps.max()))
+
+    def _commanded(self, t_ns: int) -> np.ndarray:
+        """What the controllers were commanded at a time, float64 [D]."""
+        commanded, _ = self.buffer.reference(t_ns)
+        if self.executed is None:
+            return commanded
+        executed = self.executed(t_ns)
+        return np.where(np.isfinite(executed), executed, commanded)
 
     def _fault(self, sentence: str, joint: int, stamp_ns: int) -> str:
         self.faults[sentence] = None
@@ -319,6 +344,7 @@ class ChunkFollower:
         self._valid_from_ns = stamp_ns
         return sentence
 
-    def _settle(self, position: np.ndarray, stamp_ns: int) -> None:
-        self._leaps.begin(position, stamp_ns)
+    def _settle(self, position: np.ndarray, stamp_ns: int, stamps: np.ndarray) -> None:
+        self._stamps_ns = stamps
+        self._leaps.begin(position, stamps)
         self.joining.settle(position, stamp_ns)

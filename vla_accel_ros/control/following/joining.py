@@ -49,7 +49,7 @@ class Joining:
 
     def __init__(self, buffer: TrajectoryBuffer, safety: Safety, counts: Counter[str]) -> None:
         self._buffer, self._safety, self._counts = buffer, safety, counts
-        self._range = buffer.limits.upper - buffer.limits.lower
+        self._range = buffer.limits.span
         self.usual, self.waits = usual(buffer.limits.velocity), False
         self.forget()
 
@@ -95,6 +95,8 @@ class Joining:
         until something is commanded from here, and is clipped to the joints' range: a join to a reported 10^9
         rad would never end."""
         limits = self._buffer.limits
+        if self.measured is not None:
+            setpoint = limits.near(setpoint, self.measured)
         self._told = np.clip(np.where(np.isfinite(setpoint), setpoint, np.nan), limits.lower, limits.upper)
 
     def begin_anew(self) -> None:

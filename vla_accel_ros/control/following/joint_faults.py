@@ -36,49 +36,51 @@ class Leap(NamedTuple):
 
 
 class LeapWatch:
-    """Looks for leaps in the samples of D joints. Time is given.
+    """Looks for leaps in the samples of D joints. Time is given. A whole turn of a continuous joint is none.
 
     Attributes: `good`, the last position within reach, float64 [D], None before the first; `lasting`, whether
     a leap lasts; `short`, how many leaps ended before they tripped.
     """
 
     def __init__(self, limits: JointLimits) -> None:
-        self._speed, self._slack = limits.velocity, _OF_RANGE * (limits.upper - limits.lower)
+        self._limits, self._slack = limits, _OF_RANGE * limits.span
         self.short = 0
         self.forget()
 
     def forget(self) -> None:
         """Take the next sample as good."""
         self.good: np.ndarray | None = None
-        self._good_ns = self._since_ns = 0
+        self._good_ns = self._since_ns = np.zeros(len(self._slack), np.int64)
         self.lasting = self._tripped = False
 
-    def begin(self, position: np.ndarray, stamp_ns: int) -> None:
+    def begin(self, position: np.ndarray, stamps_ns: np.ndarray | int) -> None:
         """Take this sample as good, whatever came before."""
-        self.good, self._good_ns = position, stamp_ns
+        self.good, self._good_ns = position, self._good_ns * 0 + stamps_ns
         self.lasting = self._tripped = False
 
-    def take(self, position: np.ndarray, stamp_ns: int) -> Leap | None:
-        """Take the next sample, float64 [D]. Returns the greatest leap, once, when it trips; else None."""
+    def take(self, position: np.ndarray, stamps_ns: np.ndarray | int) -> Leap | None:
+        """Take the newest samples, float64 [D], with the stamp of each, int64 [D], or of all. Returns the
+        greatest leap, once, when it trips; else None."""
         if self.good is None:
-            self.begin(position, stamp_ns)
+            self.begin(position, stamps_ns)
             return None
         # During a leap the assumed speed is halved, because the reach would grow over the leap.
-        elapsed_s = max((stamp_ns - self._good_ns) * 1e-9, _SHORTEST_S)
+        elapsed_s = np.maximum((stamps_ns - self._good_ns) * 1e-9, _SHORTEST_S)
         factor = 1.0 if self.lasting else 2.0
-        away = position - self.good
-        beyond = np.abs(away) - (factor * self._speed * elapsed_s + self._slack)
+        away = self._limits.near(position, self.good) - self.good
+        beyond = np.abs(away) - (factor * self._limits.velocity * elapsed_s + self._slack)
         if (beyond <= 0.0).all():
             self.short += self.lasting and not self._tripped
-            self.begin(position, stamp_ns)
+            self.begin(position, stamps_ns)
             return None
         if not self.lasting:
-            self.lasting, self._since_ns = True, stamp_ns
+            self.lasting, self._since_ns = True, self._good_ns * 0 + stamps_ns
             return None
-        if self._tripped or stamp_ns - self._since_ns < LEAP_S * 1e9:
+        lasts = (stamps_ns - self._since_ns >= LEAP_S * 1e9) & (beyond > 0.0)
+        if self._tripped or not lasts.any():
             return None
         self._tripped = True
-        joint = int(np.argmax(beyond))
+        joint = int(np.argmax(np.where(lasts, beyond, 0.0)))
         return Leap(joint, float(away[joint]))
 
 
@@ -113,14 +115,15 @@ class FollowingError:
         """Restart the measurement: the joints are not commanded, or from now on by others."""
         self._since_ns: list[int | None] = [None] * len(self.rad)
 
-    def take(self, commanded: np.ndarray, measured: np.ndarray, stamp_ns: int) -> int | None:
-        """Compare commanded and measured joints, float64 [D] each, at the stamp of a sample. Returns the
-        column of a joint that has been too far off for too long, else None."""
+    def take(self, commanded: np.ndarray, measured: np.ndarray, stamps_ns: np.ndarray | int) -> int | None:
+        """Compare commanded and measured joints, float64 [D] each, at the stamp of each joint's sample, int64
+        [D], or of all. Returns the column of a joint that has been too far off for too long, else None."""
         over = np.abs(commanded - measured) > self.rad
         if not over.any():
             self.forget()
             return None
-        for joint, is_over in enumerate(over):
+        stamps = np.broadcast_to(stamps_ns, over.shape).tolist()
+        for joint, (is_over, stamp_ns) in enumerate(zip(over, stamps)):
             since_ns = self._since_ns[joint]
             if not is_over:
                 self._since_ns[joint] = None

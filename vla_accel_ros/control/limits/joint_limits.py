@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, trusted
 
+TURN = 2.0 * math.pi
 _SHORTEST_S = 0.1
 # Longest time until a clock that was set is noticed.
 _NOTICED_S = 0.02
@@ -31,22 +32,44 @@ class _Limited(Protocol):
     def velocity(self) -> float: ...
     @property
     def acceleration(self) -> float: ...
+    @property
+    def continuous(self) -> bool: ...
+
+
+def near(positions: np.ndarray, reference: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Positions, float64 [..., D], moved by whole turns to within half a turn of the reference, float64
+    [..., D]; where that is NaN they stay. turns: a whole turn of each joint, float64 [D], 0 for one that does
+    not turn without end."""
+    endless = turns > 0.0
+    if not endless.any():
+        return positions
+    whole = np.round((reference - positions) / np.where(endless, turns, 1.0))
+    return positions + np.where(np.isfinite(whole), whole, 0.0) * turns
 
 
 @dataclass(frozen=True)
 class JointLimits:
     """float64 [D] each: lower and upper position (rad or m), greatest speed (per s) and acceleration (per
-    s^2). Raises ValueError if the lengths differ or a range, speed or acceleration is empty."""
+    s^2). continuous: bool [D], joints that turn without end; their positions are counted on across pi, and
+    lower and upper bound the count; by default there is none. Raises ValueError if the lengths differ or a
+    range, speed or acceleration is empty."""
 
     lower: np.ndarray
     upper: np.ndarray
     velocity: np.ndarray
     acceleration: np.ndarray
+    continuous: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
     def __post_init__(self) -> None:
+        if not np.size(self.continuous):
+            object.__setattr__(self, "continuous", np.zeros(np.size(self.lower), bool))
         for name in ("lower", "upper", "velocity", "acceleration"):
             object.__setattr__(self, name, np.atleast_1d(np.array(getattr(self, name), dtype=np.float64)))
-        if not self.lower.shape == self.upper.shape == self.velocity.shape == self.acceleration.shape:
+        object.__setattr__(self, "continuous", np.atleast_1d(np.array(self.continuous, dtype=bool)))
+        shapes = {
+            a.shape for a in (self.lower, self.upper, self.velocity, self.acceleration, self.continuous)
+        }
+        if len(shapes) > 1:
             raise ValueError(
                 "joint limits differ in length: give lower, upper, velocity, acceleration per joint"
             )
@@ -60,14 +83,32 @@ class JointLimits:
     @classmethod
     def of(cls, joints: Iterable[_Limited]) -> JointLimits:
         """The limits of a contract's joints, in their order."""
-        rows = [(j.lower, j.upper, j.velocity, j.acceleration) for j in joints]
-        return cls(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
+        rows = [(j.lower, j.upper, j.velocity, j.acceleration, j.continuous) for j in joints]
+        lower, upper, velocity, acceleration, continuous = np.array(rows, np.float64).reshape(-1, 5).T
+        return cls(lower, upper, velocity, acceleration, continuous > 0.0)
 
     def select(self, columns: np.ndarray) -> JointLimits:
         """The limits of some of the joints."""
-        return JointLimits(
-            self.lower[columns], self.upper[columns], self.velocity[columns], self.acceleration[columns]
-        )
+        limits = self.lower, self.upper, self.velocity, self.acceleration, self.continuous
+        return JointLimits(*(of_joints[columns] for of_joints in limits))
+
+    @property
+    def span(self) -> np.ndarray:
+        """The range of each joint, float64 [D], of which tolerances are shares; at most one turn of a
+        continuous joint, whose bounds may be many turns apart."""
+        span = self.upper - self.lower
+        return np.where(self.continuous, np.minimum(span, TURN), span)
+
+    def near(self, positions: np.ndarray, reference: np.ndarray) -> np.ndarray:
+        """Positions, float64 [..., D], counted on from a reference; see the function `near`."""
+        return positions if not self.continuous.any() else near(positions, reference, TURN * self.continuous)
+
+    def inside(self, positions: np.ndarray) -> np.ndarray:
+        """Positions, float64 [..., D], those of continuous joints outside their range moved by the whole
+        turns that lead into it, if any do."""
+        out = (positions < self.lower) | (positions > self.upper)
+        moved = self.near(positions, (self.lower + self.upper) / 2)
+        return np.where(out & (moved >= self.lower) & (moved <= self.upper), moved, positions)
 
 
 def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> Trajectory:

@@ -87,6 +87,13 @@ class EncodedIngest(Ingest):
         found = [picture for picture in self._pictures.get(camera, ()) if picture[0] == stamp_ns]
         return found[-1] if found else None
 
+    def _pixels(self, frame: Frame) -> np.ndarray | None:
+        picture = self._picture(frame.camera, frame.stamp_ns)
+        if picture is None:
+            return super()._pixels(frame)
+        pixels = cv2.imdecode(np.frombuffer(picture[1], np.uint8), cv2.IMREAD_REDUCED_COLOR_4)
+        return None if pixels is None else np.asarray(pixels)[..., ::-1]
+
     def _size(self, frame: Frame) -> tuple[int, ...]:
         picture = self._picture(frame.camera, frame.stamp_ns)
         return super()._size(frame) if picture is None else (picture[2].height, picture[2].width)

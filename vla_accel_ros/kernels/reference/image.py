@@ -130,6 +130,8 @@ def patches(views: Views, patch: int, out: Tensor) -> None:
             unit = torch.stack([level[pixels[..., c].long()] for c, level in enumerate(views.levels)], dim=-1)
             across = _summed(unit.transpose(0, 1), columns).transpose(0, 1)
             made = _summed(across, rows).clamp(0.0, 1.0).permute(2, 0, 1) * 2.0 - 1.0
+            inside = rows.weight.any(0)[:, None] & columns.weight.any(0)
+            made = made.where(inside, views.rule.border)
         cut = made.unflatten(1, (side, patch)).unflatten(3, (side, patch)).permute(1, 3, 0, 2, 4)
         place.copy_(cut.flatten(2).flatten(0, 1))
 

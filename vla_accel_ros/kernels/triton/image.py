@@ -32,7 +32,7 @@ def _level(total, BITS: tl.constexpr):
 def _patches(
     views, levels, out, SIZE: tl.constexpr, PATCH: tl.constexpr, CHANNELS: tl.constexpr,
     ROUNDS: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    OF_VIEW: tl.constexpr,
+    OF_VIEW: tl.constexpr, BORDER: tl.constexpr,
 ):  # fmt: skip
     y, view = tl.program_id(0), tl.program_id(2)
     entry = views + view * OF_VIEW
@@ -79,7 +79,9 @@ def _patches(
         if ROUNDS:
             made = tl.load(levels + channel * 256 + _level(total, BITS))
         else:
-            made = tl.minimum(tl.maximum(total, 0.0), 1.0) * 2.0 - 1.0
+            # The first tap of a row or column of the image is never 0 in floating point.
+            inside = tl.load(row_weight + y) * tl.load(column_weight + x, mask=ok, other=0)
+            made = tl.where(inside > 0, tl.minimum(tl.maximum(total, 0.0), 1.0) * 2.0 - 1.0, BORDER)
         tl.store(square + channel * (PATCH * PATCH) + within, made, mask=ok)
 
 
@@ -89,5 +91,5 @@ def patches(views: Views, patch: int, out: Tensor) -> None:
     _patches[(size, triton.cdiv(3 * size, BLOCK), len(views.table))](
         views.table, views.levels, out, SIZE=size, PATCH=patch, CHANNELS=channels,
         ROUNDS=views.rule.rounds, BITS=FRACTION_BITS, ROWS=ROWS if views.rule.rounds else 2,
-        BLOCK=BLOCK, OF_VIEW=FIELDS, num_warps=4, enable_fp_fusion=False,
+        BLOCK=BLOCK, OF_VIEW=FIELDS, BORDER=views.rule.border, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options
 from vla_accel_ros.models.checkpoints.shards import PICKLED, check_merged
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
+from vla_accel_ros.models.config import TRAINED_AS
 from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 
@@ -32,19 +33,22 @@ def load_policy(
     statistics: str | None = None,
     normalize: bool = True,
     prompt_state: str = "auto",
+    trained_as: str = "",
     progress: Progress | None = None,
     layer_loaded: LayerLoaded | None = None,
 ) -> AnyPolicy:
     """Load the checkpoint folder `path`, of any known format.
 
     dtype: float32 or bfloat16. Some parameters stay float32, as they were in training.
-    delta_mask: bool [D], see Policy. By default the folder decides; without a word there, all actions are
-        absolute.
+    delta_mask: bool [D], see Policy. By default the folder or trained_as decides; openpi's must have it from
+        somewhere, for any other without a word all actions are absolute.
     statistics: which statistics to use where a checkpoint has several: openpi's asset id, or OpenVLA's data
         set name. For a lerobot checkpoint, a data set folder whose meta/stats.json replaces the saved
         statistics.
     normalize: False for a policy without statistics; its inputs and outputs are then in training units.
     prompt_state: see Policy; "auto" follows the checkpoint as far as it says.
+    trained_as: the settings of an openpi training that no file holds, see models.pi.training: a public
+        configuration ("pi05_libero"), openpi's names ("action_horizon=10 ..."), or both.
     progress: called after every tensor.
     layer_loaded: called with each layer of pi0, pi0.5 and OpenVLA once all its parameters are loaded, so that
         it can be quantised before the next layer is read (engine.stages.dropping). Not called for an Orbax
@@ -61,7 +65,7 @@ def load_policy(
         progress,
         layer_loaded=layer_loaded,
     )
-    contents = Contents.of(path)
+    contents = Contents.of(path, trained_as)
     return find_format(contents).load(contents, options)
 
 
@@ -73,6 +77,7 @@ def with_statistics(
     statistics: str | None = None,
     normalize: bool = True,
     prompt_state: str = "auto",
+    trained_as: str = "",
 ) -> AnyPolicy:
     """Return a policy with the network of `policy` and other statistics, for another robot.
 
@@ -90,7 +95,7 @@ def with_statistics(
         prompt_state,
         model=policy.model,
     )
-    contents = Contents.of(path)
+    contents = Contents.of(path, trained_as)
     known = find_format(contents)
     made = known.load(contents, options)
     if made.model is not policy.model:
@@ -101,9 +106,9 @@ def with_statistics(
     return made
 
 
-def describe(path: str | Path, statistics: str | None = None) -> Description:
+def describe(path: str | Path, statistics: str | None = None, trained_as: str = "") -> Description:
     """Describe a checkpoint folder without reading a weight. Raises ValueError if no format knows it."""
-    contents = Contents.of(path)
+    contents = Contents.of(path, trained_as)
     return find_format(contents).describe(contents, statistics or None)
 
 
@@ -122,9 +127,15 @@ def formats() -> Iterator[Format]:
 
 
 def find_format(contents: Contents) -> Format:
-    """Return the format of a folder. Raises ValueError, saying what was found, if no format recognises it."""
+    """Return the format of a folder. Raises ValueError, saying what was found, if no format recognises it, or
+    if it was given settings of a training that it does not ask for."""
     for known in formats():
         if known.holds(contents):
+            if contents.trained_as and not known.asks:
+                raise ValueError(
+                    f"{contents.folder} ({known.name}) has the settings of its training in its own files; "
+                    f"give no {TRAINED_AS} ({contents.trained_as!r})."
+                )
             return known
     check_merged(contents.folder, contents.tensors)
     added = names(MODEL_FAMILIES)[len(BUILT_IN[MODEL_FAMILIES]) :]

@@ -29,11 +29,12 @@ from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Weights
 from vla_accel_ros.models.checkpoints.safetensors_writer import Layout, nbytes, write_safetensors
 from vla_accel_ros.models.checkpoints.shards import SINGLE, Stored, inside
 from vla_accel_ros.models.checkpoints.streaming import Progress, is_finite
-from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.pi.folded import Key
 from vla_accel_ros.models.pi.stored_fold import FOLDED, MOST_STEPS, TORCH, fold_layout, write_fold
+from vla_accel_ros.models.pi.training import ask
 
 PROVENANCE, FIELD = "provenance", "folded"
 SMALL = (
@@ -70,18 +71,23 @@ class Target:
 
 
 def convert(
-    source: str | Path, out: str | Path, progress: Progress | None = None, target: Target | None = None
+    source: str | Path,
+    out: str | Path,
+    progress: Progress | None = None,
+    target: Target | None = None,
+    trained_as: str = "",
 ) -> Path:
     """Write the checkpoint `source` as the new folder `out`, and return `out`.
 
     progress: called with the bytes written of both weight files. target: None means Target().
+    trained_as: as in load_policy; `out` keeps these settings, so that nothing is asked of it.
     Raises ValueError, with one sentence, if `source` could not be loaded; FileExistsError if `out` exists.
     `out` appears only once it is complete.
     """
     out, target = Path(out), target or Target()
     if out.exists():
         raise FileExistsError(f"{out} is there already and is not overwritten; name a folder that is not.")
-    contents = Contents.of(source)
+    contents = Contents.of(source, trained_as)
     known = find_format(contents)
     told = known.describe(contents, None)
     statistics = told.statistics if len(told.statistics) > 1 else ()
@@ -90,6 +96,8 @@ def convert(
         _whole(told.missing)
     if not statistics:
         _whole(told.missing)
+    if told.unknown:
+        raise ask(contents.folder, told.unknown)
     weights = known.weights(contents)
     partial = out.with_name(out.name + ".partial")
     if partial.exists():
@@ -109,7 +117,8 @@ def convert(
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds"),
             **before,
         }
-        config = {**contents.config, OURS: told.config.to_json(), PROVENANCE: provenance}
+        sizes = {**told.config.to_json(), **({TRAINED_AS: told.trained_as} if told.trained_as else {})}
+        config = {**contents.config, OURS: sizes, PROVENANCE: provenance}
         (partial / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         partial.rename(out)
     except BaseException:

@@ -41,9 +41,12 @@ class Description:
     relative: bool [D], which actions are relative to the state; None if the folder does not say.
     camera_sources: name of an image in the data it was trained on, where another one than the policy's.
     joint_names: of the states and actions there, where known.
+    other_actions: what actions are where they are known not to be targets of joints, in words.
     twist: actions usually move an end effector. any_camera: the policy takes one image of any name.
     statistics: the names to choose from where there are several. notes: warnings to read before trusting it.
-    missing: one sentence for everything that prevents loading.
+    trained_as: the known settings of its training, to be kept by a conversion. unknown: those that nobody has
+    said. assumed: a sentence if some were taken as usual. missing: one sentence for everything that prevents
+    loading; whether actions are relative is no such thing, since a contract says it.
     """
 
     folder: Path
@@ -58,10 +61,14 @@ class Description:
     relative: np.ndarray | None = None
     camera_sources: Mapping[str, str] = field(default_factory=dict)
     joint_names: tuple[str, ...] = ()
+    other_actions: str = ""
     twist: bool = False
     any_camera: bool = False
     statistics: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    trained_as: Mapping[str, Any] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    assumed: str = ""
     missing: tuple[str, ...] = ()
 
     @property

@@ -34,14 +34,15 @@ _Sizes = TypeVar("_Sizes")
 @dataclass(frozen=True)
 class Contents:
     """An unidentified folder: its config.json ({} without one), and the tensors in its safetensors files ({}
-    without any)."""
+    without any). trained_as: the user's word for settings of its training, see models.pi.training."""
 
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Stored] = field(default_factory=dict)
+    trained_as: str = ""
 
     @classmethod
-    def of(cls, folder: str | Path) -> Contents:
+    def of(cls, folder: str | Path, trained_as: str = "") -> Contents:
         """Read a folder's headers. Raises ValueError if it is no folder, or if a file is broken or outside of
         it."""
         folder = Path(folder)
@@ -50,7 +51,7 @@ class Contents:
         file = folder / "config.json"
         config = read_json(inside(folder, file)) if file.is_file() else {}
         has = any((folder / name).is_file() for name in (SINGLE, INDEX))
-        return cls(folder, config, read_table(folder) if has else {})
+        return cls(folder, config, read_table(folder) if has else {}, trained_as)
 
     @property
     def table(self) -> Mapping[str, Stored]:
@@ -147,13 +148,15 @@ class Options:
 class Format:
     """name: the program that writes such folders. holds: whether a folder has this format. describe: from the
     small files; its str argument chooses the statistics where there are several. load and weights: raise
-    ValueError, with one sentence, if the folder does not fit."""
+    ValueError, with one sentence, if the folder does not fit. asks: whether its folders lack settings of
+    their training, so that Contents.trained_as gives them."""
 
     name: str
     holds: Callable[[Contents], bool]
     describe: Callable[[Contents, str | None], Description]
     load: Callable[[Contents, Options], AnyPolicy]
     weights: Callable[[Contents], Weights]
+    asks: bool = False
 
 
 def read_sizes(contents: Contents, own: Callable[[Any], _Sizes], infer: Callable[..., _Sizes]) -> _Sizes:

@@ -2,13 +2,16 @@
 
 Layout: `model.safetensors` or shards with their index, with openpi's names; `config.json` (our sizes under
 "vla_accel_ros"; without them the sizes are inferred from the tensors), `assets/<id>/norm_stats.json`,
-`tokenizer.json` or `tokenizer.model`.
+`tokenizer.json` or `tokenizer.model`. Settings of the training that no file holds are asked for, see
+training.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing, trained_range
 from vla_accel_ros.models.checkpoints.formats import (
@@ -23,11 +26,21 @@ from vla_accel_ros.models.checkpoints.formats import (
     trained_delay,
 )
 from vla_accel_ros.models.checkpoints.shards import Stored
-from vla_accel_ros.models.config import PI0, PiConfig
+from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.infer_config import infer_config
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.stored_fold import StoredFold
+from vla_accel_ros.models.pi.training import (
+    DELTA,
+    HORIZON,
+    PUBLIC,
+    USUAL,
+    Training,
+    ask,
+    parse_training,
+    read_training,
+)
 from vla_accel_ros.models.pi.weights import ROOT, empty_pi, load_pi_model, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer
@@ -45,8 +58,41 @@ def read_config(contents: Contents) -> PiConfig:
     shapes."""
     if OURS in contents.config:
         return own_sizes(contents)
-    horizon = contents.whole("action_horizon", PI0.horizon)
-    return infer_config(pi_shapes(contents.table), str(contents.weights), horizon)
+    return with_horizon(contents, infer_config(pi_shapes(contents.table), str(contents.weights)))
+
+
+def with_horizon(contents: Contents, config: PiConfig) -> PiConfig:
+    """Return the sizes with the horizon that the folder or its user gives, if any. Raises ValueError if they
+    differ."""
+    return replace(config, horizon=known_training(contents, config)[0].action_horizon or config.horizon)
+
+
+def known_training(contents: Contents, config: PiConfig) -> tuple[Training, Mapping[str, Any]]:
+    """Return what is known of the training of a folder in openpi's layout, and which of it are only USUAL:
+    those that our own folder lacks. Raises ValueError if an answer is malformed or contradicts another."""
+    file, stored = contents.folder / "config.json", dict[str, Any]()
+    if OURS in contents.config:
+        kept = contents.config[OURS].get(TRAINED_AS, {})
+        if not isinstance(kept, dict):
+            raise ValueError(f"{file}, field {OURS}.{TRAINED_AS} is {kept!r}; convert the checkpoint again.")
+        stored = {**kept, HORIZON: config.horizon}
+    elif HORIZON in contents.config:
+        stored = {HORIZON: contents.config[HORIZON]}
+    training = read_training(contents.folder, stored, contents.trained_as, config.kind)
+    usual = USUAL[config.kind].to_json() if OURS in contents.config else {}
+    usual = {name: value for name, value in usual.items() if name in training.unknown}
+    return replace(training, **usual), usual
+
+
+def check_training(contents: Contents, training: Training, unknown: tuple[str, ...]) -> None:
+    """Raise ValueError if settings are `unknown`, or if one is not computed here."""
+    if unknown:
+        raise ask(contents.folder, unknown)
+    if training.adapt_to_pi:
+        raise ValueError(
+            f"{contents.folder} was trained with adapt_to_pi (ALOHA's joints and grippers in pi's units), "
+            "which is not computed here; train without it, or run it with openpi."
+        )
 
 
 def own_sizes(contents: Contents) -> PiConfig:
@@ -63,13 +109,25 @@ def make_policy(
     """Build a policy from openpi's small files. read_weights: called last, once everything else is valid."""
     folder = contents.folder
     tokenizer = load_tokenizer(folder, config.vocab)
+    training, _ = known_training(contents, config)
+    said = options.delta_mask is not None or OURS in contents.config
+    check_training(
+        contents, training, tuple(name for name in training.unknown if not (said and name == DELTA))
+    )
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
-        state, actions = read_normalizers(folder, config.kind, options.statistics)
+        state, actions = read_normalizers(folder, bool(training.use_quantile_norm), options.statistics)
     width = action_size(actions.size, config.action_dim, folder)
-    mask = options.actions(None, width, str(folder))
+    mask = options.actions(training.relative(width), width, str(folder))
     delay = trained_delay(contents, config.horizon)
-    prompt_state = "own" if options.prompt_state == "auto" else options.prompt_state
+    prompt_state = options.prompt_state
+    if prompt_state == "auto":
+        prompt_state = "own" if training.discrete_state_input else "none"
+    elif parse_training(contents.trained_as, config.kind).discrete_state_input is (prompt_state == "none"):
+        raise ValueError(
+            f"prompt_state is {prompt_state!r}, but {TRAINED_AS} {contents.trained_as!r} says the opposite; "
+            "leave prompt_state at auto."
+        )
     model = options.network(config, str(folder), read_weights)
     return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, OPENPI)
 
@@ -105,22 +163,33 @@ def openpi_description(
     """Describe a folder from its small files. check: raises ValueError if the tensors do not fit."""
     folder, missing = contents.folder, Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_normalizers, folder, config.kind, statistics, default=nothing)
+    training, usual = known_training(contents, config)
+    unknown = tuple(name for name in training.unknown if name != DELTA)
+    missing.read(check_training, contents, training, unknown)
+    quantile = bool(training.use_quantile_norm)
+    state, actions = missing.read(read_normalizers, folder, quantile, statistics, default=nothing)
     moments = Missing().read(read_moments, folder, statistics, default=(NOTHING, NOTHING))
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(StoredFold.find, folder, config)
     if check is not None:
         missing.read(lambda: check(contents.table, config, contents.weights))
-    how = "mean and deviation" if config.kind == "pi0" else "quantiles 1 and 99 %"
-    notes = [
-        "whether actions are relative to the joints (action: delta) is not in the folder: it is in the "
-        "settings it was trained with"
-    ]
-    if OURS not in contents.config and "action_horizon" not in contents.config:
-        notes.append('no file gives the horizon, so 50 is used; put {"action_horizon": N} into a config.json')
+    how = "quantiles 1 and 99 %" if quantile else "mean and deviation"
+    if training.use_quantile_norm is None:
+        how = f"unknown, shown by {how}"
+    words = ", ".join(f"{name} {str(value).lower()}" for name, value in usual.items())
+    assumed = f"{folder} keeps no {TRAINED_AS}, so a usual {config.kind} is assumed: {words}"
+    notes = [assumed] if usual else []
+    if training.delta_action_mask is None:
+        notes.append(
+            "whether actions are relative to the joints (action: delta) is not in the folder: it is in the "
+            f"settings it was trained with ({TRAINED_AS} {DELTA}=6,-1, or none)"
+        )
+    public = PUBLIC.get(contents.trained_as.partition(" ")[0])
+    if public is not None:
+        notes.append(f"its actions: {public.actions}")
     notes += delay_notes(contents, config.horizon, missing)
-    if config.kind == "pi05":
-        notes.append("trained without the state in its prompt (such as pi05_libero)? Then prompt_state: none")
+    if config.kind == "pi05" and training.discrete_state_input is not None:
+        notes.append(f"its prompt has {'the' if training.discrete_state_input else 'no'} state")
     return Description(
         folder,
         form,
@@ -131,8 +200,13 @@ def openpi_description(
         f"{how}, epsilon 1e-6" if state.size else "none",
         state_moments=moments[0],
         action_moments=moments[1],
+        relative=training.relative(actions.size),
         statistics=statistics_names(folder),
         notes=tuple(notes),
+        trained_as={name: value for name, value in training.to_json().items() if name not in usual},
+        unknown=() if OURS in contents.config else training.unknown,
+        assumed=assumed if usual else "",
+        other_actions="" if public is None or public.moves_joints else public.actions,
         missing=tuple(missing.sentences),
     )
 
@@ -149,4 +223,4 @@ def pi_weights(contents: Contents, config: PiConfig, conventions: Conventions) -
     return renamed(contents.table, names, fused_parts(empty_pi(config)), conventions.time_rule)
 
 
-FORMAT = Format("openpi", holds, describe, load, weights)
+FORMAT = Format("openpi", holds, describe, load, weights, asks=True)

@@ -37,7 +37,7 @@ from vla_accel_ros.models.pi.stored_fold import StoredFold
 from vla_accel_ros.models.pi.weights import LEROBOT as LEROBOT_NAMES
 from vla_accel_ros.models.pi.weights import before_names, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
+from vla_accel_ros.models.processing.conventions import BEFORE_0_5, LEROBOT, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
     RELATIVE,
@@ -92,7 +92,7 @@ def read_config(contents: Contents) -> PiConfig:
         config = infer_config(
             pi_shapes(contents.table),
             str(contents.weights),
-            contents.whole("chunk_size", 50),
+            contents.whole("chunk_size"),
             contents.whole("tokenizer_max_length", 200 if said == "pi05" else 48),
             cameras(contents),
         )
@@ -135,8 +135,9 @@ def load(contents: Contents, options: Options) -> Policy:
     prompt_state = options.prompt_state
     if prompt_state == "auto":
         prompt_state = trained_prompt_state(relative)
+    conventions = BEFORE_0_5 if prompt_state == "padded" else LEROBOT
     model = options.network(config, str(folder), lambda: read_pi(contents, config, options))
-    return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, LEROBOT)
+    return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, conventions)
 
 
 def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> int:
@@ -152,7 +153,7 @@ def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> i
 
 def trained_prompt_state(relative: np.ndarray | None) -> str:
     """Return how lerobot wrote the state into the prompt of pi0.5: up to 0.4.4 it was padded to all
-    dimensions first.
+    dimensions first. The same versions put images that are not square on BEFORE_0_5's border, pi0's too.
 
     A folder has no version, but since 0.5.1 it has a step for relative actions, used or not. (0.5.0, in
     between, saved none and did not pad.)

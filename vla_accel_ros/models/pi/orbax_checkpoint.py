@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Options, Weights
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged
 from vla_accel_ros.models.checkpoints.streaming import Progress, fill
-from vla_accel_ros.models.config import PI0, PiConfig
+from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.layers.fused import fused_parts
-from vla_accel_ros.models.pi.checkpoint import make_policy, openpi_description, own_sizes
+from vla_accel_ros.models.pi.checkpoint import make_policy, openpi_description, own_sizes, with_horizon
 from vla_accel_ros.models.pi.jax_names import jax_config, parameter_shapes, slices
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import empty_pi, finished, pi_sources
@@ -110,15 +110,15 @@ def read_config(contents: Contents, arrays: list[Array]) -> PiConfig:
     action_horizon."""
     if OURS in contents.config:
         return own_sizes(contents)
-    horizon = contents.whole("action_horizon", PI0.horizon)
     try:
-        return jax_config({array.name: array.shape for array in arrays}, horizon)
+        config = jax_config({array.name: array.shape for array in arrays})
     except KeyError as error:
         raise ValueError(
             f"{contents.folder / PARAMS} has no array {error.args[0]}; give a checkpoint of a pi0 or pi0.5."
         ) from error
     except ValueError as error:
         raise ValueError(f"{contents.folder / PARAMS}: {error}") from error
+    return with_horizon(contents, config)
 
 
 def load(contents: Contents, options: Options) -> Policy:
@@ -154,7 +154,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description."""
     arrays = read_arrays(contents.folder)
     config = read_config(contents, arrays)
-    found = Contents(contents.folder, contents.config, stored_parameters(arrays, contents.folder))
+    found = replace(contents, tensors=stored_parameters(arrays, contents.folder))
     return openpi_description(found, config, statistics, "openpi, JAX (Orbax)")
 
 
@@ -197,4 +197,4 @@ def _openpi_name(keys: list[str]) -> str:
     return "/".join(inner[:-1] if len(inner) > 1 and inner[-1] == "value" else inner)
 
 
-FORMAT = Format("openpi, JAX", holds, describe, load, weights)
+FORMAT = Format("openpi, JAX", holds, describe, load, weights, asks=True)

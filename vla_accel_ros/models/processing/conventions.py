@@ -6,13 +6,15 @@ resizes without antialiasing in floating point and multiplies. The prompt is one
 the state as bins; lerobot's pi0 keeps the instruction unchanged. Numbers are normalised by the training
 statistics (norm_stats, lerobot_processors), by openpi in float64 and by lerobot in float32: rounding decides
 the bin of a state on an edge.
+
+lerobot before 0.5.0 padded images of [0, 1] with -1, which becomes -3; a policy that it trained needs that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -90,14 +92,14 @@ def to_unit(images: Tensor) -> Tensor:
     return images.permute(0, 3, 1, 2).float() / 255.0 * 2.0 - 1.0
 
 
-def lerobot_resize(images: Tensor, size: int) -> Tensor:
-    """Bilinear resize of floating-point pixels without antialiasing, centred on black."""
+def lerobot_resize(images: Tensor, size: int, border: float = 0.0) -> Tensor:
+    """Bilinear resize of floating-point pixels without antialiasing, centred on `border`, 0 is black."""
     unit = images.permute(0, 3, 1, 2).float() / 255.0
     height, width = images.shape[1:3]
     if (height, width) != (size, size):
         inner, (top, left) = fitted(height, width, size)
         resized = F.interpolate(unit, size=inner, mode="bilinear", align_corners=False).clamp(0.0, 1.0)
-        unit = unit.new_zeros(len(unit), 3, size, size)
+        unit = unit.new_full((len(unit), 3, size, size), border)
         unit[:, :, top : top + inner[0], left : left + inner[1]] = resized
     return unit * 2.0 - 1.0
 
@@ -131,6 +133,12 @@ _OPENPI_PIXELS = PixelRule("bilinear", CENTRE, to_unit(_LEVELS)[0, :, 0])
 _LEROBOT_PIXELS = PixelRule(TORCH, CENTRE, (_LEVELS[0, 0].float() / 255.0).t().contiguous())
 OPENPI = Conventions("openpi", "openpi", openpi_resize, _OPENPI_PIXELS, _openpi_words)
 LEROBOT = Conventions("lerobot", "lerobot", lerobot_resize, _LEROBOT_PIXELS, _lerobot_words)
+BEFORE_0_5 = replace(
+    LEROBOT,
+    name="lerobot before 0.5",
+    resize=partial(lerobot_resize, border=-1.0),
+    pixels=replace(_LEROBOT_PIXELS, border=-3.0),
+)
 
 
 @dataclass(frozen=True)
@@ -206,11 +214,15 @@ class Normalizer:
         own = np.flatnonzero((np.abs(self.shift) > STILL) | (self.scale > STILL))
         return int(own[-1]) + 1 if len(own) else self.size
 
+    @property
+    def still(self) -> np.ndarray:
+        """bool [D]: which dimensions did not move in training."""
+        return self.scale[: self.size] < STILL
+
     @cached_property
     def _still(self) -> np.ndarray | None:
         """bool [D]: which dimensions did not move in training, None if all did."""
-        still = self.scale < STILL
-        return still if still.any() else None
+        return self.still if self.still.any() else None
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> [..., D'] in the statistics' dtype."""

@@ -26,6 +26,8 @@ TRANSPORT = frozenset({RENAME, "to_batch_processor", "device_processor", "tokeni
 """Steps that change no number; the tokenizer's file is in the folder."""
 DATASET_STATISTICS = Path("meta", "stats.json")
 """Path in a data set's folder."""
+IMAGES = "observation.images."
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
 EPS = 1e-8
 STATISTICS = {
     "MEAN_STD": ("mean", "std"),
@@ -141,6 +143,26 @@ def read_names(folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
 
 def _image(key: str) -> str:
     return key.removeprefix("observation.").removeprefix("images.")
+
+
+def read_image_statistics(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return mean and standard deviation of each camera's pixels in training, float64 [3] of 0..1, by the
+    name of the image; empty for a folder that does not have them. lerobot saves them unused. By default it
+    puts ImageNet's in place of the data set's (use_imagenet_stats), which say nothing and are left out."""
+    steps = _steps(folder / BEFORE) if (folder / BEFORE).is_file() else []
+    file = next((step.state_file for step in steps if step.name == NORMALIZER and step.state_file), None)
+    if file is None or not file.is_file():
+        return {}
+    known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    with open_weights(file) as tensors:
+        keys = set(tensors.keys())
+        for name in (key.removesuffix(".mean") for key in keys if key.startswith(IMAGES)):
+            if {f"{name}.mean", f"{name}.std"} <= keys:
+                mean, std = (tensors.get_tensor(f"{name}.{of}").double().flatten() for of in ("mean", "std"))
+                own = len(mean) == len(std) == 3 and not np.allclose(mean, IMAGENET_MEAN, atol=1e-4)
+                if own and bool(mean.isfinite().all() and std.isfinite().all()):
+                    known[name.removeprefix(IMAGES)] = (mean.numpy(), std.numpy())
+    return known
 
 
 def normalisation_modes(folder: Path) -> str:

@@ -15,14 +15,14 @@ from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.processing.conventions import Normalizer
 
 
-def read_normalizers(folder: Path, kind: str, asset: str | None = None) -> tuple[Normalizer, Normalizer]:
-    """Return (state, actions) of a checkpoint folder: by mean and std for pi0, by quantiles for pi05.
+def read_normalizers(folder: Path, quantile: bool, asset: str | None = None) -> tuple[Normalizer, Normalizer]:
+    """Return (state, actions) of a checkpoint folder, by quantiles or by mean and std.
 
     Raises ValueError if there are no statistics, if there are several and `asset` is None, or if a number is
     invalid.
     """
     stats, file = _statistics(folder, asset)
-    return _normalizer(stats, "state", kind, file), _normalizer(stats, "actions", kind, file)
+    return _normalizer(stats, "state", quantile, file), _normalizer(stats, "actions", quantile, file)
 
 
 def read_moments(folder: Path, asset: str | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -61,17 +61,17 @@ def _files(folder: Path) -> dict[str, Path]:
     return {str(file.parent.relative_to(assets)): file for file in sorted(assets.glob("**/norm_stats.json"))}
 
 
-def _normalizer(stats: Any, group: str, kind: str, file: Path) -> Normalizer:
-    first, second = ("mean", "std") if kind == "pi0" else ("q01", "q99")
+def _normalizer(stats: Any, group: str, quantile: bool, file: Path) -> Normalizer:
+    first, second = ("q01", "q99") if quantile else ("mean", "std")
     a, b = _numbers(stats, group, first, file), _numbers(stats, group, second, file)
     where = f"{file}: norm_stats.{group}"
     if len(a) != len(b):
         raise ValueError(f"{where} has {len(a)} {first} but {len(b)} {second}; compute the statistics again.")
-    bad = np.flatnonzero(b < (0 if kind == "pi0" else a))
+    bad = np.flatnonzero(b < (a if quantile else 0))
     if len(bad):
-        least = "0" if kind == "pi0" else "q01"
+        least = "q01" if quantile else "0"
         raise ValueError(f"{where}.{second}[{bad[0]}] is below {least}; compute the statistics again.")
-    return Normalizer.mean_std(a, b) if kind == "pi0" else Normalizer.quantile(a, b)
+    return Normalizer.quantile(a, b) if quantile else Normalizer.mean_std(a, b)
 
 
 def finite_numbers(value: Any, where: str) -> np.ndarray:

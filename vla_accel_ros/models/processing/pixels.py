@@ -32,11 +32,13 @@ class PixelRule:
 
     levels: float32 [C, 256], the value of each level in each of the network's channels; channel c reads the
         image's c % 3. With TORCH, levels are mapped before the resize, and its result r becomes 2 r - 1.
+    border: with TORCH, the value beside an image that is not square; elsewhere that is black.
     """
 
     filter: str
     fit: str
     levels: Tensor = field(repr=False, compare=False)
+    border: float = -1.0
 
     @property
     def channels(self) -> int:

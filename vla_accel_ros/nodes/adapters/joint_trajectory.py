@@ -191,11 +191,20 @@ class JointTrajectoryAdapter(Adapter):
         newest = self._state.newest() if self._state is not None else None
         if newest is None:
             return
-        self._told, ours, self._hear_until_s = newest, True, 0.0
+        self._told, ours, self._hear_until_s = self._counted(newest), True, 0.0
         if newest.began_ns is not None:
             ours = self._delivery.executing(newest.began_ns, newest.stamp_ns)
         self._holds = newest.rests and (not ours or self._delivery.unsure)
         self._scaled = newest.speed != 1.0 or (self._scaled and not newest.rests)
+
+    def _counted(self, told: ReportedState) -> ReportedState:
+        """A report with continuous joints in the turn in which they are measured, which its controller does
+        not know."""
+        if self._here is None or not self._limits.continuous.any():
+            return told
+        position = self._limits.near(self._positions(told), self._here)
+        known = by_name(self.controller.joints, position).items()
+        return told._replace(reference={name: at for name, at in known if np.isfinite(at)})
 
     @property
     def waits(self) -> bool:

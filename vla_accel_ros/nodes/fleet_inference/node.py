@@ -43,6 +43,7 @@ from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
 from vla_accel_ros.nodes.inference.streams import Streams
+from vla_accel_ros.nodes.inference.trained import TrainedReport
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.fleet import LOCAL
 from vla_accel_ros.nodes.params.inference import INFERENCE
@@ -95,6 +96,7 @@ class FleetInferenceNode(ManagedNode):
         self._texts = self.output(LanguageOutput, "language_output", qos.REPORT)
         self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
         self._streams = Streams(self, contract, self._ingest)
+        self._trained = TrainedReport(self, contract, self._ingest)
         self._link = FleetLink(
             self, contract, client, description, self._on_chunk, self._on_text, self._on_session
         )
@@ -265,6 +267,8 @@ class FleetInferenceNode(ManagedNode):
         self._graph.poll()
         self._streams.warn(self.now_ns())
         self._inputs.warn()
+        if self.active:
+            self._trained.look()
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:
         if self._client is None:
@@ -277,6 +281,7 @@ class FleetInferenceNode(ManagedNode):
             of_fleet(self._client, self._link, len(self._questions), now_ns),
             self._graph.status(),
             *self._streams.statuses(now_ns),
+            self._trained.status(),
         ]
 
 

@@ -57,6 +57,7 @@ class Load:
     answers: int = EngineConfig.answers
     answer_tokens: int = EngineConfig.answer_tokens
     statistics: str = ""
+    trained_as: str = ""
     prompt_state: str = AUTO
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
@@ -130,11 +131,12 @@ class Load:
             contract.delta_mask,
             statistics=self.statistics,
             prompt_state=self.prompt_state,
+            trained_as=self.trained_as,
         )
         return Embodiment(own, contract.chunk.step_dt_s)
 
     def _compare(self, contract: Contract, warn: Callable[[str], object]) -> None:
-        found = judge(ModelFacts.read(self.model, self.statistics or None), contract)
+        found = judge(ModelFacts.read(self.model, self.statistics or None, self.trained_as), contract)
         refuse(found)
         for finding in found:
             if finding.level == WARNING:
@@ -157,6 +159,7 @@ class Load:
             contract.delta_mask,
             statistics=self.statistics,
             prompt_state=self.prompt_state,
+            trained_as=self.trained_as,
             progress=progress,
             layer_loaded=None if self.keep_exact else self._dropping(target),
         )

@@ -49,8 +49,17 @@ from vla_accel_ros.nodes.inference.reports import (
     of_overload,
     of_partition,
 )
-from vla_accel_ros.nodes.inference.setup import chosen, guiding, load_engine, paces, session
+from vla_accel_ros.nodes.inference.setup import (
+    chosen,
+    guiding,
+    load_engine,
+    paces,
+    session,
+    trained_images,
+    trained_state,
+)
 from vla_accel_ros.nodes.inference.streams import Streams
+from vla_accel_ros.nodes.inference.trained import TrainedReport
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile
@@ -87,6 +96,9 @@ class InferenceNode(ManagedNode):
         image_hint = IMAGE_HINT if lacks_profile() else PROFILED_HINT
         self._policy, self._partitioned = engine.policy, engine.runner.partitioned
         self._ingest = Ingest(contract, image_hint, page_lock=engine.policy.device.type == "cuda")
+        self._trained = TrainedReport(
+            self, contract, self._ingest, trained_state(engine.policy), trained_images(load.model)
+        )
         self._instruction.restore(value(self, "after_restart") == "keep")
         self._ingest.instruct(self._instruction.text, self._instruction.missing)
         self._newest_chunk_ns: int | None = None
@@ -109,7 +121,7 @@ class InferenceNode(ManagedNode):
             frames=self._ingest.sets,
             limit=self._limit,
         )
-        self._guiding = guiding(self, engine)
+        self._guiding = guiding(self, engine, contract)
         self._stream = Streaming(
             engine,
             ports,
@@ -153,7 +165,7 @@ class InferenceNode(ManagedNode):
     def release(self) -> None:
         self._contract = self._stream = None
         # They hold the model and images: the next configuration must find their memory free.
-        for name in ("_policy", "_partitioned", "_guiding", "_ingest", "_streams", "_inputs"):
+        for name in ("_policy", "_partitioned", "_guiding", "_ingest", "_streams", "_inputs", "_trained"):
             self.__dict__.pop(name, None)
 
     def finish(self) -> None:
@@ -266,6 +278,8 @@ class InferenceNode(ManagedNode):
             self._stats.publish(convert.loop_stats(stats, now_ns))
         self._streams.warn(now_ns)
         self._inputs.warn()
+        if self.active:
+            self._trained.look()
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:
         if self._stream is None:
@@ -282,6 +296,7 @@ class InferenceNode(ManagedNode):
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             self._executed.status(),
             *self._streams.statuses(now_ns),
+            self._trained.status(),
             of_overload(self._stream.degradation),
             of_partition(self._partitioned),
             self._planned.status(),

@@ -15,11 +15,16 @@ from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.streaming.ports import Pace
+from vla_accel_ros.models.checkpoints.description import trained_range
 from vla_accel_ros.models.checkpoints.progress import Meter
+from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.processing.conventions import Normalizer
+from vla_accel_ros.models.processing.lerobot_processors import read_image_statistics
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+from vla_accel_ros.sensing.trained import TrainedImage, TrainedState
 
 _RENAMED = {"answers": "language_answers", "answer_tokens": "language_max_tokens", "camera_hz": "vision_hz"}
 """Fields of Load whose parameters have other names."""
@@ -63,7 +68,24 @@ def paces(node: ManagedNode) -> dict[str, Pace]:
     }
 
 
-def guiding(node: ManagedNode, engine: Engine) -> Guiding:
+def trained_state(policy: AnyPolicy) -> TrainedState | None:
+    """The joints in training, by the statistics that normalise them; None without."""
+    normalizer = getattr(policy, "state_normalizer", None)
+    if not isinstance(normalizer, Normalizer) or not normalizer.size:
+        return None
+    low, high = trained_range(normalizer)
+    # a tenth beyond quantiles and extremes; beyond mean -+ 2 deviations another 2
+    room = (0.1 if normalizer.offset else 0.5) * (high - low)
+    return TrainedState(low, high, room, normalizer.still)
+
+
+def trained_images(model: Path) -> dict[str, TrainedImage]:
+    """The pixels of each camera in training, as far as the checkpoint says."""
+    known = read_image_statistics(model)
+    return {name: TrainedImage(255.0 * mean, 255.0 * std) for name, (mean, std) in known.items()}
+
+
+def guiding(node: ManagedNode, engine: Engine, contract: Contract) -> Guiding:
     """How chunks agree with the previous ones."""
     settings = RtcSettings(
         value(node, "rtc_mask"),
@@ -72,7 +94,7 @@ def guiding(node: ManagedNode, engine: Engine) -> Guiding:
         value(node, "rtc_window"),
         value(node, "rtc_method"),
     )
-    chunking = RealTimeChunking(engine, node.now_ns, settings, value(node, "rtc_jacobian"))
+    chunking = RealTimeChunking(engine, node.now_ns, settings, value(node, "rtc_jacobian"), contract.turns)
     return Guiding(chunking, value(node, "rtc"), "staggered" if engine.config.staggered else "")
 
 

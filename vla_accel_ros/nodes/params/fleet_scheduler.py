@@ -9,6 +9,7 @@ from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 OF_THE_MODEL = (
     "model",
     "statistics",
+    "trained_as",
     "prompt_state",
     "device",
     "dtype",

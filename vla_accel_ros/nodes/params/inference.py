@@ -32,6 +32,12 @@ INFERENCE = (
         "a checkpoint that lerobot saved, the folder of a data set whose meta/stats.json replaces its own.",
     ),
     Parameter(
+        "trained_as",
+        "",
+        "Settings of an openpi training that none of its checkpoint's files holds: the public configuration "
+        "(pi05_libero), or as `vla inspect` asks for them (action_horizon=10 ...). Empty for any other.",
+    ),
+    Parameter(
         "prompt_state",
         "auto",
         "The state in pi0.5's prompt: its own dimensions, padded to all of the network's (lerobot up to "

@@ -151,9 +151,11 @@ class Hold:
         return self._follower.joining.approach_ns
 
     @property
-    def measured_ns(self) -> int:
-        """Stamp of the newest joints; 0 before the first."""
-        return self._joints.newest_ns or 0
+    def measured_ns(self) -> dict[str, int]:
+        """The stamp of the newest state of each joint, by name; empty while one is unknown."""
+        if self._joints.newest_ns is None:
+            return {}
+        return dict(zip(self._joints.joints, self._joints.stamps_ns.tolist()))
 
     @property
     def outside(self) -> str:

@@ -63,7 +63,6 @@ class Home:
         self._limits = JointLimits.of(self._joints) if self._joints else None
         following = np.array([(j.following.rad, j.following.s) for j in self._joints]).reshape(-1, 2).T
         self._following = FollowingError(*following)
-        self._range = {joint.name: joint.upper - joint.lower for joint in self._joints}
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
         self._adapters = [a for a in adapters if set(a.controller.joints) <= set(self._home)]
         self._actions = {
@@ -243,6 +242,8 @@ class Home:
         where = np.array([measured[name] for name in names])
         here = np.clip(where, limits.lower, limits.upper)
         goal = np.array([self._home[name] for name in names])
+        nearest = limits.near(goal, where)
+        goal = np.where((nearest >= limits.lower) & (nearest <= limits.upper), nearest, goal)
         self._following.forget()
         now_ns = self._hold.node.now_ns()
         # The motion begins with an approach from the controller's setpoint to the measured position, also of
@@ -282,22 +283,27 @@ class Home:
         """The sentence of a joint that does not follow; empty if all joints in motion do. Before its motion
         begins a controller may be anywhere: it was activated at the measured position, and may not have
         reported that."""
-        measured, stamp_ns = self._hold.measured or {}, self._hold.measured_ns
+        measured, stamps = self._hold.measured or {}, self._hold.measured_ns
         here = np.array([measured.get(joint.name, np.nan) for joint in self._joints])
-        commanded = dict[str, float]()
-        for one in [s for s in self._streamed if stamp_ns >= s.trajectory.start_ns]:
-            whole = one.trajectory
-            commanded.update(by_name(whole.joints, whole.sample(stamp_ns)[0]))
-            commanded.update(one.adapter.commanded(stamp_ns))
-        there = np.array([commanded.get(joint.name, np.nan) for joint in self._joints])
-        j = self._following.take(there, here, stamp_ns)
+        stamps_ns = np.array([stamps.get(joint.name, 0) for joint in self._joints], np.int64)
+        there = np.full(len(here), np.nan)
+        for stamp_ns in np.unique(stamps_ns).tolist():
+            commanded = dict[str, float]()
+            for one in [s for s in self._streamed if stamp_ns >= s.trajectory.start_ns]:
+                whole = one.trajectory
+                commanded.update(by_name(whole.joints, whole.sample(stamp_ns)[0]))
+                commanded.update(one.adapter.commanded(stamp_ns))
+            at = np.array([commanded.get(joint.name, np.nan) for joint in self._joints])
+            there = np.where(stamps_ns == stamp_ns, at, there)
+        j = self._following.take(there, here, stamps_ns)
         return "" if j is None else astray(self._joints[j].name, there[j], here[j])
 
     def _away(self, trajectory: Trajectory) -> str:
         """The sentence of a joint that is not at the trajectory's end; empty if all are."""
         measured = self._hold.measured or {}
-        for name, goal in zip(trajectory.joints, trajectory.positions[-1]):
-            if abs(measured[name] - goal) > _CLOSE_OF_RANGE * self._range[name]:
+        span = self._limits_of(trajectory.joints).span
+        for name, goal, close in zip(trajectory.joints, trajectory.positions[-1], _CLOSE_OF_RANGE * span):
+            if abs(measured[name] - goal) > close:
                 return f"{name} is at {measured[name]:.3f}, not {goal:.3f}; clear its way"
         return ""
 

@@ -152,8 +152,10 @@ class TrajectoryNode(ManagedNode):
         if self._contract is not None:
             self._force.adopt(self.jumped_ns)
             braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
-            setpoint = self._follower.joining.setpoint
+            setpoint, counted = self._follower.joining.setpoint, self._joints.counted
             self._begin(self._contract)
+            self._counts = bool(np.isfinite(counted).all())
+            self._joints.count_from(counted)
             self._follower.joining.begin_at(setpoint)
             for stop in self._outputs.stop(braking):
                 self._follower.joining.begin_after(stop)
@@ -183,8 +185,11 @@ class TrajectoryNode(ManagedNode):
         )
         columns = self._columns = [contract.joint_names.index(name) for name in buffer.joints]
         self._follower.executed = lambda t_ns: self._outputs.commanded(t_ns)[columns]
-        self._joints, self._rests = JointHistory(contract.joint_names), False
-        self._joints_ns: int | None = None
+        self._limits = JointLimits.of(contract.joints)
+        turning = [joint.name for joint in contract.joints if joint.continuous]
+        self._joints = JointHistory(contract.joint_names, continuous=turning)
+        self._joints_age_ns = round(contract.joint_states.max_age_s * 1e9)
+        self._counts = self._rests = False
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
         self._force.begin(self._follower)
 
@@ -224,23 +229,39 @@ class TrajectoryNode(ManagedNode):
             return
         try:
             stamp_ns = convert.stamp_ns(message.header.stamp)
-            self._joints.add(message.name, message.position, stamp_ns)
+            new = self._joints.add(message.name, message.position, stamp_ns, self.now_ns())
         except ValueError as refusal:
             self._follower.safety.watchdog.note("joint_states", str(refusal))
             self._refused["joint_states"].error(f"joint_states refused: {refusal}")
             return
-        newest_ns = self._joints.newest_ns
-        if newest_ns is None or newest_ns == self._joints_ns:
-            return  # none of our joints is new
-        self._joints_ns = newest_ns
-        newest, now_ns = self._joints.newest(), self.now_ns()
+        if not new or self._joints.missing:
+            return
+        self._count_turns()
+        newest, stamps_ns, now_ns = self._joints.newest(), self._joints.stamps_ns, self.now_ns()
         self._outputs.measured(newest)
-        fault = self._follower.measured(newest[self._columns], newest_ns, now_ns)
+        oldest_ns, newest_ns = int(stamps_ns.min()), int(stamps_ns.max())
+        # one joint that is stamped ahead hides that it is late
+        stamp_ns = newest_ns if newest_ns - now_ns > self._joints_age_ns else oldest_ns
+        columns = self._columns
+        fault = self._follower.measured(newest[columns], stamp_ns, now_ns, stamps_ns[columns])
         if fault and self._hold.lent:
             self._follower.resume()  # others move it; its position is found when it comes back
         elif fault:
             self._hold.fault(fault)
             self._watch()
+
+    def _count_turns(self) -> None:
+        """Count continuous joints on from what is commanded; at the beginning, in a turn within their
+        range."""
+        if not self._limits.continuous.any():
+            return
+        if not self._counts:
+            self._counts = True
+            self._joints.count_from(self._limits.inside(self._joints.newest()))
+        elif self._follower.joining.begun and not self._hold.lent:
+            commanded = np.full(len(self._joints.joints), np.nan)
+            commanded[self._columns], _ = self._follower.buffer.reference(self.now_ns())
+            self._joints.count_from(commanded)
 
     def _watch(self) -> None:
         self._source.follow_newest()

@@ -6,7 +6,9 @@ stops the robot until a person resumes. One that appears after a silence has rep
 there may be publishers of a dead process, which the middleware forgets only after some 20 s. One beside us on
 a topic of commands, or two on that of chunks, hold the robot for as long as they are there; two of which the
 newer seems to have replaced the other, from when the middleware must have forgotten it. Several drivers may
-share the joint states from the beginning. On the way home this node commands, and looks for others.
+share the joint states from the beginning. One of them that ends and comes back under its name has its own
+place again, unless another has taken it meanwhile: then the robot stops, and is told that this one came back.
+On the way home this node commands, and looks for others.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from vla_accel_ros.nodes.graph import name_of
 from vla_accel_ros.nodes.trajectory.hold import Hold
@@ -61,12 +63,16 @@ class Publishers:
         self._silent_s: dict[str, float] = {}  # when a topic was last silent
         self._unnamed = Counter[Gid]()  # number of looks at a publisher without a known node
         self._came_s: dict[Gid, float] = {}  # when a publisher was first seen
-        self._known: dict[str, set[Gid]] = {}
+        self._known: dict[str, dict[Gid, str]] = {}
+        self._drivers = Drivers()
         self._doubtful: dict[str, set[Gid]] = {}
 
     def silent(self, topic: str) -> None:
-        """Nothing arrives on a topic now."""
-        self._silent_s[topic] = time.monotonic()
+        """Nothing arrives on a topic now, or nothing of some joints."""
+        now_s = time.monotonic()
+        if topic == self._states and now_s > self._silent_s.get(topic, -math.inf) + _SILENCE_S:
+            self._drivers.fell_silent(self._known.get(topic, {}).values())
+        self._silent_s[topic] = now_s
 
     def look(self) -> None:
         """Check the publishers, and hold the robot while it must not move."""
@@ -86,7 +92,7 @@ class Publishers:
         now."""
         now_s = time.monotonic()
         if released:
-            self._known = {topic: gids for topic, gids in self._known.items() if topic not in self._commands}
+            self._known = {topic: its for topic, its in self._known.items() if topic not in self._commands}
             self._doubtful.clear()
         self._looks += 1
         first = self._looks <= _FIRST_LOOKS or now_s <= self._began_s + _DISCOVERY_S
@@ -94,25 +100,39 @@ class Publishers:
         for topic in (self._states, self._chunks, *(() if released else self._commands)):
             others, ours = self._others(topic), topic in self._commands
             early = first or topic not in self._known
-            before = self._known.get(topic, set())
-            new = set(others) - before
+            before = self._known.get(topic, {})
+            new = others.keys() - before
             doubtful = self._doubtful.setdefault(topic, set())
             if ours or (early and topic == self._chunks):
                 doubtful |= new
             second = {gid for gid in new if ours or not self._took_a_place(gid, topic, now_s)}
-            if second and not early and (ours or before & set(others)):
-                lasting.append(_sentence(topic, [others[gid] for gid in second], "has appeared", ours))
+            if topic == self._states:
+                gone = [name for gid, name in before.items() if gid not in others]
+                second = self._drivers.look(others, new, second, gone)
+            if second and not early and (ours or before.keys() & others.keys()):
+                lasting.append(self._of_second(topic, others, second, ours))
             if topic == self._chunks:
                 stayed = {gid for gid in others if now_s - self._came_s.get(gid, now_s) > _FORGOTTEN_S}
                 doubtful |= stayed if len(stayed) > 1 else set()
             doubtful &= set(others)
-            for gone in before - set(others):  # the slot of a writer that comes again has the same id
-                self._came_s.pop(gone, None)
+            for gid in before.keys() - others:  # the slot of a writer that comes again has the same id
+                self._came_s.pop(gid, None)
             if len(doubtful) > (0 if ours else 1):
                 names = [others[gid] for gid in doubtful]
                 passing.append(_sentence(topic, names, "is there", ours))
-            self._known[topic] = set(others)
+            self._known[topic] = others
         return lasting, passing
+
+    def _of_second(self, topic: str, others: dict[Gid, str], second: set[Gid], ours: bool) -> str:
+        """The sentence about publishers that have appeared beside others."""
+        names = {others[gid] for gid in second}
+        if topic != self._states or not names & self._drivers.replaced:
+            return _sentence(topic, names, "has appeared", ours)
+        beside = ", ".join(sorted(set(others.values()) - names))
+        return (
+            f"{', '.join(sorted(names))} has come back on {topic} beside {beside}, which took its place: end "
+            "one of them"
+        )
 
     def _took_a_place(self, gid: Gid, topic: str, now_s: float) -> bool:
         """Whether it appeared, named or not, soon after its topic was silent."""
@@ -142,6 +162,43 @@ class Publishers:
         if topic in self._commands:
             named = sorted(named)[1:]
         return found | dict.fromkeys(named, own)
+
+
+class Drivers:
+    """Whose place a new publisher of joint states takes.
+
+    Attribute `replaced`: names of drivers whose place another may have taken.
+    """
+
+    def __init__(self) -> None:
+        self.replaced = set[str]()
+        self._places = set[str]()  # names before this silence
+        self._takers = set[str]()  # names of those that came in it
+        self._left = set[str]()
+
+    def fell_silent(self, names: Collection[str]) -> None:
+        """Some joints are silent, so one of these drivers may have ended."""
+        self._places, self._takers = set(names), set()
+
+    def look(
+        self, others: Mapping[Gid, str], new: Collection[Gid], beside: Collection[Gid], gone: Collection[str]
+    ) -> set[Gid]:
+        """Those of the new publishers that took no place. others: all, with their names. beside: the new ones
+        that did not come in a silence. gone: names of those that have ended."""
+        self._left |= set(gone) - set(others.values())
+        second = set()
+        for gid in new:
+            name = others[gid]
+            if gid not in beside and len(self._takers | {name}) <= max(len(self._places), 1):
+                self._takers.add(name)
+                if name not in self._places:
+                    self.replaced |= self._places
+                self.replaced.discard(name)
+            elif gid in beside and name in self._left and name not in self.replaced:
+                self._left.discard(name)
+            else:
+                second.add(gid)
+        return second
 
 
 def _sentence(topic: str, names: Collection[str], verb: str, ours: bool) -> str:

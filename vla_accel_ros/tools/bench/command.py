@@ -18,6 +18,7 @@ from vla_accel_ros.tools.options import (
     namespace_option,
     output_file,
     subcommand,
+    training_option,
 )
 from vla_accel_ros.tools.provenance import provenance
 
@@ -40,6 +41,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         whats, "solvers", "error and time of each solver and number of denoising steps (docs/solvers.md)", run
     )
     model_option(parser)
+    training_option(parser)
     contract_option(parser)
     add = parser.add_argument
     add("--bag", type=Path, help="bag with observations and their checkpoint (default: the simulated arm's)")
@@ -91,7 +93,9 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
     else:
         observations, model, contract = recorded(arguments.bag, arguments.frames, arguments.namespace)
         model = arguments.model or model
-    policy = load_policy(model, where, getattr(torch, dtype), contract.delta_mask)
+    policy = load_policy(
+        model, where, getattr(torch, dtype), contract.delta_mask, trained_as=arguments.trained_as
+    )
     rule = policy.time_rule if policy.acts == "flow" else ""
     integrators = solvers.ways(arguments.solvers, arguments.steps, rule) if rule else {}
     if not observations and rule:

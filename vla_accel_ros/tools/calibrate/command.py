@@ -17,6 +17,7 @@ from vla_accel_ros.tools.options import (
     namespace_option,
     output_file,
     subcommand,
+    training_option,
 )
 
 WORST = 5
@@ -48,6 +49,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
     add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
+    training_option(parser)
     contract_option(parser)
     namespace_option(parser, in_bag=True)
 
@@ -76,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         observations = of_dataset(arguments.source, arguments.frames, names)
     elif arguments.source is not None:
         observations, _, contract = recorded(arguments.source, arguments.frames, arguments.namespace)
-    policy = load_policy(arguments.checkpoint, device, getattr(torch, dtype), contract.delta_mask)
+    given = arguments.checkpoint, device, getattr(torch, dtype), contract.delta_mask
+    policy = load_policy(*given, trained_as=arguments.trained_as)
     if arguments.source is None:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)

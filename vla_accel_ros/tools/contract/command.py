@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import subcommand, training_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,6 +26,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     check.add_argument("--model", type=Path, help="checkpoint folder")
     for verb in (make, check):
         verb.add_argument("--statistics", help="which statistics, if there are several: asset id or data set")
+        training_option(verb)
 
 
 def run_make(arguments: argparse.Namespace) -> int:
@@ -33,7 +34,8 @@ def run_make(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.models.checkpoints.checkpoint import describe
     from vla_accel_ros.tools.contract.write import write_contract
 
-    print(write_contract(describe(arguments.model, arguments.statistics), arguments.urdf), end="")
+    described = describe(arguments.model, arguments.statistics, arguments.trained_as)
+    print(write_contract(described, arguments.urdf), end="")
     return 0
 
 
@@ -47,7 +49,8 @@ def run_check(arguments: argparse.Namespace) -> int:
     if arguments.model is not None:
         from vla_accel_ros.contract.model_check import ModelFacts, judge
 
-        findings += judge(ModelFacts.read(arguments.model, arguments.statistics), contract)
+        facts = ModelFacts.read(arguments.model, arguments.statistics, arguments.trained_as)
+        findings += judge(facts, contract)
     for finding in findings:
         print(f"{finding.level:<8}{finding}")
     return int(any(finding.level == ERROR for finding in findings))

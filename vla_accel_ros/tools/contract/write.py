@@ -185,7 +185,8 @@ def _joint(
         return lines
     action, why = reading.action, reading.numbers
     if facts.relative is not None and index < len(facts.relative):
-        action, why = DELTA if facts.relative[index] else ABSOLUTE, "as the checkpoint says"
+        action = DELTA if facts.relative[index] else ABSOLUTE
+        why = f"as the checkpoint says{why and '; '}{why}"
     elif not action:
         why = f"delta or absolute{why and ': '}{why}"
     return [*lines, f"    action: {action or UNKNOWN}  # {why}"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.training import USUAL
 from vla_accel_ros.tools.demo_policy import data, samples, vocabulary
 from vla_accel_ros.tools.demo_policy.objective import Objective
 from vla_accel_ros.tools.demo_policy.recipe import Recipe, policy_config
@@ -100,12 +102,18 @@ def save(run: Run) -> None:
     partial = run.state_file.with_suffix(".partial")
     torch.save(state, partial)
     partial.rename(run.state_file)
-    export(run.folder / "policy", run.average, run.objective.model.config, run.statistics, run.recipe)
+    config = run.objective.model.config
+    export(run.folder / "policy", run.average, config, run.statistics, run.recipe, run.delta_mask)
     (run.folder / "loss.json").write_text(json.dumps(run.log))
 
 
 def export(
-    folder: Path, weights: dict[str, Tensor], config: PiConfig, statistics: samples.Statistics, recipe: Recipe
+    folder: Path,
+    weights: dict[str, Tensor],
+    config: PiConfig,
+    statistics: samples.Statistics,
+    recipe: Recipe,
+    delta_mask: np.ndarray,
 ) -> None:
     """Write an ordinary checkpoint folder: model.safetensors (openpi keys), config.json,
     assets/demo/norm_stats.json, tokenizer.json."""
@@ -114,8 +122,12 @@ def export(
     partial = folder / "model.safetensors.partial"
     save_file(tensors, partial)
     partial.rename(folder / "model.safetensors")
+    counts = ((relative, len([*alike])) for relative, alike in groupby(delta_mask.tolist()))
+    mask = tuple(count if relative else -count for relative, count in counts)
+    training = replace(USUAL[config.kind], delta_action_mask=mask)
+    sizes = {**config.to_json(), TRAINED_AS: training.to_json()}
     (folder / "config.json").write_text(
-        json.dumps({"vla_accel_ros": config.to_json(), "training": recipe.as_dict()}, indent=1) + "\n"
+        json.dumps({"vla_accel_ros": sizes, "training": recipe.as_dict()}, indent=1) + "\n"
     )
     stats = {"norm_stats": {"state": statistics.state, "actions": statistics.actions}}
     (folder / "assets" / "demo" / "norm_stats.json").write_text(json.dumps(stats, indent=1) + "\n")

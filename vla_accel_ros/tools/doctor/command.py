@@ -7,7 +7,7 @@ import argparse
 import os
 from pathlib import Path
 
-from vla_accel_ros.tools.options import namespace_option, subcommand
+from vla_accel_ros.tools.options import namespace_option, subcommand, training_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -18,6 +18,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("--contract", type=Path, metavar="FILE", help="the robot's contract (default: the running nodes')")
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the running nodes')")
+    training_option(parser)
     namespace_option(parser)
     add(
         "--seconds",
@@ -45,7 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.doctor import report
     from vla_accel_ros.tools.doctor.examine import Question, examine
 
-    question = Question(arguments.contract, arguments.model, arguments.namespace, arguments.seconds)
+    question = Question(
+        arguments.contract,
+        arguments.model,
+        arguments.trained_as,
+        arguments.namespace,
+        arguments.seconds,
+    )
     with Console(stderr=True).status("") as progress:
         seen = examine(question, lambda what: progress.update(f"{what} ..."))
     if arguments.json:

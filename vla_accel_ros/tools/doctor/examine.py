@@ -29,7 +29,7 @@ from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
 
 NODES = ("inference", "trajectory")
 _ASKED = {
-    "inference": ("contract", "model", "device", "dtype", "use_sim_time"),
+    "inference": ("contract", "model", "statistics", "trained_as", "device", "dtype", "use_sim_time"),
     "trajectory": ("contract", "stamp", "use_sim_time"),
 }
 _LEVELS = {diagnostics.ERROR: error, DiagnosticStatus.STALE: error, diagnostics.WARN: warning}
@@ -37,11 +37,12 @@ _LEVELS = {diagnostics.ERROR: error, DiagnosticStatus.STALE: error, diagnostics.
 
 @dataclass(frozen=True)
 class Question:
-    """The user's options. contract, model: None for those of the running nodes. seconds: how long to
-    watch."""
+    """The user's options. contract, model: None for those of the running nodes. trained_as: of the model.
+    seconds: how long to watch."""
 
     contract: Path | None
     model: Path | None
+    trained_as: str
     namespace: str
     seconds: float
 
@@ -244,8 +245,10 @@ def _model(
     if question.model is None and "model" not in asked["inference"]:
         return None, [warning("model", "is not known: inference does not run", "give --model to compare one")]
     try:
-        folder = question.model or Path(asked["inference"]["model"] or demo_model())
-        facts = model_check.ModelFacts.read(folder)
+        node = {} if question.model else asked["inference"]
+        folder = question.model or Path(node["model"] or demo_model())
+        trained_as = question.trained_as or node.get("trained_as", "")
+        facts = model_check.ModelFacts.read(folder, node.get("statistics"), trained_as)
     except (ValueError, OSError) as refusal:
         return None, [error("model", str(refusal), "give the checkpoint's folder with --model")]
     return folder, model_check.judge(facts, contract) if contract is not None else []

@@ -14,6 +14,7 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract, Stream
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT, RING_HINT, Arrival, Watched
 
 SLOW, FAST = 0.8, 1.5
@@ -116,7 +117,8 @@ def _joints(contract: Contract, seen: Watched) -> list[Finding]:
         found.append(error("joint_states", f"no state of {', '.join(absent)}", mend))
     for joint in contract.joints:
         position = seen.joints.get(joint.name, joint.lower)
-        slack = _SLACK * (joint.upper - joint.lower)
+        limits = JointLimits.of([joint])
+        (slack,), (position,) = _SLACK * limits.span, limits.inside(np.array([position]))
         if not joint.lower - slack <= position <= joint.upper + slack:
             what = f"is at {position:.3g}, its limits are {joint.lower:g} to {joint.upper:g}"
             found.append(

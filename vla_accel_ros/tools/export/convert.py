@@ -49,6 +49,11 @@ def export(
                     fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
                     dataset = Dataset(output, streams.contract, fps)
                 _check_same(first, streams)
+                for joint, states in streams.misstamped.items():
+                    say(
+                        f"{path}: {states} states of joint {joint} have no stamp or one in the future, and "
+                        "are left out: mend its driver"
+                    )
                 if streams.unreadable:
                     said = f"{len(streams.unreadable)} messages cannot be read; {streams.unreadable[0]}"
                     say(f"{path}: {said}")

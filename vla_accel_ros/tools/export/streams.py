@@ -1,14 +1,17 @@
 """Reads one robot's streams from a bag: joint positions, commands and instruction as functions of time, and
 the stamps of its images.
 
-Everything but the pixels is held in memory. Joints and images are sorted by their stamps, so that one with a
-wrong stamp hides no others. A command is sampled as a joint_trajectory_controller would: from the newest
-trajectory that had arrived at the requested time.
+Everything but the pixels is held in memory. Joints and images are sorted by their stamps, each joint by its
+own, so that one with a wrong stamp hides no others; joints that the nodes would not believe (without a stamp,
+or stamped ahead of their arrival) are left out and named. A continuous joint is interpolated the short way
+round, and given in the turn that its driver reports. A command is sampled as a joint_trajectory_controller
+would: from the newest trajectory that had arrived at the requested time.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,7 +80,8 @@ class Streams:
     instruction is the one that the Observed messages carry.
 
     Attributes: `contract`; `images`: camera -> its sorted stamps in nanoseconds; `topics`: camera -> its
-    image topic; `unreadable`, a sentence about each message that cannot be read, which the nodes refused,
+    image topic; `misstamped`: joint -> how many of its states were left out for their stamp; `unreadable`, a
+    sentence about each message that cannot be read, which the nodes refused,
     too. Raises ValueError if the bag has no session message of that robot, or several robots and none is
     given, and where the bag does not fit the contract.
     """
@@ -101,6 +105,9 @@ class Streams:
         }
         self.images: dict[str, list[int]] = {camera: [] for camera in self.topics}
         self._joints = {name: Joint() for name in self.contract.joint_names}
+        self._ahead_ns = round(self.contract.joint_states.max_age_s * 1e9)
+        self.misstamped: Counter[str] = Counter()
+        self._turning = {joint.name for joint in self.contract.joints if joint.continuous}
         self._told, self._observed = Timed(), Timed()
         self.unreadable: list[str] = []
         self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
@@ -141,7 +148,10 @@ class Streams:
         for name in self.contract.joint_names:
             times = np.array(self._joints[name].times_ns)
             origin = times[0]
-            positions.append(np.interp(times_ns - origin, times - origin, self._joints[name].positions))
+            told = np.array(self._joints[name].positions)
+            endless = np.unwrap(told) if name in self._turning else told
+            here = np.interp(times_ns - origin, times - origin, endless)
+            positions.append(here + (told - endless)[nearest(times, times_ns)])
             gaps.append(distance_s(times, times_ns))
         return np.stack(positions, axis=1), np.max(gaps, axis=0)
 
@@ -201,8 +211,11 @@ class Streams:
         stamp = stamp_ns(message.header.stamp)
         if not self.part.has(stamp, entry.log_ns):
             return
+        wrong = not stamp or stamp - entry.log_ns > self._ahead_ns
         for name, position in zip(message.name, message.position):
-            if name in self._joints and abs(position) <= FURTHEST:
+            if name in self._joints and wrong:
+                self.misstamped[name] += 1
+            elif name in self._joints and abs(position) <= FURTHEST:
                 self._joints[name].times_ns.append(stamp)
                 self._joints[name].positions.append(position)
 

@@ -19,7 +19,7 @@ from vla_accel_ros.planning.fleet import plan_fleet
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import Wanted, judge
-from vla_accel_ros.tools.options import output_file, subcommand
+from vla_accel_ros.tools.options import output_file, subcommand, training_option
 from vla_accel_ros.tools.plan.text import as_json, fleet_text, numbers_text, plan_text
 
 
@@ -28,6 +28,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subcommand(subparsers, "plan", "predict times, memory and rates of a model on a device", run)
     add = parser.add_argument
     add("model", help=f"{', '.join(MODELS)}, or the folder of a checkpoint")
+    training_option(parser)
     add("--device", default="h200", help=f"{', '.join(names())}, NAME:MODE for a power mode, or a file")
     add("--views", type=int, help="cameras (default: 2, or as many as the model has)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises ValueError for an unknown model, device or option, RuntimeError for --measure without a CUDA
     device.
     """
-    sizes, device = sizes_of(arguments.model), load(arguments.device)
+    sizes, device = sizes_of(arguments.model, arguments.trained_as), load(arguments.device)
     views, age = arguments.views, arguments.max_age
     if views is None:
         views = min(2, len(sizes.image_names))
