@@ -1,8 +1,9 @@
 """The nodes that run a policy on a robot, in the robot's namespace, and optionally a recorder.
 
-Cameras, joints and controllers keep their names: the contract says which topics they have, so nothing is
-remapped here. With engine fleet the node inference is another executable, which needs no GPU. The nodes are
-restarted when they die, and configure and activate themselves unless `autostart` is false.
+Cameras, joints and controllers keep their names: the contract says which topics they have. Where robots share
+a contract, `remappings` gives one of them other names. With engine fleet the node inference is another
+executable, which needs no GPU. The nodes are restarted when they die, and configure and activate themselves
+unless `autostart` is false.
 """
 
 import os
@@ -48,6 +49,11 @@ def generate_launch_description() -> LaunchDescription:
         ),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
         ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
+        (
+            "remappings",
+            "",
+            "Other names of topics and services, such as joint_states:=/joint_states, separated by spaces.",
+        ),
         *LAUNCH_ARGUMENTS,
         ("autostart", "true", "Configure and activate the nodes; false leaves that to a lifecycle manager."),
         ("respawn", "true", f"Start a node again {RESPAWN_DELAY_S:.0f} s after it died."),
@@ -68,6 +74,15 @@ def yes_or_no(name: str, text: str) -> bool:
     if text.lower() not in (*YES, *NO):
         raise ValueError(f"{name} is {text!r}: give true or false")
     return text.lower() in YES
+
+
+def renamed(text: str) -> list[tuple[str, str]]:
+    """The remappings for every node. Raises ValueError for what is none."""
+    pairs = [word.split(":=") for word in text.split()]
+    for pair in pairs:
+        if len(pair) != 2 or not all(pair):
+            raise ValueError(f"remappings has {':='.join(pair)!r}: give FROM:=TO, separated by spaces")
+    return [(name, other) for name, other in pairs]
 
 
 def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
@@ -106,6 +121,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             name=name,
             namespace=LaunchConfiguration("namespace"),
             parameters=[LaunchConfiguration("params_file"), parameters],
+            remappings=renamed(given("remappings")),
             ros_arguments=[
                 "--log-level",
                 LaunchConfiguration("log_level"),

@@ -145,7 +145,8 @@ class Run:
         images, stamps_ns = {}, {}
         for number, camera in enumerate(self.contract.cameras):
             stamps_ns[camera.image] = stamp_ns + number
-            images[camera.image] = self._picture(camera.name, camera.topic, stamp_ns + number)
+            picture = self._picture(camera.name, camera.topic, stamp_ns + number)
+            images[camera.image] = camera.view(picture)
         state, felt = self._rng.uniform(-0.5, 0.5, (2, JOINTS)).astype(np.float32)
         words = f"reach the {('red', 'blue')[self._frame % 5 == 4]} block"
         observation = Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=self._robot)

@@ -120,8 +120,12 @@ MISTAKES = {
          "cameras.top.transport = 'h264' is unknown: write raw or compressed or ring"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 40000000}",
          "cameras.top.max_pixels = 40000000.0 is more than 33177600, an 8K camera's: lower it"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, rotation: 45}", "top.rotation = 45 is unknown: write 0 or 90"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 1.5}", "cameras.top.crop = 1.5 is more than 1: lower it"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 0.05}", "cameras.top.crop = 0.05 leaves less than 0.25"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 0}", "top.max_pixels = 0 is not greater than 0"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, info: /i}", "cameras.top.info = '/i' is not a relative topic"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, info: //i}", "cameras.top.info = '//i' is not a topic name"),
+        ("topic: arm/", "topic: /arm/", "[0].topic = '/arm/joint_trajectory' is not a relative topic"),
         ("max_age_s: 0.2}", "max_age_s: 0.2, info: joint_states}",
          "joint_states.topic = 'joint_states' is already cameras.top.info: give every stream its own topic"),
         ("{topic: arm", "{kind: magic, topic: arm",
@@ -164,6 +168,21 @@ MISTAKES = {
         ("unit: m}", "unit: m, continuous: 1}", "joints[1].continuous = 1 is not true or false"),
         ("upper: 2.0", "upper: 1.0e+6",
          "joints[0].upper = 1000000.0 is further than 10000 from zero: give the joint's range"),
+        ("lower: -1, upper: 2.0", "lower: -101, upper: 101", "joints[0].lower = -101.0 is -5787 degrees"),
+        ("lower: -1, upper: 2.0", "lower: 0, upper: 12.6", "joints[0].upper = 12.6 is 722 degrees, but"),
+        ("lower: -1, upper: 2.0", "lower: -6.4, upper: 6.4", "joints[0].lower = -6.4 is -367 degrees, but"),
+        ("velocity: 1.5", "velocity: 90", "joints[0].velocity = 90.0 is 14 turns a second: write"),
+        ("lower: -1", "lower_deg: -1", "joints[0].lower_deg = 'in degrees' stands beside upper"),
+        ("lower: -1", "lower: -1, lower_deg: -57",
+         "joints[0].lower_deg = 'in degrees' stands beside lower"),
+        ("velocity: 0.2, ", "velocity_deg: 1, ",
+         "joints[1].velocity_deg = 'in degrees' stands beside lower"),
+        ("lower: -1, upper: 2.0, velocity: 1.5", "lower: ???, upper: 2.0, velocity: '???'",
+         "not filled in yet (???): joints[0].lower, joints[0].velocity: write the robot's own values"),
+        ("joints: [b]", "joints: [???]", "not filled in yet (???): controllers[1].joints[0]: write"),
+        ("unit: m}", "unit: ???}", "not filled in yet (???): joints[1].unit: write"),
+        ("chunk:", "home: {a: ???}\nchunk:", "not filled in yet (???): home.a: write"),
+        ("robot: two_joints", "robot: ???", "not filled in yet (???): robot: write"),
         ("lower: -1", "lower: -2.0e+4", "joints[0].lower = -20000.0 is further than 10000 from zero"),
         ("lower: -1, upper: 2.0", "lower: 0, upper: 1.0e-9",
          "joints[0].lower = 0.0 leaves less than 1e-06 to upper = 1e-09: mend them"),
@@ -231,6 +250,90 @@ def test_a_joint_that_the_urdf_gives_no_range_needs_one(tmp_path):
         f"  joints[1].lower is missing: {given}",
         f"  joints[1].upper is missing: {given}",
     ]
+
+
+def test_inputs_may_be_outside_of_the_robots_namespace(tmp_path):
+    text = GOOD.replace("topic: joint_states", "topic: /joint_states").replace(
+        "topic: camera", "topic: /camera"
+    )
+    contract = load(tmp_path, text.replace("max_age_s: 0.2}", "max_age_s: 0.2, info: /top/camera_info}", 1))
+    assert contract.joint_states.topic == "/joint_states"
+    assert [camera.topic for camera in contract.cameras] == [
+        "/camera/top/image_raw",
+        "/camera/side/image_raw",
+    ]
+    assert contract.cameras[0].info == "/top/camera_info"
+
+
+@pytest.mark.parametrize("height, width", [(4, 6), (5, 7), (1, 3)])
+def test_a_picture_is_turned_clockwise_and_cropped_around_its_centre(tmp_path, height, width):
+    picture = np.arange(height * width * 3).reshape(height, width, 3).astype(np.uint8)
+    pixel = {
+        0: lambda y, x: picture[y, x],
+        90: lambda y, x: picture[height - 1 - x, y],
+        180: lambda y, x: picture[height - 1 - y, width - 1 - x],
+        270: lambda y, x: picture[x, width - 1 - y],
+    }
+    for rotation, of in pixel.items():
+        text = GOOD.replace("max_age_s: 0.2}", f"max_age_s: 0.2, rotation: {rotation}}}", 1)
+        seen = load(tmp_path, text).cameras[0].view(picture)
+        tall = (width, height, 3) if rotation in (90, 270) else (height, width, 3)
+        assert seen.shape == tall and np.shares_memory(seen, picture)
+        for y in range(tall[0]):
+            for x in range(tall[1]):
+                assert (seen[y, x] == of(y, x)).all()
+        half = load(tmp_path, text.replace("rotation", "crop: 0.5, rotation", 1)).cameras[0].view(picture)
+        sides = [max(1, round(side / 2)) for side in tall[:2]]
+        top, left = ((side - kept) // 2 for side, kept in zip(tall, sides))
+        np.testing.assert_array_equal(half, seen[top : top + sides[0], left : left + sides[1]])
+
+
+def test_limits_may_be_in_degrees(tmp_path):
+    text = GOOD.replace(
+        "lower: -1, upper: 2.0, velocity: 1.5, acceleration: 9",
+        "lower_deg: -101, upper_deg: 90, velocity_deg: 180, acceleration_deg: 720",
+    )
+    a = load(tmp_path, text).joints[0]
+    degrees = np.array([-101, 90, 180, 720])
+    np.testing.assert_allclose([a.lower, a.upper, a.velocity, a.acceleration], degrees * np.pi / 180)
+    narrower = FROM_URDF.replace("upper: 1.5, velocity: 1", "upper_deg: 45, velocity_deg: 90")
+    a = load_with_urdf(tmp_path, narrower).joints[0]
+    np.testing.assert_allclose([a.lower, a.upper, a.velocity], [-2.0, np.pi / 4, np.pi / 2])
+    with pytest.raises(ValueError, match="is wider than 2 in "):
+        load_with_urdf(tmp_path, narrower.replace("45", "116"))
+    slides = GOOD.replace(
+        "lower: 0.0, upper: 0.08, velocity: 0.2, acceleration: 2",
+        """lower_deg: 0.0,
+        upper_deg: 0.08, velocity_deg: 0.2, acceleration_deg: 2""",
+    )
+    with pytest.raises(ValueError, match=r"upper_deg = .* is for joints that turn, not slide"):
+        load(tmp_path, slides)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{name: a, lower: -6.2832, upper: 6.2832,",  # a UR's, two turns
+        "{name: a, continuous: true, lower: -101, upper: 101,",
+        "{name: a, map: {robot: [0, 255], policy: [0, 1]}, lower: 0, upper: 255,",  # what its driver counts
+    ],
+)
+def test_limits_that_a_joint_can_have(tmp_path, line):
+    text = GOOD.replace("{name: a, lower: -1, upper: 2.0,", line).replace(
+        "unit: deg, sign: -1, offset: 90", ""
+    )
+    text = text.replace("action: delta, }", "action: delta}").replace("action: delta, \n", "action: delta\n")
+    load(tmp_path, text)
+    slides = text.replace("upper: 0.08", "upper: 30")  # a rail of 30 m
+    assert load(tmp_path, slides).joints[1].upper == 30.0
+    with pytest.raises(ValueError, match=r"joints\[1\].upper = 30"):
+        load(tmp_path, slides.replace(", unit: m", ""))
+
+
+def test_limits_of_a_urdf_are_judged_like_written_ones(tmp_path):
+    (tmp_path / "two.urdf").write_text(URDF.replace('lower="-2" upper="2"', 'lower="-114" upper="114"'))
+    with pytest.raises(ValueError, match=r"joints\[0\].lower = -114"):
+        load(tmp_path, FROM_URDF)
 
 
 def test_a_joint_is_continuous_if_the_urdf_or_the_contract_says_so(tmp_path):

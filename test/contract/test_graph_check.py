@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding, refuse
-from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, inputs, judge, outputs
+from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, inputs, judge, misplaced, outputs
 
 IMAGE, PACKED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 CAMERA = Wanted("cameras.front.topic", "camera", IMAGE)
@@ -41,6 +41,22 @@ def test_what_the_simulated_arm_needs(contract):
             True,
         ),
     ]
+
+
+def test_topics_that_are_all_outside_of_the_namespace_are_one_cause(contract):
+    wanted = [*inputs(contract), *outputs(contract)]
+    root = {f"/{each.topic}": [each.type] for each in wanted}
+    (finding,) = misplaced([(each, f"/arm/{each.topic}", False) for each in wanted], root)
+    assert finding.level == WARNING and "without namespace" in finding.mend
+    for topic in root:
+        assert topic in finding.what
+    joints = "/joint_states"
+    in_place = [(each, f"/arm/{each.topic}", each.topic == "joint_states") for each in wanted]
+    at_home = [(each, f"/{each.topic}", False) for each in wanted]
+    for ends, topics in ((in_place, root), (at_home, root), (in_place, {joints: root[joints]})):
+        assert not misplaced(ends, topics)
+    (absent,) = judge(wanted[2], f"/arm{joints}", (), {joints: root[joints]})
+    assert "joint_states.topic: /joint_states" in absent.mend
 
 
 @pytest.mark.parametrize("reliability", ["reliable", "best_effort"])

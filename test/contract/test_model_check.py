@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vla_accel_ros.contract.contract import Controller, Twist
+from vla_accel_ros.contract.contract import Contract, Controller, Twist
 from vla_accel_ros.contract.findings import ERROR, OK, WARNING
 from vla_accel_ros.contract.model_check import ModelFacts, judge
 
@@ -81,10 +81,33 @@ def test_a_policy_of_the_hand_wants_twists(model, contract):
     ]
 
 
-@pytest.mark.parametrize(("factor", "ratio"), [(180 / math.pi, "57"), (math.pi / 180, "0.017")])
-def test_degrees_for_radians_are_warned_of(model, contract, factor, ratio):
-    ((level, sentence),) = told(replace(model, state=model.state * factor), contract)
-    assert level == WARNING and f"spanned {ratio}" in sentence and sentence.endswith("rad or deg?")
+DEGREES = 180 / math.pi
+
+
+def of_joints(contract, **changes) -> Contract:
+    return replace(contract, joints=tuple(replace(joint, **changes) for joint in contract.joints))
+
+
+def test_degrees_that_are_called_radians_are_an_error_of_each_joint(model, contract):
+    wrong = model.state.copy()
+    wrong[:, [1, 4]] *= DEGREES
+    found = told(replace(model, state=wrong), contract)
+    assert [level for level, _ in found] == [ERROR, ERROR]
+    for (_, sentence), name, low in zip(found, ("shoulder_lift", "wrist_roll"), ("-86.8", "-126")):
+        assert name in sentence and low in sentence and "deg" in sentence
+    right = replace(contract.joints[1], unit="deg"), replace(contract.joints[4], unit="deg")
+    joints = tuple({joint.name: joint for joint in (*contract.joints, *right)}.values())
+    assert told(replace(model, state=wrong), replace(contract, joints=joints))[0][0] == OK
+    endless = of_joints(contract, continuous=True)
+    assert ERROR not in [level for level, _ in told(replace(model, state=wrong), endless)]
+
+
+def test_radians_that_are_called_degrees_are_warned_of_joint_by_joint(model, contract):
+    found = told(model, of_joints(contract, unit="deg"))
+    assert [level for level, _ in found] == [WARNING] * 6
+    assert all(joint.name in sentence for joint, (_, sentence) in zip(contract.joints, found))
+    still = np.repeat(model.state.mean(axis=0)[None], 2, axis=0) + [[-0.01], [0.01]]
+    assert told(replace(model, state=still), contract)[0][0] == OK  # joints that moved little in training
 
 
 def test_a_joint_that_never_was_where_it_may_be_is_warned_of(model, contract):
@@ -96,6 +119,19 @@ def test_a_joint_that_never_was_where_it_may_be_is_warned_of(model, contract):
         "joints[2] (elbow_flex): was at -2.65 to -0.0725 in training, its limits are 0 to 2.6 in the "
         "policy's units; check unit, sign, offset or map, and the order of joints"
     )
+
+
+def test_zeros_that_fill_statistics_up_count_as_no_joints(model, contract):
+    zeros = np.zeros((2, 26))
+    filled = replace(
+        model,
+        state=np.hstack([model.state, zeros]),
+        actions=np.hstack([model.actions, zeros + [[0.0], [1e-6]]]),
+    )
+    assert told(filled, contract)[0][0] == OK
+    fewer = told(filled, replace(contract, joints=contract.joints[:5]))
+    assert [level for level, _ in fewer] == [ERROR, ERROR]
+    assert all("6" in sentence and "5" in sentence for _, sentence in fewer)
 
 
 def test_a_folder_that_is_no_checkpoint_is_named(tmp_path):
@@ -122,22 +158,41 @@ def test_relative_actions_that_the_model_says_must_be_the_contracts(model, contr
     ]
 
 
-def test_actions_that_look_relative_or_absolute_are_warned_of(model, contract):
-    """Where the model does not say: relative ones go both ways, absolute ones are where the joints were."""
-    elbow = contract.joint_names.index("elbow_flex")
-    forward = model.actions.copy()
-    forward[:, elbow] = [0.4, 2.2]
-    ((level, sentence),) = told(replace(model, actions=forward), contract)
-    assert level == WARNING and "joints[2] (elbow_flex): its actions were 0.4 to 2.2" in sentence
-    assert sentence.endswith("write action: absolute if they are not")
+def test_absolute_actions_of_a_policy_of_relative_ones_are_refused_with_its_numbers(model, contract):
+    """The bundled policy's elbow was at 1.605 on average, its actions at 0.033 (norm_stats.json)."""
+    unsaid = replace(model, relative=None)
+    absolute = of_joints(contract, action="absolute")
+    found = told(unsaid, absolute)
+    assert [level for level, _ in found] == [ERROR, ERROR]
+    assert "elbow_flex" in found[0][1] and "wrist_flex" in found[1][1]
+    for number in ("0.033", "1.605", "delta", "velocities", "twist"):
+        assert number in found[0][1]
+    deltas = told(unsaid, of_joints(contract, action="delta"))
+    assert [level for level, _ in deltas] == [ERROR]  # the gripper alone, whose actions lie where it was
+    assert "gripper" in deltas[0][1] and "0.475" in deltas[0][1] and "0.572" in deltas[0][1]
 
-    joints = tuple(replace(joint, action="absolute") for joint in contract.joints)
-    small, far = np.array([[-0.1] * 6, [0.1] * 6]), model.state.copy()
-    far[:, elbow] = [0.5, 2.5]
-    looks = told(replace(model, actions=small, state=far), replace(contract, joints=joints))
-    assert [level for level, _ in looks] == [WARNING]
-    assert "joints[2] (elbow_flex): its actions were -0.1 to 0.1" in looks[0][1]
-    assert looks[0][1].endswith("write action: delta if they are relative")
+
+def test_means_near_zero_decide_nothing(model, contract):
+    moments = np.array([[0.4] * 6, [0.3] * 6])
+    centred = replace(model, relative=None, state_moments=moments, action_moments=moments * 0.5)
+    for action in ("delta", "absolute"):
+        assert told(centred, of_joints(contract, action=action))[0][0] == OK
+
+
+def test_actions_apart_from_the_state_are_joints_only_if_the_contract_says_so(model, contract):
+    unsaid, silent = replace(model, relative=None), replace(contract, actions_given=False)
+    ((level, sentence),) = told(unsaid, silent)
+    assert level == ERROR and sentence.startswith("actions")
+    for part in ("elbow_flex", "0.033", "delta", "velocities", "twist"):
+        assert part in sentence
+    assert told(unsaid, contract)[0][0] == OK
+    assert told(replace(model, relative=contract.delta_mask), silent)[0][0] == OK
+
+
+def test_a_policy_that_says_absolute_but_acts_about_zero_moves_no_joints(model, contract):
+    said = replace(model, relative=np.zeros(6, bool))
+    ((level, sentence),) = told(said, of_joints(contract, action="absolute"))
+    assert level == ERROR and "elbow_flex" in sentence and "velocities" in sentence
 
 
 def test_a_policy_of_the_hand_may_have_been_tuned_on_joints(model, contract):

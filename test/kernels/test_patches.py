@@ -4,12 +4,15 @@ bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from drawing import DEVICE, poison
 from torch import Tensor
 
+from vla_accel_ros.engine.stages.memory.upload import in_memory
 from vla_accel_ros.kernels.reference import image
 from vla_accel_ros.kernels.reference.image import Views
 from vla_accel_ros.kernels.triton import image as kernels
@@ -117,6 +120,24 @@ def test_a_row_that_several_programs_share(name: str) -> None:
     kernels.patches(views, 14, ours)
     image.patches(views, 14, references)
     torch.testing.assert_close(ours, references, rtol=0, atol=EXACT)
+
+
+@each_rule
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("kernel", [image.patches, kernels.patches], ids=["twin", "kernel"])
+def test_pictures_that_are_cropped_and_turned_are_read_where_they_lie(
+    name: str, turns: int, kernel: Callable[..., None]
+) -> None:
+    whole = drawn(23, 31).numpy()
+    seen = np.rot90(whole[2:20, 5:28], turns)
+    memory, place = in_memory(seen)
+    assert place.size < whole.size
+    views = Views(RULES[name], 14, 1, DEVICE)
+    views.point([views.view(torch.from_numpy(memory.copy()).to(DEVICE), place)])
+    ours, copied = (poison(1, 4, 7 * 7 * views.rule.channels) for _ in range(2))
+    kernel(views, 7, ours)
+    kernel(views_of(RULES[name], [torch.from_numpy(np.ascontiguousarray(seen))]), 7, copied)
+    torch.testing.assert_close(ours, copied, rtol=0, atol=EXACT)
 
 
 def test_padding_is_black_and_other_patch_sizes_do() -> None:

@@ -27,7 +27,12 @@ PARAMETER_FILES = tuple(
 EVERY_NODES = {"use_sim_time"}
 # What the launch arguments are for, and the parameter files therefore leave out.
 LAUNCH_ARGUMENTS = {"autostart", "contract", "model"}
-OTHERS = {"staggered": "3", "network": "subnet", "engine": "fleet"}
+OTHERS = {
+    "remappings": "joint_states:=/joint_states",
+    "staggered": "3",
+    "network": "subnet",
+    "engine": "fleet",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +105,18 @@ def test_nodes_start_by_themselves_and_again_after_they_died() -> None:
     for node in stand_in.start(BRINGUP, autostart="false", respawn="false"):
         assert node.parameters["autostart"] is False
         assert not node.respawn
+
+
+def test_topics_may_be_remapped_for_all_nodes() -> None:
+    names = "joint_states:=/joint_states camera/front/image_raw:=/cam0/image_raw"
+    for node in stand_in.start(BRINGUP, remappings=names, record="true"):
+        assert node.remappings == (
+            ("joint_states", "/joint_states"),
+            ("camera/front/image_raw", "/cam0/image_raw"),
+        )
+    for wrong in ("joint_states=/joint_states", "a:=b:=c", ":=b"):
+        with pytest.raises(ValueError, match=wrong):
+            stand_in.start(BRINGUP, remappings=wrong)
 
 
 def test_contract_and_model_go_over_the_parameter_file_as_text() -> None:

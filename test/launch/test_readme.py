@@ -22,7 +22,9 @@ from vla_accel_ros.tools.cli import main
 def test_every_command_is_run_or_has_a_reason() -> None:
     printed = commands()
     assert set(NOT_RUN) <= set(printed)
-    run_here = starting_with("vla inspect", "vla convert", "vla say", "vla ask", "vla replay", "vla export")
+    run_here = starting_with(
+        "vla inspect", "vla convert", "vla contract", "vla say", "vla ask", "vla replay", "vla export"
+    )
     run_here += starting_with("ros2 launch", "ros2 service call")
     unclaimed = [command for command in printed if command not in {*NOT_RUN, *run_here}]
     assert not unclaimed, f"no test runs {unclaimed}"
@@ -41,8 +43,19 @@ def test_what_is_launched_is_declared(command: str, monkeypatch: pytest.MonkeyPa
 def test_a_checkpoint_is_looked_at_and_converted(tmp_path: Path) -> None:
     for command in starting_with("vla inspect", "vla convert"):
         run(command, tmp_path, PATH=demo_model(), OUT=tmp_path / "converted")
-    assert "robot:" in (tmp_path / "robot.yaml").read_text()
     assert (tmp_path / "converted" / "model.safetensors").exists()
+
+
+def test_a_contract_is_made_completed_and_checked(tmp_path: Path) -> None:
+    make, check = starting_with("vla contract")
+    limits = '<limit lower="-3" upper="3" velocity="2"/>'
+    joints = "".join(f'<joint name="j{i}" type="revolute">{limits}</joint>' for i in range(6))
+    (tmp_path / "arm.urdf").write_text(f'<robot name="arm">{joints}</robot>')
+    run(make, tmp_path, PATH=demo_model(), FILE="arm.urdf")
+    file = tmp_path / "robot.yaml"
+    own = {"acceleration": "5.0", "actions": "joints", "action": "delta", "step_dt_s": "0.0333"}
+    file.write_text(re.sub(r"(\w+): \?\?\?", lambda key: f"{key[1]}: {own[key[1]]}", file.read_text()))
+    assert "error" not in run(check, tmp_path, PATH=demo_model())
 
 
 def test_commands_in_the_text_exist() -> None:

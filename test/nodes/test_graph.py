@@ -17,12 +17,14 @@ from rclpy.signals import SignalHandlerOptions
 from running import NodeProcess, until
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.contract.findings import OK
 from vla_accel_ros.contract.graph_check import Qos, inputs, outputs, states
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.graph import look, qos_of
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 
 @pytest.fixture
@@ -133,3 +135,24 @@ def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, 
     finally:
         late.destroy_node()
         context.try_shutdown()
+
+
+def test_a_robot_in_a_namespace_whose_topics_are_all_at_the_root_is_told_so(start, driver, contract):
+    """Until its contract names the joints' absolute topic: then they arrive."""
+    wanted = [states(contract), *outputs(contract)]
+    driver.create_publisher(JointState, contract.joint_states.topic, qos.SENSOR)
+    for controller in contract.controllers:
+        driver.create_subscription(JointTrajectory, controller.topic, lambda _: None, qos.COMMAND)
+    node = start("trajectory", namespace="arm", autostart=True)
+    node.wait_for_log("start without namespace")
+    for each in wanted:
+        assert f"/{each.topic}" in node.log
+
+
+def test_joints_of_an_absolute_topic_reach_a_robot_in_a_namespace(start, driver, tmp_path, contract):
+    file = tmp_path / "robot.yaml"
+    text = demo_contract().read_text()
+    file.write_text(text.replace("joint_states: {topic: joint_states", "joint_states: {topic: /joint_states"))
+    start("trajectory", namespace="arm", contract=str(file), autostart=True)
+    until(lambda: driver.count_subscribers("/joint_states") > 0, 90.0, "subscription to /joint_states")
+    assert not driver.count_subscribers("/arm/joint_states")

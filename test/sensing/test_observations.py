@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,25 @@ def test_images_have_the_policys_names_and_the_joints_are_those_of_the_oldest_im
     assert observation.stamp_ns == 4 * MS and observation.instruction == TASK
     assert observation.state.dtype == np.float32
     np.testing.assert_allclose(observation.state, np.arange(6) * 0.1 + 0.004, rtol=1e-6)
+
+
+def test_pictures_are_turned_and_cropped_as_the_contract_says():
+    contract = make_contract()
+    front, wrist = contract.cameras
+    cameras = replace(front, rotation=180, crop=0.5), replace(wrist, rotation=90)
+    ingest = make_ingest(replace(contract, cameras=cameras))
+    add_joints(ingest, 0, 10 * MS, 20 * MS)
+    picture = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    for camera in ("front", "wrist"):
+        ingest.image(camera, bytes(image_message(4 * MS, camera, picture)), 4 * MS)
+    observation = ingest.observe(30 * MS)
+    assert isinstance(observation, Observation)
+    upside_down = picture[::-1, ::-1]
+    np.testing.assert_array_equal(observation.images["base_0_rgb"], upside_down[2:6, 3:9])
+    clockwise = picture.transpose(1, 0, 2)[:, ::-1]
+    np.testing.assert_array_equal(observation.images["left_wrist_0_rgb"], clockwise)
+    ingest.info("front", 8, 12)
+    assert not ingest.mismatch("front")  # the camera's own size
 
 
 @pytest.mark.parametrize("rate_hz", [500, 1000, 4000, 10_000])

@@ -49,7 +49,8 @@ class Drive:
     """Writes a bag of robots that do the same, each with its joints APART further on.
 
     contract: changes of the simulated arm's. seen: whether a camera's picture of a time is there. told,
-    observed: (seconds, instruction) as it was given, and with which it was observed.
+    observed: (seconds, instruction) as it was given, and with which it was observed. picture: of every
+    camera, instead of grey ones.
     set_by: when the clock is set, and by how many seconds. spoilt: bytes and type of a message on a topic, a
     second after the start.
     """
@@ -66,6 +67,7 @@ class Drive:
         set_by: tuple[float, float] = (np.inf, 0.0),
         spoilt: Mapping[str, tuple[bytes, str]] = MappingProxyType({}),
         robots: Sequence[str] = ("arm",),
+        picture: np.ndarray | None = None,
         **changes: object,
     ) -> None:
         self._file = path.parent / f"{path.name}.yaml"
@@ -74,6 +76,7 @@ class Drive:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(yaml.safe_dump(document, sort_keys=False))
         self.contract = Contract.load(self._file)
+        self._picture = picture
         self._bag, self._topics, self._robots = McapBag(path), set[str](), robots
         self._now_ns = START_NS
         for robot in robots:
@@ -115,7 +118,8 @@ class Drive:
         self._bag.write(name, self._now_ns, raw)
 
     def _add_frame(self, topic: str, now_s: float, size: tuple[int, int]) -> None:
-        picture = np.full((*size, 3), level(now_s), np.uint8)
+        grey = np.full((*size, 3), level(now_s), np.uint8)
+        picture = grey if self._picture is None else self._picture
         self._write(topic, image_message(self._now_ns, "camera", picture), "sensor_msgs/msg/Image")
 
     def _joints(self, now_s: float, further: float) -> JointState:

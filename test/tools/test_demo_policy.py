@@ -79,7 +79,7 @@ def test_training_prompts_are_the_policys_own(tmp_path: Path) -> None:
     part = {"state": state, "chunk": rng.normal(size=(20, 32, JOINTS)).astype(np.float32)}
     statistics = samples.Statistics.of(part, DELTA)
     model = make_model()
-    export(tmp_path, dict(model.state_dict()), model.config, statistics, QUICK)
+    export(tmp_path, dict(model.state_dict()), model.config, statistics, QUICK, DELTA)
     policy = load_policy(tmp_path, delta_mask=DELTA)
     instructions = np.array([tasks()[i % len(tasks())].instruction for i in range(20)])
     normal, _ = statistics.normalizers()
@@ -99,8 +99,9 @@ def test_deltas_are_undone_by_the_policy(tmp_path: Path) -> None:
     }
     statistics = samples.Statistics.of(part, DELTA)
     model = make_model()
-    export(tmp_path, dict(model.state_dict()), model.config, statistics, QUICK)
-    policy = load_policy(tmp_path, delta_mask=DELTA)
+    export(tmp_path, dict(model.state_dict()), model.config, statistics, QUICK, DELTA)
+    policy = load_policy(tmp_path)
+    assert policy.delta_mask.tolist() == DELTA.tolist()
     _, actions = statistics.normalizers()
     raw = torch.from_numpy(actions.normalize(samples.relative(part, DELTA))[7])
     np.testing.assert_allclose(policy.actions(raw, part["state"][7]), part["chunk"][7], atol=1e-5)

@@ -296,6 +296,22 @@ def test_numbers_are_in_the_policys_units(tmp_path):
     assert table["action"][0, 0] == pytest.approx(90.0 - np.degrees(sent(1 / FPS, 0)), abs=0.1)
 
 
+def test_pictures_are_those_that_the_policy_gets(tmp_path):
+    """Turned as the contract says: the camera's picture is dark but for its upper left quarter."""
+    camera = {"topic": "camera/front/image_raw", "image": "base_0_rgb", "rate_hz": 30, "max_age_s": 0.5}
+    picture = np.zeros((48, 64, 3), np.uint8)
+    picture[:24, :32] = 240
+    cameras = {"front": {**camera, "rotation": 90}}
+    Drive(tmp_path / "bag", seconds=0.5, cameras=cameras, picture=picture)
+    export([tmp_path / "bag"], tmp_path / "dataset")
+    assert info(tmp_path / "dataset")["features"]["observation.images.front"]["shape"] == [64, 48, 3]
+    path = tmp_path / "dataset" / "videos" / "observation.images.front" / "chunk-000" / "file-000.mp4"
+    with av.open(str(path)) as video:
+        frame = next(video.decode(video=0)).to_ndarray(format="rgb24")
+    quarters = [frame[:32, 24:], frame[:32, :24], frame[32:, :24], frame[32:, 24:]]
+    assert [quarter.mean() > 120 for quarter in quarters] == [True, False, False, False]
+
+
 def test_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
     names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
     controllers = [

@@ -36,7 +36,8 @@ class Contract:
 
     home: joint -> position in ROS units, for all joints of a controller or for none. urdf: the file that the
     limits came from. actions: what a row of a chunk is: `joints` (a target for each) or `twist` (six numbers
-    for the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves). force:
+    for the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves).
+    actions_given: whether the file says so, which it must if the model's statistics leave it open. force:
     force sensors and the arm's reaction to them, None without.
     """
 
@@ -52,6 +53,7 @@ class Contract:
     actions: str = "joints"
     twist: Twist | None = None
     force: Force | None = None
+    actions_given: bool = False
 
     @classmethod
     def load(cls, path: str | Path) -> Contract:
@@ -61,6 +63,7 @@ class Contract:
         mend; OSError if the file, or the URDF that it names, cannot be read.
         """
         file = Fields.load(path)
+        actions_given = file.has("actions")
         actions = file.choice("actions", ("joints", "twist"), "joints")
         limits = _limits(file, Path(path).parent)
         contract = cls(
@@ -81,6 +84,7 @@ class Contract:
             actions=actions,
             twist=parts.read_twist(file.child("twist")) if actions == "twist" else None,
             force=read_force(file.child("force")) if file.has("force") else None,
+            actions_given=actions_given,
         )
         file.close()
         _check_names(file, contract)

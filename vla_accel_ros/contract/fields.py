@@ -23,6 +23,10 @@ from vla_accel_ros.contract import bounded_yaml
 
 MOST_MISTAKES = 20
 """A file with more mistakes is not a contract: reading ends there."""
+UNKNOWN = "???"
+"""Of a field that is still to be filled in."""
+_BARE = re.compile(r"(?<=[\s\[,])\?\?\?(?=\s*(?:[,\]}#]|$))", re.MULTILINE)
+"""It within brackets, where YAML takes no bare question mark."""
 _REQUIRED: Any = object()
 # Nested YAML aliases can stand for more values than any memory holds, so the shown text is bounded.
 _SHOWN = reprlib.Repr()
@@ -49,7 +53,7 @@ class Fields:
         """Parse a YAML file. Raises ValueError if it is not a YAML mapping, OSError if it cannot be read."""
         raw = Path(file).read_bytes()
         try:
-            value = bounded_yaml.load(raw.decode("utf-8"), _UniqueKeys)
+            value = bounded_yaml.load(_BARE.sub(f'"{UNKNOWN}"', raw.decode("utf-8")), _UniqueKeys)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"{file}: not valid YAML, mend it here: {' '.join(str(error).split())}"
@@ -157,11 +161,19 @@ class Fields:
         self._asked.add(key)
         return key in self._left
 
+    def gives(self, key: str) -> bool:
+        """Whether the file has the key, read or not."""
+        return key in self._given
+
     def take(self, key: str, default: Any = _REQUIRED) -> Any:
-        """The value of the key as YAML gave it, or the default; a missing key without default is a
-        mistake."""
+        """The value of the key as YAML gave it, or the default; a missing key without default is a mistake,
+        and so is one that is not filled in."""
         if self.has(key):
-            return self._left.pop(key)
+            value = self._left.pop(key)
+            if value != UNKNOWN:
+                return value
+            self._note(self._at(key), UNKNOWN)
+            return _REQUIRED
         if default is _REQUIRED:
             self.missing(key, "add it")
         return default
@@ -200,16 +212,24 @@ class Fields:
 
     def _note(self, path: str, sentence: str) -> None:
         self._mistakes.setdefault(path, sentence)
-        if len(self._mistakes) >= MOST_MISTAKES:
+        if sum(noted != UNKNOWN for noted in self._mistakes.values()) >= MOST_MISTAKES:
             self._raise(" and perhaps more")
 
     def _raise(self, more: str) -> NoReturn:
-        sentences = list(self._mistakes.values())
+        sentences = [sentence for sentence in self._mistakes.values() if sentence != UNKNOWN]
+        unknown = [path for path, sentence in self._mistakes.items() if sentence == UNKNOWN]
+        if unknown:
+            sentences.append(
+                f"not filled in yet ({UNKNOWN}): {', '.join(unknown)}: write the robot's own values"
+            )
         if len(sentences) == 1:
             raise ValueError(f"{self._file}: {sentences[0]}")
         raise ValueError("\n  ".join([f"{self._file}: {len(sentences)} mistakes{more}:", *sentences]))
 
     def _number(self, key: str, value: Any) -> float:
+        if value == UNKNOWN:
+            self._note(self._at(key), UNKNOWN)
+            return math.nan
         # An int too large for a float is not a finite number either.
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not _finite(value):
             self.refuse(key, value, "is not a finite number", "write one such as 0.5")
@@ -226,6 +246,9 @@ class Fields:
         return value
 
     def _text(self, key: str, value: object, pattern: str, form: str) -> str:
+        if value == UNKNOWN:
+            self._note(self._at(key), UNKNOWN)
+            return ""
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             self.refuse(key, value, f"is not {form}", "mend it")
             return ""

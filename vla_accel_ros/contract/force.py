@@ -18,7 +18,7 @@ import math
 from dataclasses import replace
 
 from vla_accel_ros.contract.fields import Fields, closest
-from vla_accel_ros.contract.parts import LONGEST_AGE_S, TOPIC, Joint
+from vla_accel_ros.contract.parts import INPUT_FORM, INPUT_TOPIC, LONGEST_AGE_S, Joint
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
@@ -97,9 +97,7 @@ def _sensor(
     fields: Fields, name: str, quantities: tuple[Quantity, ...], types: tuple[str, ...], frozen_s: float
 ) -> ForceSensor:
     slot = fields.text("slot", _SLOT, "letters, digits, _, - and .", default="")
-    topic = fields.text(
-        "topic", TOPIC, "a relative topic name such as wrist/wrench, of at most 150 characters", default=""
-    )
+    topic = fields.text("topic", INPUT_TOPIC, INPUT_FORM, default="")
     if slot and topic:
         fields.refuse("topic", topic, "is given together with slot", "remove one of them")
     elif not slot and not topic and fields.fine("slot") and fields.fine("topic"):

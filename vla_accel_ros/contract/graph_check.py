@@ -115,6 +115,26 @@ def chunks(ours: bool) -> Wanted:
     return Wanted("action_chunk", "action_chunk", kind, ours=ours, qos=Qos("reliable"), needed=False)
 
 
+def misplaced(ends: Sequence[tuple[Wanted, str, bool]], topics: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """One finding if all topics that are needed are outside of the robot's namespace, else none.
+
+    ends: each topic with its name in the graph, and whether anybody is at its other end. topics: as in
+    `judge`.
+    """
+    needed = [end for end in ends if end[0].needed]
+    if not needed or any(there or not _at_root(wanted, name, topics) for wanted, name, there in needed):
+        return []
+    names = ", ".join(f"/{wanted.topic}" for wanted, *_ in needed)
+    mend = "start without namespace, or write the absolute names of inputs in the contract"
+    return [warning("topics", f"all your topics are at /: {names}", mend)]
+
+
+def _at_root(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a topic that is looked for in a namespace is outside of it."""
+    root = f"/{wanted.topic}"
+    return name != root and wanted.type in topics.get(root, ())
+
+
 def judge(
     wanted: Wanted, name: str, there: Sequence[Endpoint], topics: Mapping[str, Sequence[str]]
 ) -> list[Finding]:
@@ -151,7 +171,9 @@ def _absent(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> F
     near = sorted(topic for topic, types in topics.items() if wanted.type in types and topic != name)
     who, start = ("listens to", "its controller") if wanted.ours else ("publishes", "its driver")
     mend = f"start {start}, or mend {wanted.about}"
-    if near and not wanted.ours:
+    if _at_root(wanted, name, topics) and not wanted.ours:
+        mend = f"write {wanted.about}: /{wanted.topic}, where it is"
+    elif near and not wanted.ours:
         mend += f" (topics of its type: {', '.join(near[:5])}{', ...' if len(near) > 5 else ''})"
     return warning(wanted.about, f"nobody {who} {name}", mend)
 

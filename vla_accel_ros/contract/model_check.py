@@ -1,23 +1,28 @@
 """Whether a model can serve a contract: cameras, number of joints, and the probable meaning of the numbers.
 
-Different sizes are errors. A model does not state its units, but its statistics say where the joints were in
-training. A range that does not meet the contract's limits at all is the usual sign of degrees mistaken for
-radians, an inverted gripper, or joints in another order. That is a warning, since a policy may be used in
-another part of the range. Facts are read from the small files of a checkpoint; no weight is loaded.
+Different sizes are errors, and so are numbers that cannot be what the contract says: more than two turns as
+radians, actions about zero as absolute targets. Each joint is judged by itself. A model does not state its
+units, but its statistics say where the joints were in training. A range that does not meet the contract's
+limits at all is the usual sign of an inverted gripper, or joints in another order. That is a warning, since a
+policy may be used in another part of the range. Facts are read from the small files of a checkpoint; no
+weight is loaded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
+from vla_accel_ros.contract.parts import TWO_TURNS, Joint
+from vla_accel_ros.contract.readings import ABSOLUTE, DELTA, OTHERS, Reading, read_actions
 from vla_accel_ros.models.checkpoints.checkpoint import describe
+from vla_accel_ros.models.checkpoints.description import NOTHING, Description, unpadded
 
-# The trained and allowed ranges of most joints differ this much only if their units do (a radian is 57 deg).
+# The trained and allowed ranges of a joint differ this much only if their units do (a radian is 57 deg).
 _OTHER_UNIT = 15.0
 
 
@@ -29,7 +34,9 @@ class ModelFacts:
     state, actions: lowest and highest values in training, float64 [2, D] in the policy's units; [2, 0]
     without statistics. twist: models of this kind usually move a hand, not joints. image_names: empty for a
     model that takes any single image. relative: bool [D], which actions are relative to the joints, None if
-    unknown. assumed: a sentence if settings of its training are unknown and taken as usual.
+    unknown. state_moments, action_moments: mean and deviation in training, [2, D], [2, 0] if unknown.
+    assumed: a sentence if settings of its training are unknown and taken as usual. other_actions: what its
+    actions are if they are known not to be targets of joints.
     """
 
     where: Path
@@ -41,7 +48,10 @@ class ModelFacts:
     actions: np.ndarray
     twist: bool = False
     relative: np.ndarray | None = None
+    state_moments: np.ndarray = field(default_factory=lambda: NOTHING)
+    action_moments: np.ndarray = field(default_factory=lambda: NOTHING)
     assumed: str = ""
+    other_actions: str = ""
 
     @classmethod
     def read(cls, folder: Path, statistics: str | None = None, trained_as: str = "") -> ModelFacts:
@@ -53,8 +63,13 @@ class ModelFacts:
         told = describe(folder, statistics, trained_as)
         if told.missing:
             raise ValueError(told.missing[0])
+        return cls.of(told)
+
+    @classmethod
+    def of(cls, told: Description) -> ModelFacts:
+        """The facts of a checkpoint that was described."""
         return cls(
-            folder,
+            told.folder,
             told.config.kind,
             () if told.any_camera else told.config.image_names,
             told.state_dim,
@@ -63,15 +78,41 @@ class ModelFacts:
             told.actions,
             told.twist,
             told.relative,
+            told.state_moments,
+            told.action_moments,
             told.assumed,
+            told.other_actions,
         )
+
+    @property
+    def states(self) -> range:
+        """The numbers of states that its statistics are of: with and without zeros that only fill them up."""
+        return range(unpadded(self.state), self.state.shape[1] + 1)
+
+    @property
+    def columns(self) -> range:
+        """The numbers of actions, likewise."""
+        return range(unpadded(self.actions), self.actions.shape[1] + 1)
+
+    @property
+    def alike(self) -> bool:
+        """Whether states and actions may be the same joints: as many, or unknown."""
+        known = self.state.shape[1] and self.actions.shape[1]
+        return not known or (self.states.start < self.columns.stop and self.columns.start < self.states.stop)
+
+    @property
+    def readings(self) -> list[Reading]:
+        """What each action is by its statistics; none if they are of other numbers than the states."""
+        if self.twist or not self.alike:
+            return []
+        return read_actions(self.state_moments, self.action_moments)
 
 
 def judge(model: ModelFacts, contract: Contract) -> list[Finding]:
     """The findings about a model and a contract; one OK if there is no problem."""
     found = [*_images(model, contract), *_sizes(model, contract)]
     if not found:
-        found = [*_ranges(model, contract), *_deltas(model, contract)]
+        found = [*_ranges(model, contract), *_targets(model, contract)]
     if model.assumed:
         found.append(warning("model", model.assumed, "give trained_as if it was trained otherwise"))
     columns = len(contract.action_names)
@@ -113,77 +154,112 @@ def _sizes(model: ModelFacts, contract: Contract) -> list[Finding]:
         what = f"models such as that in {model.where} ({model.kind}) move a hand by twists, as a rule"
         mend = "write actions: twist unless it was fine-tuned on joints"
         found.append(warning("actions", what, mend))
+    if contract.actions == "joints" and model.other_actions:
+        what = f"those of the model in {model.where} are {model.other_actions}, no targets of joints"
+        return [*found, error("actions", what, f"of {OTHERS}, only the first are actions: joints")]
+    if contract.actions == "joints" and not model.alike:
+        what = (
+            f"the model in {model.where} has {model.states.start} states but {model.columns.start} actions, "
+            "so they are not one list of joints"
+        )
+        return [*found, error("actions", what, f"find out which they are: {OTHERS}")]
     joints, columns = len(contract.joints), len(contract.action_names)
     sizes = (
-        ("joints", "states", "joints", joints, model.state, model.state_dim),
-        ("actions", "actions", "numbers an action", columns, model.actions, model.action_dim),
+        ("joints", "states", "joints", joints, model.states, model.state_dim),
+        ("actions", "actions", "numbers an action", columns, model.columns, model.action_dim),
     )
-    for about, what, ours, count, trained, most in sizes:
-        known = trained.shape[1]
-        if known and known != count:
+    for about, what, ours, count, known, most in sizes:
+        if known.stop > 1 and count not in known:
             found.append(
                 error(
                     about,
-                    f"the model in {model.where} has statistics of {known} {what} but the contract has "
+                    f"the model in {model.where} has statistics of {known.start} {what} but the contract has "
                     f"{count} {ours}",
                     "name the joints the policy was trained with, in its order",
                 )
             )
-        elif not known and most and count > most:
+        elif known.stop == 1 and most and count > most:
             sentence = f"the model in {model.where} takes {most} {what} but the contract has {count} {ours}"
             found.append(error(about, sentence, "remove those the policy was not trained with"))
     return found
 
 
 def _ranges(model: ModelFacts, contract: Contract) -> list[Finding]:
-    """Compare the joints' range in training with the contract's limits, in policy units."""
+    """Compare the joints' ranges in training with the contract's limits, joint by joint."""
     if not model.state.shape[1]:
         return []
     limits = np.array([[joint.lower, joint.upper] for joint in contract.joints]).T
     allowed = np.sort(contract.to_policy(limits), axis=0)
-    trained, room = model.state, np.diff(np.sort(allowed, axis=0), axis=0)[0]
-    ratio = float(np.median(np.diff(trained, axis=0)[0] / room))
-    if not 1.0 / _OTHER_UNIT < ratio < _OTHER_UNIT:
-        what = f"in training the joints of the model in {model.where} spanned {ratio:.2g} times their limits"
-        return [warning("joints", what, "check unit, and map of grippers: rad or deg?")]
     found = []
     for index, joint in enumerate(contract.joints):
-        (low, high), (least, most) = trained[:, index], allowed[:, index]
-        if high < least or low > most:
-            what = f"was at {low:.3g} to {high:.3g} in training, its limits are {least:.3g} to {most:.3g}"
-            mend = "check unit, sign, offset or map, and the order of joints"
-            found.append(warning(f"joints[{index}] ({joint.name})", f"{what} in the policy's units", mend))
+        (low, high), (least, most) = model.state[:, index], allowed[:, index]
+        trained = f"was at {low:.3g} to {high:.3g} in training"
+        about, ratio = f"joints[{index}] ({joint.name})", (high - low) / (most - least)
+        ends = (np.array([low, high]) - joint.offset) / joint.scale
+        if joint.gain is None and _beyond_turns(joint, ends):
+            what = f"{trained}, which as unit: {joint.unit} is {np.degrees(abs(ends)).max():.0f} degrees"
+            mend = "write the unit of the policy (unit: deg), or a map for what counts in percent"
+            found.append(error(about, what, f"{mend}; continuous: true if it turns without end"))
+        elif ratio > _OTHER_UNIT or (ratio < 1 / _OTHER_UNIT and _could_be_finer(joint)):
+            what = f"{trained}, {ratio:.2g} times its limits of {least:.3g} to {most:.3g} in those units"
+            found.append(warning(about, what, "check unit, or map of grippers: rad, deg, percent?"))
+        elif high < least or low > most:
+            what = f"{trained}, its limits are {least:.3g} to {most:.3g} in the policy's units"
+            found.append(warning(about, what, "check unit, sign, offset or map, and the order of joints"))
     return found
 
 
-def _deltas(model: ModelFacts, contract: Contract) -> list[Finding]:
-    """Compare the contract's relative actions with what the model says, or with its action statistics.
+def _beyond_turns(joint: Joint, ends: np.ndarray) -> bool:
+    """Whether a turning joint cannot have been there. ends: [2], in rad."""
+    far = np.abs(ends).max() > TWO_TURNS or abs(ends[1] - ends[0]) > TWO_TURNS
+    return bool(far) and joint.unit != "m" and not joint.continuous
 
-    Relative targets are small and go both ways; absolute ones lie where the joints were.
-    """
-    ours, trained = contract.delta_mask, model.actions
-    if model.relative is not None and model.relative.shape == ours.shape:
-        return [
+
+def _could_be_finer(joint: Joint) -> bool:
+    """Whether the contract's numbers would be larger than the policy's if the unit were wrong. A joint in
+    radians may just have moved little."""
+    return joint.unit == "deg" or joint.gain is not None
+
+
+def _targets(model: ModelFacts, contract: Contract) -> list[Finding]:
+    """Compare the contract's `action` and `actions` with what the model says, and with its statistics."""
+    if contract.actions != "joints":
+        return []
+    ours, names, where = contract.delta_mask, contract.action_names, model.where
+    told = None if model.relative is None or len(model.relative) < len(ours) else model.relative[: len(ours)]
+    readings = model.readings[: len(ours)]
+    apart = [i for i, reading in enumerate(readings) if reading.action == DELTA]
+    if told is not None:
+        found = [
             error(
                 f"joints ({name})",
-                f"the model in {model.where} was trained with {'relative' if theirs else 'absolute'} targets",
-                f"write action: {'delta' if theirs else 'absolute'}",
+                f"the model in {where} was trained with {'relative' if theirs else 'absolute'} targets",
+                f"write action: {DELTA if theirs else ABSOLUTE}",
             )
-            for name, theirs, given in zip(contract.action_names, model.relative, ours)
+            for name, theirs, given in zip(names, told, ours)
             if theirs != given
         ]
-    if contract.actions != "joints" or not trained.shape[1] == model.state.shape[1] == len(ours):
-        return []
-    found = []
-    for index, (name, delta) in enumerate(zip(contract.action_names, ours)):
-        (low, high), (least, most) = trained[:, index], model.state[:, index]
-        apart = high < least or low > most
-        if delta and (low > 0 or high < 0):
-            what = f"its actions were {low:.3g} to {high:.3g} in training, so they are not relative"
-            found.append(warning(f"joints[{index}] ({name})", what, "write action: absolute if they are not"))
-        elif not delta and apart and low <= 0 <= high:
-            what = f"its actions were {low:.3g} to {high:.3g}, the joint {least:.3g} to {most:.3g}"
-            found.append(
-                warning(f"joints[{index}] ({name})", what, "write action: delta if they are relative")
+        strange = [i for i in apart if not told[i]]
+        if strange and not found:
+            what = (
+                f"the model in {where} has no relative targets, and yet its actions lie apart from its "
+                f"state ({names[strange[0]]}: {readings[strange[0]].numbers})"
             )
+            found.append(error("actions", what, f"find out which they are: {OTHERS}"))
+        return found
+    found = [
+        error(
+            f"joints[{i}] ({names[i]})",
+            f"action: {DELTA if ours[i] else ABSOLUTE} contradicts the model in {where} ({reading.numbers})",
+            f"its actions are {OTHERS}" if reading.action == DELTA else f"write action: {ABSOLUTE}",
+        )
+        for i, reading in enumerate(readings)
+        if reading.action and (reading.action == DELTA) != ours[i]
+    ]
+    if apart and not contract.actions_given and not found:
+        what = (
+            f"are not said to be joints, and those of the model in {where} lie apart from its state "
+            f"({names[apart[0]]}: {readings[apart[0]].numbers})"
+        )
+        found.append(error("actions", what, f"write which they are: {OTHERS}"))
     return found

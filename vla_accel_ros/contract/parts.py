@@ -29,17 +29,25 @@ _IMAGE = r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)"
 """The model decides, so a name may have dots, hyphens and the like (`cam-high`, `wrist.left`)."""
 TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
 _TOPIC_FORM = "a relative topic name such as camera/front/image_raw, of at most 150 characters"
+INPUT_TOPIC = rf"/?{TOPIC}"
+INPUT_FORM = "a topic name such as /joint_states or camera/front/image_raw, of at most 150 characters"
+"""What others publish may be outside of the robot's namespace; what moves it may not."""
 LONGEST_AGE_S = 3600.0
 # A limit beyond these (rad or m, per s, per s^2) cannot be a joint's. By slower ones a way takes years.
 FURTHEST, _NARROWEST, _SLOWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e-5, 1e3, 1e5
+TWO_TURNS = 4.0 * math.pi
+"""[rad] What no joint turns by unless it turns without end."""
+_FASTEST_TURN = 60.0
+"""[rad/s] What no such joint reaches; in degrees it is a slow one's speed."""
 _LONGEST_STOP_S = 10.0
+_LIMITS = ("lower", "upper", "velocity", "acceleration")
 _UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic that must keep coming. topic: relative. rate_hz: expected. max_age_s: an older sample is too
-    old."""
+    """A topic that must keep coming. topic: relative or absolute. rate_hz: expected. max_age_s: an older
+    sample is too old."""
 
     topic: str
     rate_hz: float
@@ -49,6 +57,7 @@ class Stream:
 MAX_PIXELS = 3840 * 2160
 """A 4K camera's, usually the most that a robot's camera sends."""
 _MOST_PIXELS = 7680 * 4320
+_LEAST_CROP = 0.25
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,9 @@ class Camera(Stream):
 
     transport: the message on `topic`: sensor_msgs/Image (raw), sensor_msgs/CompressedImage (compressed) or
     vla_accel_msgs/FrameHandle (ring). info: topic of the sensor_msgs/CameraInfo, empty for none. max_pixels:
-    a compressed picture whose header says more is not decoded.
+    a compressed picture whose header says more is not decoded. rotation, crop: what of a picture the policy
+    gets: turned clockwise by 0, 90, 180 or 270 degrees, then cropped around its centre to this share of each
+    side.
     """
 
     name: str
@@ -65,6 +76,23 @@ class Camera(Stream):
     transport: str = "raw"
     info: str = ""
     max_pixels: int = MAX_PIXELS
+    rotation: int = 0
+    crop: float = 1.0
+
+    def view(self, picture: np.ndarray) -> np.ndarray:
+        """What the policy gets of uint8 [H, W, 3]: a view of the same memory, the array itself if all."""
+        if self.rotation:
+            picture = np.rot90(picture, -self.rotation // 90)
+        if self.crop < 1.0:
+            (top, height), (left, width) = (_middle(side, self.crop) for side in picture.shape[:2])
+            picture = picture[top : top + height, left : left + width]
+        return picture
+
+
+def _middle(side: int, share: float) -> tuple[int, int]:
+    """First pixel and length of the middle part of a side."""
+    length = max(1, round(side * share))
+    return (side - length) // 2, length
 
 
 @dataclass(frozen=True)
@@ -174,11 +202,22 @@ def read_camera(name: str, fields: Fields) -> Camera:
         name=name,
         image=fields.text("image", _IMAGE, "the policy's name of an image"),
         transport=fields.choice("transport", TRANSPORTS, "raw"),
-        info=fields.text("info", TOPIC, _TOPIC_FORM, default=""),
+        info=fields.text("info", INPUT_TOPIC, INPUT_FORM, default=""),
         max_pixels=_pixels(fields),
+        rotation=fields.choice("rotation", (0, 90, 180, 270), 0),
+        crop=_crop(fields),
     )
     fields.close()
     return camera
+
+
+def _crop(fields: Fields) -> float:
+    crop = fields.number("crop", above=0.0, most=1.0, default=1.0)
+    if crop < _LEAST_CROP:
+        fields.refuse(
+            "crop", crop, f"leaves less than {_LEAST_CROP:g} of each side", "give the share to keep"
+        )
+    return crop
 
 
 def _pixels(fields: Fields) -> int:
@@ -201,12 +240,13 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     elif described is not None and described.problem:
         fields.refuse("name", name, "cannot be used", described.problem)
         described = None
-    lower = _limit(fields, robot, described, "lower")
-    upper = _limit(fields, robot, described, "upper")
+    written = _written_limits(fields)
+    lower = _limit(fields, robot, described, "lower", written)
+    upper = _limit(fields, robot, described, "upper", written)
     if lower >= upper:
         fields.refuse("lower", lower, f"is not below upper = {upper:g}", "swap or mend them")
-    velocity = _limit(fields, robot, described, "velocity")
-    acceleration = fields.optional("acceleration", above=0.0)
+    velocity = _limit(fields, robot, described, "velocity", written)
+    acceleration = written["acceleration"]
     if acceleration is None:
         acceleration = robot.acceleration
     if acceleration is None:
@@ -215,8 +255,15 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
     _check_size(fields, lower, upper, velocity, acceleration)
     choices = ("absolute",) if twist else ("delta", "absolute")
     action = fields.choice("action", choices, "absolute") if twist else fields.choice("action", choices)
-    units, following = _units(fields), _following_error(fields)
+    units, reach = _units(fields)
+    following = _following_error(fields)
     continuous = _continuous(fields, robot, described, units[0])
+    slides = units[0] == "m" or (described is not None and described.kind == "prismatic")
+    if not (continuous or slides):
+        _check_turns(fields, lower, upper, velocity, reach)
+    for key in _LIMITS:
+        if slides and fields.gives(f"{key}_deg"):
+            fields.refuse(f"{key}_deg", "in degrees", "is for joints that turn, not slide", f"write {key}")
     fields.close()
     return Joint(name, lower, upper, velocity, acceleration, action, *units, following, continuous)
 
@@ -253,6 +300,24 @@ def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acc
         fields.refuse("acceleration", acceleration, what, "raise it, or lower velocity")
 
 
+def _check_turns(fields: Fields, lower: float, upper: float, velocity: float, reach: float) -> None:
+    """Refuse limits that no turning joint has: numbers of the policy (degrees, percent) taken for radians.
+
+    reach: what `map` says that the robot itself counts up to, 0 without it.
+    """
+    most = max(TWO_TURNS, reach) + 1e-3
+    key, value = max(("lower", lower), ("upper", upper), key=lambda limit: abs(limit[1]))
+    if (abs(value) > most or upper - lower > most) and fields.fine(key):
+        what = (
+            f"is {math.degrees(value):.0f} degrees, but no joint turns by more than two turns without "
+            "continuous: true"
+        )
+        fields.refuse(key, value, what, f"write {key} in rad, or {key}_deg for degrees")
+    if velocity > _FASTEST_TURN and not reach and fields.fine("velocity"):
+        what = f"is {velocity / (2 * math.pi):.0f} turns a second"
+        fields.refuse("velocity", velocity, what, "write velocity in rad/s, or velocity_deg for degrees")
+
+
 def _following_error(fields: Fields) -> FollowingError | None:
     """`off`, or the greatest distance and the time for which more is tolerated; None if the file gives
     none."""
@@ -266,11 +331,12 @@ def _following_error(fields: Fields) -> FollowingError | None:
     return found
 
 
-def _units(fields: Fields) -> tuple[str, int, float, float | None]:
-    """unit, sign, offset and gain of a joint."""
+def _units(fields: Fields) -> tuple[tuple[str, int, float, float | None], float]:
+    """unit, sign, offset and gain of a joint; and the greatest distance among the robot's points of a map, 0
+    without one."""
     if not fields.has("map"):
         unit = fields.choice("unit", tuple(_UNITS), "rad")
-        return unit, fields.choice("sign", (1, -1), 1), fields.number("offset", default=0.0), None
+        return (unit, fields.choice("sign", (1, -1), 1), fields.number("offset", default=0.0), None), 0.0
     for key in ("unit", "sign", "offset"):
         if fields.has(key):
             fields.refuse(key, fields.take(key), "is given together with map", "remove one of them")
@@ -282,15 +348,38 @@ def _units(fields: Fields) -> tuple[str, int, float, float | None]:
         points.refuse("policy", [c, d], "is one point twice", "give two different values")
     points.close()
     if not fields.fine("map"):
-        return "rad", 1, math.nan, math.nan
+        return ("rad", 1, math.nan, math.nan), math.inf
     gain = (d - c) / (b - a)
     if not (math.isfinite(gain) and gain):
         fields.refuse("map", gain, "is not a usable scale", "give points further apart")
-    return "rad", 1, c - gain * a, gain
+    return ("rad", 1, c - gain * a, gain), max(abs(a), abs(b), abs(b - a))
 
 
-def _limit(fields: Fields, robot: RobotLimits, described: UrdfJoint | None, key: str) -> float:
-    inline = fields.optional(key, above=0.0 if key == "velocity" else None)
+def _written_limits(fields: Fields) -> dict[str, float | None]:
+    """The limits that the joint's entry gives, in rad or m: under their names, or in degrees under NAME_deg,
+    but not some in each. None for those that it does not give."""
+    plain = [key for key in _LIMITS if fields.gives(key)]
+    degrees = [f"{key}_deg" for key in _LIMITS if fields.gives(f"{key}_deg")]
+    if plain and degrees:
+        fields.refuse(degrees[0], "in degrees", f"stands beside {plain[0]}", "give all limits in one unit")
+    limits = {}
+    for key in _LIMITS:
+        above = 0.0 if key in ("velocity", "acceleration") else None
+        limits[key] = fields.optional(key, above=above)
+        turned = fields.optional(f"{key}_deg", above=above)
+        if turned is not None:
+            limits[key] = math.radians(turned)
+    return limits
+
+
+def _limit(
+    fields: Fields,
+    robot: RobotLimits,
+    described: UrdfJoint | None,
+    key: str,
+    written: Mapping[str, float | None],
+) -> float:
+    inline = written[key]
     own: float | None = None if described is None else getattr(described, key)
     if inline is None and own is None:
         if described is not None:
@@ -366,7 +455,7 @@ def read_chunk(fields: Fields) -> ChunkTiming:
 
 
 def _stream(fields: Fields) -> Stream:
-    topic = fields.text("topic", TOPIC, _TOPIC_FORM)
+    topic = fields.text("topic", INPUT_TOPIC, INPUT_FORM)
     rate_hz = fields.number("rate_hz", above=0.0)
     max_age_s = fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S)
     if max_age_s <= 1.0 / rate_hz:

@@ -208,7 +208,7 @@ class Policy:
             for text in rest:
                 tokens += self.tokenizer.encode(text)
         else:
-            normal = self.state_normalizer.normalize(np.asarray(state))
+            normal = self.state_normalizer.normalize(self.state_normalizer.padded(np.asarray(state)))
             if self.prompt_state == "padded":
                 normal = np.pad(normal, (0, self.config.state_dim - len(normal)))
             text = pi05_prompt(instruction, normal)
@@ -224,8 +224,9 @@ class Policy:
         """state [D], not normalised -> float32 [state_dim] on the host, zero-padded. Raises ValueError as
         `inputs` does."""
         self._check_shape(state)
+        whole = self.state_normalizer.padded(state)
         padded = np.zeros(self.config.state_dim, np.float32)
-        padded[: len(state)] = self.state_normalizer.normalize(state, np.float32)
+        padded[: len(whole)] = self.state_normalizer.normalize(whole, np.float32)
         if not np.isfinite(padded).all():
             self._check_state(state)
             joint = int(np.flatnonzero(~np.isfinite(padded))[0])

@@ -20,7 +20,7 @@ from rclpy.qos import QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding, refuse
-from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, judge
+from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, judge, misplaced
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.diagnostics import status
 
@@ -41,11 +41,9 @@ def look(node: Node, wanted: Sequence[Wanted]) -> list[Finding]:
     """The findings about every topic in the present graph."""
     ours = {node.resolve_topic_name(each.topic) for each in wanted}
     topics = {name: types for name, types in node.get_topic_names_and_types() if name not in ours}
-    return [
-        finding
-        for each in wanted
-        for finding in judge(_as_overridden(node, each), *endpoints(node, each), topics)
-    ]
+    ends = [(_as_overridden(node, each), *endpoints(node, each)) for each in wanted]
+    elsewhere = misplaced([(each, name, bool(there)) for each, name, there in ends], topics)
+    return elsewhere or [finding for end in ends for finding in judge(*end, topics)]
 
 
 def qos_of(profile: QoSProfile) -> Qos:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,9 @@ def commanded(bag: Bag) -> set[str]:
 
 def contract_of(session: Any) -> Contract:
     """Load the contract from a session, or from its decoded message. Raises ValueError if this version
-    refuses it."""
+    refuses it. A robot has acted by it, so what its actions are is not asked again."""
     with tempfile.TemporaryDirectory() as folder:
-        return Contract.load(contract_file(session, Path(folder)))
+        return replace(Contract.load(contract_file(session, Path(folder))), actions_given=True)
 
 
 def contract_file(session: Any, folder: Path) -> Path:

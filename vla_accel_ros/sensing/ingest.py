@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.contract import Camera, Contract
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, RING_HINT, StreamMonitor
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.frame_sets import FrameSets
@@ -267,9 +267,13 @@ class Ingest:
         self._release()
         self._lease, self._observed_stamps = lease, stamps
         state = self._contract.to_policy(self._joints.at(min(stamps))).astype("float32")
-        images = {camera.image: lease.frames[camera.name].image for camera in cameras}
+        images = {camera.image: self._view(camera, lease.frames[camera.name].image) for camera in cameras}
         stamps_ns = {camera.image: stamp_ns for camera, stamp_ns in zip(cameras, stamps)}
         return Observation(images, state, words, min(stamps), lease.intact, stamps_ns)
+
+    def _view(self, camera: Camera, picture: np.ndarray) -> np.ndarray:
+        """What an observation has of a picture."""
+        return camera.view(picture)
 
     def _wrong_stamp(self, name: str, now_ns: int) -> str:
         """A sentence if a camera's newest stamp is 0 or in the future by more than its age limit, else

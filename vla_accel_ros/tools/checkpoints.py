@@ -2,8 +2,8 @@
 format.
 
 inspect loads no weights: sizes, cameras, normalisation and missing parts come from the small files and the
-headers of the weights. It prints a contract's skeleton with everything that the model determines; what only
-the robot knows is a marked placeholder.
+headers of the weights. It prints a contract with everything that the model determines, as `vla contract make`
+does.
 
 convert keeps the stored numbers, with checksums and their source: a policy loaded from OUT equals the
 original bit for bit. Tensors are stored as the engine reads them, with precomputed constants for the named
@@ -26,7 +26,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--statistics", help="which statistics, if there are several: asset id or data set")
     training_option(parser)
     add("--verify", action="store_true", help="compare a converted folder's files with their SHA-256")
-    add("--contract", action="store_true", help="print the skeleton of a contract alone, to be saved as YAML")
+    add("--contract", action="store_true", help="print a contract alone: short for `vla contract make`")
+    add("--urdf", type=Path, help="the robot's URDF, for names and limits of the contract's joints")
 
     parser = subcommand(
         subparsers, "convert", "write a checkpoint in this package's layout, with checksums", convert
@@ -49,12 +50,12 @@ def inspect(arguments: argparse.Namespace) -> int:
     """Print the description. Returns 1 if something prevents loading."""
     from vla_accel_ros.models.checkpoints.checkpoint import describe
     from vla_accel_ros.models.checkpoints.conversion import verify
-    from vla_accel_ros.tools.skeleton import summary, write_skeleton
+    from vla_accel_ros.tools.contract.write import write_contract
+    from vla_accel_ros.tools.summary import summary
 
     told = describe(arguments.path, arguments.statistics, arguments.trained_as)
-    skeleton = write_skeleton(told)
     if arguments.contract:
-        print(skeleton, end="")
+        print(write_contract(told, arguments.urdf), end="")
         return 0
     print(summary(told))
     if arguments.verify:
@@ -63,7 +64,12 @@ def inspect(arguments: argparse.Namespace) -> int:
             print(f"{name} is unchanged since its conversion, SHA-256 {digest}")
     for sentence in told.missing:
         print(f"\ncannot be loaded: {sentence}")
-    print(f"\nwhat the robot's contract must provide (--contract prints it alone):\n\n{skeleton}", end="")
+    try:
+        contract = write_contract(told, arguments.urdf)
+    except ValueError as error:
+        print(f"\nno contract can be written for it: {error}")
+    else:
+        print(f"\nthe robot's contract (--contract prints it alone):\n\n{contract}", end="")
     return 1 if told.missing else 0
 
 
@@ -72,7 +78,7 @@ def convert(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.models.checkpoints import conversion
     from vla_accel_ros.models.checkpoints.checkpoint import describe
     from vla_accel_ros.models.checkpoints.progress import Meter
-    from vla_accel_ros.tools.skeleton import prepared
+    from vla_accel_ros.tools.summary import prepared
 
     target = conversion.Target(arguments.plain, arguments.steps, arguments.dtype)
     with Meter(f"converting {arguments.path.name}") as meter:

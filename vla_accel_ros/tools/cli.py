@@ -23,6 +23,7 @@ SUBCOMMANDS = (
     "doctor.command",
     "policy",
     "checkpoints",
+    "contract.command",
     "compare.command",
     "replay.command",
     "export.command",

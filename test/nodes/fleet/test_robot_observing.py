@@ -11,8 +11,10 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.fleet.replicas.decoding import decoded
 from vla_accel_ros.fleet.robot.observing import EncodedIngest
 from vla_accel_ros.sensing.cameras.image import image_message
+from vla_accel_ros.sensing.ingest import Ingest
 
 S, MS = 1_000_000_000, 1_000_000
 NOW = 100 * S
@@ -53,6 +55,26 @@ def test_compressed_pictures_go_on_as_they_came_and_pixels_as_they_are(contract,
     assert seen.stamps_ns == {"front": NOW, "wrist": NOW + MS}
     assert (seen.stamp_ns, seen.instruction) == (NOW, "reach")
     np.testing.assert_allclose(seen.state, 0.1 * np.arange(6), rtol=1e-6)
+
+
+def test_the_scheduler_turns_and_crops_as_the_robot_itself_would(contract):
+    """A JPEG goes on as the camera made it, so what the network gets is made where it is decoded."""
+    turned = tuple(replace(camera, rotation=90, crop=0.5) for camera in contract.cameras)
+    contract = replace(contract, cameras=turned)
+    ingest, local = make_ingest(contract), Ingest(contract, page_lock=False)
+    local.instruct("reach", "")
+    local.compressed("front", compressed(JPEG, NOW), NOW)
+    local.image("wrist", bytes(image_message(NOW + MS, "", PIXELS)), NOW)
+    local.joints(contract.joint_names, [0.1 * i for i in range(6)], NOW, NOW)
+    sent = ingest.encoded(NOW)
+    assert sent is not None
+    assert sent.images["front"] == JPEG and sent.images["wrist"].shape == PIXELS.shape
+    here = local.observe(NOW)
+    assert here is not None
+    there = decoded(sent, contract, "arm")
+    for image, pixels in here.images.items():
+        assert pixels.shape == (PIXELS.shape[1] // 2, PIXELS.shape[0] // 2, 3)
+        np.testing.assert_array_equal(there.images[image], pixels)
 
 
 def test_the_bytes_are_those_of_the_picture_that_was_observed(contract):

@@ -25,7 +25,7 @@ def decoded(encoded: EncodedObservation, contract: Contract, robot: str) -> Obse
     images, stamps_ns = {}, {}
     for name, image in encoded.images.items():
         camera = cameras[name]
-        images[camera.image] = pixels_of(name, image, camera.max_pixels)
+        images[camera.image] = camera.view(pixels_of(name, image, camera.max_pixels))
         stamps_ns[camera.image] = encoded.stamps_ns.get(name, encoded.stamp_ns)
     state = np.asarray(encoded.state, np.float32)
     if state.shape != (len(contract.joints),) or not np.isfinite(state).all():

@@ -12,7 +12,7 @@ from collections import deque
 import cv2
 import numpy as np
 
-from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.contract import Camera, Contract
 from vla_accel_ros.fleet.protocol import EncodedObservation
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT
 from vla_accel_ros.sensing.cameras.compressed import Header, check_picture
@@ -73,6 +73,10 @@ class EncodedIngest(Ingest):
         return EncodedObservation(
             images, stamps_ns, observation.state, observation.instruction, observation.stamp_ns
         )
+
+    def _view(self, camera: Camera, picture: np.ndarray) -> np.ndarray:
+        """The whole picture: the scheduler, which has the contract, crops and turns it."""
+        return picture
 
     def _encoded(self, pixels: np.ndarray) -> bytes | np.ndarray:
         if self._jpeg_quality is None:

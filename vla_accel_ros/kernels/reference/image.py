@@ -2,9 +2,9 @@
 
 A family's image processing is data (models.processing.pixels): taps along both axes, rounding, and the
 mapping of levels. Rounded sums are integers, whose order does not matter, so pixels equal the family's own
-bit for bit on any device; floating-point sums have two terms in a fixed order. Addresses and sizes of the
-images are data too: a captured graph reads them from a table, so another camera needs another table, not
-another graph.
+bit for bit on any device; floating-point sums have two terms in a fixed order. Addresses, sizes and steps of
+the images are data too: a captured graph reads them from a table, so another camera needs another table, not
+another graph, and a picture that is cropped or turned is read where it lies.
 """
 
 from __future__ import annotations
@@ -12,22 +12,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vla_accel_ros.models.processing.pixels import Axis, PixelRule
 from vla_accel_ros.models.processing.resize import FRACTION_BITS
 
-FIELDS = 9
-"""Numbers of an image in the table: address, height, width; first, weight and taps of rows and of columns."""
+FIELDS = 11
+"""Numbers of an image in the table: address, height, width; first, weight and taps of rows and of columns;
+steps to the next row and column."""
+
+
+class Place(NamedTuple):
+    """Where the pixels of an image lie in bytes of memory that begin with the lowest of them: its size, and
+    the bytes from a pixel to that below it and to that right of it, negative in a picture that is turned."""
+
+    height: int
+    width: int
+    row: int
+    column: int
+
+    @classmethod
+    def of(cls, image: np.ndarray) -> Place | None:
+        """The place of uint8 [H, W, 3] in its memory; None if that has much besides."""
+        (height, width, _), (row, column, colour) = image.shape, image.strides
+        place = cls(height, width, row, column)
+        return place if colour == 1 and place.size <= MOST_BESIDES * image.nbytes else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its memory."""
+        return abs(self.row) * (self.height - 1) + abs(self.column) * (self.width - 1) + 3
+
+    @property
+    def first(self) -> int:
+        """The byte of its upper left pixel."""
+        return -min(0, self.row * (self.height - 1)) - min(0, self.column * (self.width - 1))
+
+
+MOST_BESIDES = 16
+"""How often the bytes of an image its memory may be; a crop to a quarter of each side."""
 
 
 class View(NamedTuple):
-    """An image uint8 [H, W, 3], contiguous, and its axes, all on one device."""
+    """An image in memory uint8 [place.size], contiguous, and its axes, all on one device."""
 
-    pixels: Tensor
+    memory: Tensor
+    place: Place
     rows: Axis
     columns: Axis
+
+    @property
+    def pixels(self) -> Tensor:
+        """uint8 [H, W, 3], as it is looked at."""
+        height, width, row, column = self.place
+        pixels = self.memory.as_strided((height, width, 3), (abs(row), abs(column), 1))
+        turned = [axis for axis, step in enumerate((row, column)) if step < 0]
+        return pixels.flip(turned) if turned else pixels
 
 
 class Views:
@@ -42,18 +84,26 @@ class Views:
         self.table = torch.zeros(count, FIELDS, dtype=torch.int64, device=device)
         self.now: tuple[View, ...] = ()
 
-    def view(self, pixels: Tensor) -> View:
-        """Return an image with the axes for its size. Slow, so done ahead: the axes are computed on
-        the host."""
-        axes = self.rule.axes(pixels.shape[0], pixels.shape[1], self.size)
+    def view(self, pixels: Tensor, place: Place | None = None) -> View:
+        """Return an image with the axes for its size. Slow, so done ahead: the axes are computed on the host.
+
+        pixels: uint8 [H, W, 3], contiguous; with a place its memory, uint8 [place.size].
+        """
+        place = place or Place(pixels.shape[0], pixels.shape[1], 3 * pixels.shape[1], 3)
+        axes = self.rule.axes(place.height, place.width, self.size)
         rows, columns = (Axis(a.first.to(pixels.device), a.weight.to(pixels.device)) for a in axes)
-        return View(pixels, rows, columns)
+        return View(pixels.flatten(), place, rows, columns)
 
     def point(self, views: Sequence[View]) -> None:
         """Select the images that the following work of the current stream reads, one for each entry."""
         self.now = tuple(views)
         told = [
-            [v.pixels.data_ptr(), *v.pixels.shape[:2], *_told(v.rows), *_told(v.columns)] for v in self.now
+            [
+                v.memory.data_ptr() + v.place.first,
+                *(v.place.height, v.place.width, *_told(v.rows), *_told(v.columns)),
+                *(v.place.row, v.place.column),
+            ]
+            for v in self.now
         ]
         host = torch.tensor(told, dtype=torch.int64, pin_memory=self.table.is_cuda)
         self.table.copy_(host, non_blocking=True)
@@ -70,7 +120,8 @@ def patches(views: Views, patch: int, out: Tensor) -> None:
     within a patch. With patch = size that is the image, channels first.
     """
     side, channels = views.size // patch, len(views.levels)
-    for (pixels, rows, columns), place in zip(views.now, out, strict=True):
+    for view, place in zip(views.now, out, strict=True):
+        pixels, rows, columns = view.pixels, view.rows, view.columns
         if views.rule.rounds:
             across = _rounded(pixels.transpose(0, 1), columns).transpose(0, 1)
             square = _rounded(across, rows).long().repeat(1, 1, channels // 3)

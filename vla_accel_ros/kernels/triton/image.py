@@ -43,6 +43,8 @@ def _patches(
     row_taps = tl.load(entry + 5).to(tl.int32)
     column_first = tl.load(entry + 6).to(tl.pointer_type(tl.int32))
     column_taps = tl.load(entry + 8).to(tl.int32)
+    row_step = tl.load(entry + 9).to(tl.int32)
+    column_step = tl.load(entry + 10).to(tl.int32)
     number = tl.int32 if ROUNDS else tl.float32
     row_weight = tl.load(entry + 4).to(tl.pointer_type(number))
     column_weight = tl.load(entry + 7).to(tl.pointer_type(number))
@@ -55,10 +57,10 @@ def _patches(
     total = tl.full((BLOCK,), half, number)
     for i in range(0, row_taps, ROWS):
         tap = i + tl.arange(0, ROWS)
-        line = image + (tl.minimum(top + tap, height - 1) * width * 3)[:, None]
+        line = image + (tl.minimum(top + tap, height - 1) * row_step)[:, None]
         along = tl.full((ROWS, BLOCK), half, number)
         for j in range(column_taps):
-            place = tl.minimum(start + j, width - 1) * 3 + colour
+            place = tl.minimum(start + j, width - 1) * column_step + colour
             weight = tl.load(column_weight + j * SIZE + x, mask=ok, other=0)
             pixel = tl.load(line + place[None, :], mask=ok[None, :], other=0).to(tl.int32)
             if ROUNDS:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.shards import Stored
-from vla_accel_ros.models.processing.conventions import Normalizer
+from vla_accel_ros.models.processing.conventions import STILL, Normalizer
 
 NOTHING = np.zeros((2, 0))
 
@@ -37,7 +37,11 @@ class Description:
 
     state, actions: the range in training, float64 [2, D] lowest and highest in the policy's units, D = 0
     without statistics. normalisation: how that range is mapped, in words.
+    state_moments, action_moments: mean and standard deviation in training, float64 [2, D], [2, 0] if unknown.
     relative: bool [D], which actions are relative to the state; None if the folder does not say.
+    camera_sources: name of an image in the data it was trained on, where another one than the policy's.
+    joint_names: of the states and actions there, where known.
+    other_actions: what actions are where they are known not to be targets of joints, in words.
     twist: actions usually move an end effector. any_camera: the policy takes one image of any name.
     statistics: the names to choose from where there are several. notes: warnings to read before trusting it.
     trained_as: the known settings of its training, to be kept by a conversion. unknown: those that nobody has
@@ -52,7 +56,12 @@ class Description:
     state: np.ndarray = field(default_factory=lambda: NOTHING)
     actions: np.ndarray = field(default_factory=lambda: NOTHING)
     normalisation: str = "none"
+    state_moments: np.ndarray = field(default_factory=lambda: NOTHING)
+    action_moments: np.ndarray = field(default_factory=lambda: NOTHING)
     relative: np.ndarray | None = None
+    camera_sources: Mapping[str, str] = field(default_factory=dict)
+    joint_names: tuple[str, ...] = ()
+    other_actions: str = ""
     twist: bool = False
     any_camera: bool = False
     statistics: tuple[str, ...] = ()
@@ -94,7 +103,8 @@ class Missing:
         try:
             return reader(*arguments)
         except ValueError as error:
-            self.sentences.append(str(error))
+            if str(error) not in self.sentences:
+                self.sentences.append(str(error))
             return default
 
 
@@ -104,3 +114,10 @@ def trained_range(normalizer: Normalizer) -> np.ndarray:
     reach = 1.0 if normalizer.offset else 2.0
     ends = np.repeat([[-reach], [reach]], normalizer.size, axis=1)
     return normalizer.unnormalize(ends).astype(np.float64)
+
+
+def unpadded(trained: np.ndarray) -> int:
+    """Return how many columns [2, D] of a range have statistics of their own: all but the last ones that are
+    zero, with which openpi fills a state or an action up to the network's size."""
+    moving = np.flatnonzero((np.abs(trained) > STILL).any(axis=0))
+    return int(moving[-1]) + 1 if len(moving) else trained.shape[1]

@@ -101,10 +101,10 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     missing.read(read_pixel_norm, folder)
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(lambda: check_openvla(contents.table, config, contents.weights))
-    raw = [] if stats is None else np.flatnonzero(~stats.mask).tolist()
     notes = ["the data set defines what an action means: in most, the hand's displacement, and the gripper"]
-    if raw:
-        notes.append(f"actions {raw} are not normalised: a gripper's, from -1 to 1 as the network outputs it")
+    for index in () if stats is None else np.flatnonzero(~stats.mask):
+        low, high = stats.range()[:, index]
+        notes.append(f"action {index} is not normalised: a gripper's, {low:g} to {high:g} in training")
     return Description(
         folder,
         "OpenVLA, safetensors",

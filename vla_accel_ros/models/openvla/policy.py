@@ -96,12 +96,14 @@ class ActionTokens:
 class ActionStats:
     """Quantiles of the training actions, float64 [D]; mask bool [D], False where an action is not normalised.
 
-    The gripper is usually not: its token is its command.
+    The gripper is usually not: its token is its command. ends: float64 [2, D], least and greatest action in
+    training; None stands for the quantiles.
     """
 
     low: np.ndarray
     high: np.ndarray
     mask: np.ndarray
+    ends: np.ndarray | None = None
 
     @property
     def size(self) -> int:
@@ -109,8 +111,11 @@ class ActionStats:
         return len(self.low)
 
     def range(self) -> np.ndarray:
-        """Return float64 [2, D]: the values of the lowest and the highest token."""
-        return np.stack([self.unnormalize(np.full(self.size, edge)) for edge in (-1.0, 1.0)])
+        """Return float64 [2, D]: the values of the lowest and the highest token; of an action that is not
+        normalised, the least and the greatest in training."""
+        tokens = np.stack([self.unnormalize(np.full(self.size, edge)) for edge in (-1.0, 1.0)])
+        ends = np.stack([self.low, self.high]) if self.ends is None else self.ends
+        return np.where(self.mask, tokens, ends)
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D] in [-1, 1] -> float64 [..., D] in the robot's units."""

@@ -45,7 +45,17 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
     below = np.flatnonzero(high < low)
     if len(below):
         raise ValueError(f"{where}.q99[{below[0]}] is below q01; compute the statistics again.")
-    return ActionStats(low, high, np.array(mask, np.bool_))
+    ends = None
+    if "min" in entry and "max" in entry:
+        ends = np.stack([_as_long(entry[name], len(low), f"{where}.{name}") for name in ("min", "max")])
+    return ActionStats(low, high, np.array(mask, np.bool_), ends)
+
+
+def _as_long(value: Any, size: int, where: str) -> np.ndarray:
+    numbers = finite_numbers(value, where)
+    if len(numbers) != size:
+        raise ValueError(f"{where} has {len(numbers)} numbers, but q01 has {size}; compute it again.")
+    return numbers
 
 
 def statistics_names(folder: Path) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
+from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing, trained_range
 from vla_accel_ros.models.checkpoints.formats import (
     OURS,
     Contents,
@@ -44,7 +44,7 @@ from vla_accel_ros.models.pi.training import (
 from vla_accel_ros.models.pi.weights import ROOT, empty_pi, load_pi_model, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer
-from vla_accel_ros.models.processing.norm_stats import read_normalizers, statistics_names
+from vla_accel_ros.models.processing.norm_stats import read_moments, read_normalizers, statistics_names
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 
@@ -168,6 +168,7 @@ def openpi_description(
     missing.read(check_training, contents, training, unknown)
     quantile = bool(training.use_quantile_norm)
     state, actions = missing.read(read_normalizers, folder, quantile, statistics, default=nothing)
+    moments = Missing().read(read_moments, folder, statistics, default=(NOTHING, NOTHING))
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(StoredFold.find, folder, config)
     if check is not None:
@@ -197,12 +198,15 @@ def openpi_description(
         trained_range(state),
         trained_range(actions),
         f"{how}, epsilon 1e-6" if state.size else "none",
+        state_moments=moments[0],
+        action_moments=moments[1],
         relative=training.relative(actions.size),
         statistics=statistics_names(folder),
         notes=tuple(notes),
         trained_as={name: value for name, value in training.to_json().items() if name not in usual},
         unknown=() if OURS in contents.config else training.unknown,
         assumed=assumed if usual else "",
+        other_actions="" if public is None or public.moves_joints else public.actions,
         missing=tuple(missing.sentences),
     )
 

@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing, Sizes, trained_range
+from vla_accel_ros.models.checkpoints.description import (
+    NOTHING,
+    Description,
+    Missing,
+    Sizes,
+    trained_range,
+)
 from vla_accel_ros.models.checkpoints.formats import (
     OURS,
     Contents,
@@ -36,7 +42,9 @@ from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
     RELATIVE,
     normalisation_modes,
+    read_lerobot_moments,
     read_lerobot_normalizers,
+    read_names,
     read_relative,
 )
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
@@ -169,7 +177,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
             "saved by lerobot before 0.5.1, which up to 0.4.4 padded the state in the prompt: so it is here, "
             "unless prompt_state is own"
         )
-    return lerobot_description(contents, config, state, actions, missing, notes, relative)
+    return lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
 
 
 def lerobot_description(
@@ -179,9 +187,12 @@ def lerobot_description(
     actions: Normalizer,
     missing: Missing,
     notes: list[str],
+    statistics: str | None,
     relative: np.ndarray | None = None,
 ) -> Description:
     """Describe any folder that lerobot saved, from what was read so far."""
+    moments = Missing().read(read_lerobot_moments, contents.folder, statistics, default=(NOTHING, NOTHING))
+    sources, names = missing.read(read_names, contents.folder, default=({}, ()))
     return Description(
         contents.folder,
         "lerobot, safetensors",
@@ -190,7 +201,11 @@ def lerobot_description(
         trained_range(state),
         trained_range(actions),
         missing.read(normalisation_modes, contents.folder, default="unknown"),
+        state_moments=moments[0],
+        action_moments=moments[1],
         relative=relative,
+        camera_sources=sources,
+        joint_names=names,
         notes=tuple(notes),
         missing=tuple(missing.sentences),
     )

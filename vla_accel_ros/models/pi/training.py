@@ -68,6 +68,11 @@ class Public:
     training: Training
     actions: str
 
+    @property
+    def moves_joints(self) -> bool:
+        """Whether actions are targets of joints, absolute or relative."""
+        return self.actions not in (_VELOCITIES, _LIBERO)
+
 
 USUAL = {
     "pi0": Training(None, False, False, False),

@@ -203,6 +203,17 @@ class Normalizer:
             out[..., :known] = np.where(self._still[:known], self.shift[:known], out[..., :known])
         return out
 
+    def padded(self, x: np.ndarray) -> np.ndarray:
+        """[D'] -> [D] if the statistics of all dimensions from D' on are zero, as openpi's are where it
+        filled the states up before it counted them; else x itself."""
+        return np.pad(x, (0, self.size - len(x))) if self._filled <= len(x) < self.size else x
+
+    @cached_property
+    def _filled(self) -> int:
+        """Number of dimensions before those whose statistics are all zero."""
+        own = np.flatnonzero((np.abs(self.shift) > STILL) | (self.scale > STILL))
+        return int(own[-1]) + 1 if len(own) else self.size
+
     @property
     def still(self) -> np.ndarray:
         """bool [D]: which dimensions did not move in training."""

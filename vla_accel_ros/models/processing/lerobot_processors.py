@@ -21,9 +21,8 @@ from vla_accel_ros.models.processing.norm_stats import finite_numbers
 
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
-TRANSPORT = frozenset(
-    {"rename_observations_processor", "to_batch_processor", "device_processor", "tokenizer_processor"}
-)
+RENAME = "rename_observations_processor"
+TRANSPORT = frozenset({RENAME, "to_batch_processor", "device_processor", "tokenizer_processor"})
 """Steps that change no number; the tokenizer's file is in the folder."""
 DATASET_STATISTICS = Path("meta", "stats.json")
 """Path in a data set's folder."""
@@ -73,6 +72,23 @@ def read_lerobot_normalizers(
     )
 
 
+def read_lerobot_moments(folder: Path, dataset: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of (states, actions), float64 [2, D] each, whichever statistics
+    normalise. dataset: as in read_lerobot_normalizers. Raises ValueError if they are not there."""
+    steps = [step for step in _steps(folder / BEFORE) if step.name == NORMALIZER]
+    other = None if dataset is None else _read_dataset(dataset)
+    moments = []
+    for key in ("observation.state", "action"):
+        numbers = (
+            _numbers(folder / BEFORE, steps[0], f"{key}.{which}")
+            if other is None
+            else other.numbers(key, which)
+            for which in ("mean", "std")
+        )
+        moments.append(np.stack(list(numbers)))
+    return moments[0], moments[1]
+
+
 RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
 
 
@@ -106,6 +122,27 @@ def read_relative(folder: Path, width: int) -> np.ndarray | None:
     for index, name in enumerate(names[:width]):
         relative[index] = not any(token in name.lower() for token in tokens)
     return relative
+
+
+def read_names(folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the names in the training data: of images by the policy's names, where those differ, and of
+    joints, () if the folder has none. Raises ValueError if a field is malformed."""
+    file = folder / BEFORE
+    images, joints = dict[str, str](), tuple[str, ...]()
+    for step in _steps(file):
+        renamed = step.config.get("rename_map") or {}
+        if step.name == RENAME:
+            if not isinstance(renamed, dict) or not all(isinstance(name, str) for name in renamed.values()):
+                raise ValueError(f"{file}, {RENAME}: rename_map must map names to names.")
+            images |= {_image(policys): _image(trained) for trained, policys in renamed.items()}
+        names = step.config.get("action_names") or []
+        if step.name == RELATIVE and isinstance(names, list):
+            joints = tuple(map(str, names))
+    return images, joints
+
+
+def _image(key: str) -> str:
+    return key.removeprefix("observation.").removeprefix("images.")
 
 
 def read_image_statistics(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -21,6 +21,23 @@ def read_normalizers(folder: Path, quantile: bool, asset: str | None = None) -> 
     Raises ValueError if there are no statistics, if there are several and `asset` is None, or if a number is
     invalid.
     """
+    stats, file = _statistics(folder, asset)
+    return _normalizer(stats, "state", quantile, file), _normalizer(stats, "actions", quantile, file)
+
+
+def read_moments(folder: Path, asset: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of (states, actions), float64 [2, D] each, whichever of its
+    statistics normalise. Raises ValueError as read_normalizers does."""
+    stats, file = _statistics(folder, asset)
+    state, actions = (
+        np.stack([_numbers(stats, group, which, file) for which in ("mean", "std")])
+        for group in ("state", "actions")
+    )
+    return state, actions
+
+
+def _statistics(folder: Path, asset: str | None) -> tuple[Any, Path]:
+    """Return the groups of a norm_stats.json, and the file."""
     assets, found = folder / "assets", _files(folder)
     if asset is None and len(found) == 1:
         asset = next(iter(found))
@@ -31,9 +48,7 @@ def read_normalizers(folder: Path, quantile: bool, asset: str | None = None) -> 
             f"{assets} has {len(found)} norm_stats.json and {asked}; {mend}, or pass normalize=False."
         )
     data = read_json(found[asset])
-    stats = data.get("norm_stats", data)
-    state, actions = (_normalizer(stats, group, quantile, found[asset]) for group in ("state", "actions"))
-    return state, actions
+    return data.get("norm_stats", data), found[asset]
 
 
 def statistics_names(folder: Path) -> tuple[str, ...]:

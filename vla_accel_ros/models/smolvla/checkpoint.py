@@ -124,7 +124,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
     notes = ["it cannot write text: the layers for that were removed"]
     notes += delay_notes(contents, config.horizon, missing)
-    return lerobot_description(contents, config, state, actions, missing, notes)
+    return lerobot_description(contents, config, state, actions, missing, notes, statistics)
 
 
 def weights(contents: Contents) -> Weights:

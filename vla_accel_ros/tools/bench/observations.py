@@ -34,13 +34,13 @@ def recorded(path: Path, most: int, robot: str = "") -> tuple[list[Observation],
     own = moments.sessions_of(chosen_robot(bag, robot))
     contract = contract_of(own[0])
     alike = [each.id for each in own if (each.model, each.contract) == (own[0].model, own[0].contract)]
-    names = {camera.name: camera.image for camera in contract.cameras}
+    cameras = {camera.name: camera for camera in contract.cameras}
     count = moments.complete(alike)
     wanted = set(np.linspace(0, count - 1, min(most, count)).astype(int).tolist())
     found: list[Observation] = []
     for number, moment in enumerate(moments.of(alike)):
         if number in wanted:
-            images = {names[camera]: pixels for camera, pixels in moment.images.items()}
+            images = {cameras[n].image: cameras[n].view(pixels) for n, pixels in moment.images.items()}
             found.append(Observation(images, moment.state, moment.instruction, moment.stamp_ns))
     if not found:
         raise ValueError(f"{path} has no observation with all its images; record the cameras, too.")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -101,12 +102,18 @@ def save(run: Run) -> None:
     partial = run.state_file.with_suffix(".partial")
     torch.save(state, partial)
     partial.rename(run.state_file)
-    export(run.folder / "policy", run.average, run.objective.model.config, run.statistics, run.recipe)
+    config = run.objective.model.config
+    export(run.folder / "policy", run.average, config, run.statistics, run.recipe, run.delta_mask)
     (run.folder / "loss.json").write_text(json.dumps(run.log))
 
 
 def export(
-    folder: Path, weights: dict[str, Tensor], config: PiConfig, statistics: samples.Statistics, recipe: Recipe
+    folder: Path,
+    weights: dict[str, Tensor],
+    config: PiConfig,
+    statistics: samples.Statistics,
+    recipe: Recipe,
+    delta_mask: np.ndarray,
 ) -> None:
     """Write an ordinary checkpoint folder: model.safetensors (openpi keys), config.json,
     assets/demo/norm_stats.json, tokenizer.json."""
@@ -115,7 +122,10 @@ def export(
     partial = folder / "model.safetensors.partial"
     save_file(tensors, partial)
     partial.rename(folder / "model.safetensors")
-    sizes = {**config.to_json(), TRAINED_AS: USUAL[config.kind].to_json()}
+    counts = ((relative, len([*alike])) for relative, alike in groupby(delta_mask.tolist()))
+    mask = tuple(count if relative else -count for relative, count in counts)
+    training = replace(USUAL[config.kind], delta_action_mask=mask)
+    sizes = {**config.to_json(), TRAINED_AS: training.to_json()}
     (folder / "config.json").write_text(
         json.dumps({"vla_accel_ros": sizes, "training": recipe.as_dict()}, indent=1) + "\n"
     )

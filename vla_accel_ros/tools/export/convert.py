@@ -103,9 +103,11 @@ def _check_same(first: Streams, other: Streams) -> None:
 
 
 def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
-    """Give every episode its images, in the order of the frames, as they are read from the bag."""
+    """Give every episode its images, as the policy gets them, in the order of the frames and as they are read
+    from the bag."""
     lines = {camera: _Line(camera, found) for camera in streams.topics}
     cameras = {topic: camera for camera, topic in streams.topics.items()}
+    views = {camera.name: camera.view for camera in streams.contract.cameras}
     ended = 0
     for entry in streams.part.entries((IMAGE, COMPRESSED)):
         if entry.topic not in cameras:
@@ -114,7 +116,7 @@ def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
         while ended < len(found):
             for camera, line in lines.items():
                 for image in line.of(ended):
-                    dataset.add_image(camera, image)
+                    dataset.add_image(camera, np.ascontiguousarray(views[camera](image)))
             if not all(line.past(ended) for line in lines.values()):
                 break
             dataset.add(found[ended])

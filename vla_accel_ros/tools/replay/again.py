@@ -8,7 +8,6 @@ denoising updates, and the letters of answers.
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -29,7 +28,7 @@ from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.nodes.inference.loading import Load
-from vla_accel_ros.recording.robots import contract_file
+from vla_accel_ros.recording.robots import contract_of
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
 from vla_accel_ros.tools.replay.report import Difference, Progress, Result
 from vla_accel_ros.types import Observation
@@ -125,28 +124,26 @@ class _Stage:
                 f"{model} is not the recorded model (SHA-256 {found[:12]}, recorded "
                 f"{session.checksum[:12]}): give --model DIR, a copy of the recorded one"
             )
-        with tempfile.TemporaryDirectory() as folder:
-            file = contract_file(session, Path(folder))
-            self.contract = Contract.load(file)
-            load = _load(session, model, otherwise)
-            self._robot = "" if beside is None else session.id
-            if beside is None or not beside.takes(self._robot, load, self.contract):
-                self._engine, self._robot = load.engine(self.contract, say), ""
-            else:
-                self._engine = beside._engine
-            here = session_of(
-                self._engine,
-                {
-                    **{name: choice for name, choice in vars(load).items() if name != "model"},
-                    **({JPEG_BY: cv2.__version__} if self._jpeg_quality else {}),
-                },
-                model=model,
-                contract=session.contract,
-                urdf=session.urdf,
-                topics={},
-                checksum=found,
-                robot=self._robot,
-            )
+        self.contract = contract_of(session)
+        load = _load(session, model, otherwise)
+        self._robot = "" if beside is None else session.id
+        if beside is None or not beside.takes(self._robot, load, self.contract):
+            self._engine, self._robot = load.engine(self.contract, say), ""
+        else:
+            self._engine = beside._engine
+        here = session_of(
+            self._engine,
+            {
+                **{name: choice for name, choice in vars(load).items() if name != "model"},
+                **({JPEG_BY: cv2.__version__} if self._jpeg_quality else {}),
+            },
+            model=model,
+            contract=session.contract,
+            urdf=session.urdf,
+            topics={},
+            checksum=found,
+            robot=self._robot,
+        )
         self.notes = [*company(settings), *session.differences(here)]
         self._answer_tokens = load.answer_tokens
         say(f"on {here.device}, {load.dtype}")
@@ -213,9 +210,9 @@ class _Stage:
         """Return the image as the engine got it: a fleet's robot may send as JPEG what the bag holds as
         pixels."""
         pixels = moment.images[camera.name]
-        if self._jpeg_quality is None or camera.transport == "compressed":
-            return pixels
-        return pixels_of(camera.name, jpeg_of(pixels, self._jpeg_quality), camera.max_pixels)
+        if self._jpeg_quality is not None and camera.transport != "compressed":
+            pixels = pixels_of(camera.name, jpeg_of(pixels, self._jpeg_quality), camera.max_pixels)
+        return camera.view(pixels)
 
     def _seen(self, moment: Moment) -> list[Camera]:
         return [camera for camera in self.contract.cameras if camera.name in moment.images]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from builders import CAMERAS, make_config, make_model, make_observation, make_policy
 from openvla_builders import CAMERA, make_openvla_folder, make_openvla_observation
+from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix
@@ -60,6 +61,42 @@ def test_chunks_of_large_frames_are_those_of_the_plain_engine(kind: str, convent
     plain, fast = (chunks(Engine(policy, fast=fast), observations) for fast in (False, True))
     for one, other in zip(plain, fast, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-4)
+
+
+def turned(observation: Observation, turns: int, copied: bool) -> Observation:
+    """With its first picture cropped and turned, in place or as a copy."""
+    name, picture = next(iter(observation.images.items()))
+    seen = np.rot90(picture[3:-4, 5:-5], turns)
+    own = {name: np.ascontiguousarray(seen) if copied else seen}
+    return replace(observation, images={**observation.images, **own})
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["plain", "captured"])
+@pytest.mark.parametrize("kind", ["pi0", "openvla", "smolvla"])
+def test_pictures_that_are_cropped_and_turned_in_place_give_the_chunks_of_their_copies(
+    kind: str, fast: bool, tmp_path: Path
+) -> None:
+    """Also while they change from frame to frame."""
+    if kind == "pi0":
+        policy: Any = make_policy(kind)
+        seen = [mixed(seed) for seed in range(3)]
+    elif kind == "openvla":
+        policy = load_policy(make_openvla_folder(tmp_path, seed=3))
+        seen = [make_openvla_observation(seed, size=(48, 64)) for seed in range(3)]
+    else:
+        policy = load_policy(make_smolvla_folder(tmp_path / "model"))
+        names = policy.config.image_names
+        seen = [make_observation(seed, names, size=(40, 50)) for seed in range(3)]
+    turns = [2, 1, 3]
+    placed, copied = (
+        chunks(
+            Engine(policy, fast=fast), [turned(one, k, copied) for one, k in zip(seen, turns, strict=True)]
+        )
+        for copied in (False, True)
+    )
+    for one, other in zip(placed, copied, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not np.array_equal(placed[0], chunks(Engine(policy, fast=fast), seen)[0])
 
 
 def test_openvlas_frames_are_encoded_to_the_bit(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ reads host memory in place; the GPU resizes them. All of this runs on its own st
 actions and text. Only after a copy can it be checked whether the images were still intact.
 
 `ImageUpload` holds the pixels for a captured graph: a buffer for each camera, made at its first frame and
-kept while frames have the same size. Work that reads them may be submitted before they arrive: it waits on
-the device. The host waits only in `end`, and only for the copy. A buffer is not written while the stage that
-reads it runs; `read` marks when that is over.
+kept while frames have the same size and turn. Work that reads them may be submitted before they arrive: it
+waits on the device. The host waits only in `end`, and only for the copy. A buffer is not written while the
+stage that reads it runs; `read` marks when that is over.
 """
 
 from __future__ import annotations
@@ -20,18 +20,29 @@ from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream, on_stream
 from vla_accel_ros.engine.stages.memory.host_memory import mapped_pointer
-from vla_accel_ros.kernels.reference.image import View, Views
+from vla_accel_ros.kernels.reference.image import Place, View, Views
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.timeline import TIMELINE
 
 
 def on_host(image: np.ndarray, device: torch.device) -> Tensor:
-    """The image in place, uint8 [H, W, 3], contiguous: a device tensor over mapped memory, or a host
+    """The image or memory in place, uint8, contiguous: a device tensor over mapped memory, or a host
     tensor."""
     pointer = mapped_pointer(image) if image.flags.c_contiguous else 0
     if pointer:
         return torch.as_tensor(_Mapped(pointer, image), device=device)
     return torch.from_numpy(_writable(np.ascontiguousarray(image)))
+
+
+def in_memory(image: np.ndarray) -> tuple[np.ndarray, Place]:
+    """The memory of an image uint8 [H, W, 3] as bytes [N], and where the image lies in it: of one that is
+    cropped or turned, too, without a copy."""
+    place = Place.of(image)
+    if place is None:
+        image = np.ascontiguousarray(image)
+        place = Place(image.shape[0], image.shape[1], 3 * image.shape[1], 3)
+    lowest = image[-1 if place.row < 0 else 0, -1 if place.column < 0 else 0]
+    return np.lib.stride_tricks.as_strided(lowest, (place.size,), (1,)), place
 
 
 class _Mapped:
@@ -73,7 +84,7 @@ class ImageUpload:
     def __init__(self, rule: PixelRule, size: int, count: int, device: torch.device) -> None:
         self.views = Views(rule, size, count, device)
         self._device, self._held, self._began_ns = device, list[View](), 0
-        self._shapes: list[tuple[int, ...]] = []  # of the images that `_held` is for
+        self._places: list[Place] = []  # of the images that `_held` is for
         self._stream, self._read, self._arrived = None, None, None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
@@ -93,14 +104,15 @@ class ImageUpload:
         After an error the images are not needed any longer, and `end` need not be called.
         """
         self._began_ns = TIMELINE.now_ns()
-        self._make_room(images)
+        memories, places = zip(*map(in_memory, images), strict=True)
+        self._make_room(list(places))
         if self._stream is None or self._read is None or self._arrived is None:
-            self._copy(images)
+            self._copy(memories)
             return
         with on_stream(self._stream):
             self._stream.wait_event(self._read)
             try:
-                self._copy(images)
+                self._copy(memories)
             except BaseException:
                 self._stream.synchronize()
                 raise
@@ -119,17 +131,16 @@ class ImageUpload:
         if self._read is not None:
             self._read.record(current_stream(self._device))
 
-    def _copy(self, images: Sequence[np.ndarray]) -> None:
-        for image, view in zip(images, self._held, strict=True):
-            view.pixels.copy_(on_host(image, self._device), non_blocking=True)
+    def _copy(self, memories: Sequence[np.ndarray]) -> None:
+        for memory, view in zip(memories, self._held, strict=True):
+            view.memory.copy_(on_host(memory, self._device), non_blocking=True)
 
-    def _make_room(self, images: Sequence[np.ndarray]) -> None:
-        shapes = [image.shape for image in images]
-        if shapes == self._shapes:
+    def _make_room(self, places: list[Place]) -> None:
+        if places == self._places:
             return
-        buffers = [torch.empty(image.shape, dtype=torch.uint8, device=self._device) for image in images]
-        views = [self.views.view(buffer) for buffer in buffers]
+        buffers = [torch.empty(place.size, dtype=torch.uint8, device=self._device) for place in places]
+        views = [self.views.view(buffer, place) for buffer, place in zip(buffers, places, strict=True)]
         self.views.point(views)
-        self._held, self._shapes = views, shapes
+        self._held, self._places = views, places
         if self._stream is not None:  # the allocator may reuse memory that the current stream still uses
             self._stream.wait_stream(current_stream(self._device))

@@ -189,8 +189,8 @@ class PlainStages:
             yield
 
     def resize(self, images: Sequence[np.ndarray]) -> Resize:
-        """The stage for these image sizes; images uint8 [H, W, 3] each."""
-        sizes = tuple(image.shape for image in images)
+        """The stage for images uint8 [H, W, 3] of these sizes, cropped and turned like these."""
+        sizes = tuple((*image.shape, *image.strides) for image in images)
         pixels = self.prefix.pixels[: len(sizes)]
         return self._resizes.get(sizes) or self._resizes.put(sizes, Resize(self.policy, pixels, self._memory))
 
