@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders import make_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer, SentencePieceTokenizer, load_tokenizer
 
@@ -94,6 +95,54 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
 def test_more_ids_than_the_model_embeds(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"has 282 ids but the model embeds 281"):
         load_tokenizer(folder, vocab=make_tokenizer().get_vocab_size() - 1)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "special", "rows"),
+    [(257152, 1, 257152), (49152, 128, 49280), (49152, 128, 49152), (32000, 1, 32064), (32000, 1, 32000)],
+    ids=["PaliGemma", "SmolVLM2", "SmolVLM2 cut", "Llama", "Llama cut"],
+)
+def test_special_ids_that_no_text_becomes_do_not_count(
+    tmp_path: Path, pieces: int, special: int, rows: int
+) -> None:
+    vocab = {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<unk>": 3} | {f"w{i}": i for i in range(4, pieces)}
+    inner = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.add_special_tokens(["<bos>", *(f"<image{i}>" for i in range(special))])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    ids = load_tokenizer(tmp_path, rows).encode(f"<image0> w{pieces - 1}", bos=True)
+    assert ids == [2, 3, pieces - 1]
+    with pytest.raises(ValueError, match=f"{pieces} ids but the model embeds {pieces - 1}"):
+        load_tokenizer(tmp_path, pieces - 1)
+
+
+def test_a_text_that_becomes_an_id_without_a_row_is_refused(tmp_path: Path) -> None:
+    """A word of the vocabulary that is a special token, too, is encoded as text."""
+    inner = Tokenizer(models.WordLevel({"<unk>": 0, "<bos>": 1, "reach": 2, "<image>": 3}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.add_special_tokens(["<image>"])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path, 3)
+    assert tokenizer.encode("reach", bos=True) == [1, 2]
+    with pytest.raises(ValueError, match=r"'reach <image>' with the id 3, but the model embeds 3"):
+        tokenizer.encode("reach <image>")
+
+
+def test_added_tokens_that_text_does_become_count(folder: Path) -> None:
+    inner = make_tokenizer()
+    inner.add_tokens(["<loc0000>"])
+    inner.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ValueError, match="283 ids but the model embeds 282"):
+        load_tokenizer(folder, 282)
+
+
+def test_a_tokenizer_model_beside_a_json_that_does_not_fit_is_taken(folder: Path) -> None:
+    shutil.copy(DATA / "tiny_sentencepiece.model", folder / "tokenizer.model")
+    vocab = SentencePieceTokenizer(folder / "tokenizer.model").size
+    inner = make_tokenizer()
+    inner.add_tokens([f"piece{i}" for i in range(vocab)])
+    inner.save(str(folder / "tokenizer.json"))
+    assert isinstance(load_tokenizer(folder, vocab), SentencePieceTokenizer)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])

@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -35,8 +36,8 @@ MOST_KEPT = 64
 
 
 class Tokenizer(Protocol):
-    """The tokenizer methods that a policy needs. size: number of ids. eos: the id that ends a text,
-    or None."""
+    """The tokenizer methods that a policy needs. size: one more than the largest id that a prompt may get.
+    eos: the id that ends a text, or None."""
 
     size: int
     eos: int | None
@@ -49,21 +50,26 @@ class Tokenizer(Protocol):
 
 
 class JsonTokenizer:
-    """A `tokenizer.json` of the tokenizers library."""
+    """A `tokenizer.json` of the tokenizers library. rows: that the model embeds; a text with other ids is
+    refused."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows: int = sys.maxsize) -> None:
         import tokenizers
 
         try:
-            self._inner: Any = tokenizers.Tokenizer.from_file(str(path))
+            self._inner: Any = tokenizers.Tokenizer.from_str(path.read_bytes().decode("utf-8-sig"))
         except Exception as error:  # the library raises bare Exception
             raise ValueError(f"{path} is not a readable tokenizer.json ({error}); copy it again.") from error
         self._inner.no_padding()
         self._inner.no_truncation()
         self._inner.encode_special_tokens = True  # encode special tokens as plain text
-        self.size: int = max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.eos: int | None = self._first(EOS_NAMES)
         self._bos = self._first(BOS_NAMES)
+        added = self._inner.get_added_tokens_decoder().items()
+        never = {id_ for id_, token in added if token.special and id_ != self._bos}
+        ids = self._inner.get_vocab(with_added_tokens=True).values()
+        self.size: int = 1 + max((id_ for id_ in ids if id_ not in never), default=-1)
+        self._rows = rows
         self._path = path
         self._ids = lru_cache(MOST_KEPT)(self._encoded)
 
@@ -79,11 +85,17 @@ class JsonTokenizer:
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         try:
-            return tuple(self._inner.encode(text, add_special_tokens=False).ids)
+            ids = tuple(self._inner.encode(text, add_special_tokens=False).ids)
         except Exception as error:  # the library raises bare Exception
             raise ValueError(
                 f"{self._path} cannot encode {reprlib.repr(text)} ({error}); copy that of the training."
             ) from error
+        if max(ids, default=0) >= self._rows:
+            raise ValueError(
+                f"{self._path} encodes {reprlib.repr(text)} with the id {max(ids)}, but the model embeds "
+                f"{self._rows}; leave that word out."
+            )
+        return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of the ids, without special ones."""
@@ -126,16 +138,30 @@ class SentencePieceTokenizer:
 
 
 def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
-    """Return the tokenizer of a folder. Raises ValueError if there is none or it has more than
-    `vocab` ids."""
-    path = next((folder / name for name in PLACES if (folder / name).is_file()), None)
-    if path is None:
-        raise ValueError(
-            f"{folder} has no tokenizer.json and no tokenizer.model; copy the one it was trained with."
-        )
-    path = inside(folder, path)
+    """Return the tokenizer of a folder: the first of PLACES that fits.
+
+    Special tokens that a text never becomes, such as PaliGemma's `<image>`, may lie beyond `vocab`. Raises
+    ValueError if there is no file, or for the first one if none is readable and within `vocab` ids.
+    """
+    paths = [folder / name for name in PLACES if (folder / name).is_file()]
+    errors: list[ValueError] = []
+    for path in paths:
+        try:
+            return _fitting(inside(folder, path), vocab)
+        except ValueError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    raise ValueError(
+        f"{folder} has no tokenizer.json and no tokenizer.model; copy the one it was trained with: for pi0 "
+        "and pi0.5 google/paligemma-3b-pt-224's tokenizer.json or big_vision's paligemma_tokenizer.model."
+    )
+
+
+def _fitting(path: Path, vocab: int) -> Tokenizer:
     check_bytes(path, MOST_BYTES)
-    tokenizer: Tokenizer = JsonTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
+    json = path.suffix == ".json"
+    tokenizer: Tokenizer = JsonTokenizer(path, vocab) if json else SentencePieceTokenizer(path)
     if tokenizer.size > vocab:
         raise ValueError(
             f"{path} has {tokenizer.size} ids but the model embeds {vocab}; copy the one it was trained with."
