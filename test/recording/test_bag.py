@@ -313,3 +313,41 @@ def test_definitions_of_ros_are_within_the_bounds():
         except (ValueError, FileNotFoundError):
             continue  # not installed here
         check_definition(Schema(1, text.encode(), "ros2msg", kind))
+
+
+def test_a_bag_of_ros_1_is_converted(tmp_path):
+    file = tmp_path / "drive.bag"
+    file.write_bytes(b"#ROSBAG V2.0\nE\x00\x00\x00")
+    for path in (file, tmp_path):
+        with pytest.raises(
+            ValueError, match=f"rosbags-convert --src {file} --dst {tmp_path / 'drive'} .*mcap"
+        ):
+            Bag(path)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_bag_whose_part_is_missing_is_refused_and_names_it(tmp_path, lost):
+    """Read on, the robot's time would leap from the part before to the one after."""
+    folder = tmp_path / "split"
+    folder.mkdir()
+    files = [f"split_{part}.mcap" for part in range(3)]
+    for part, name in enumerate(files):
+        bag = McapBag(tmp_path / str(part))
+        bag.add(TEXT)
+        bag.write(TEXT.name, part, numbered(part))
+        bag.close()
+        shutil.copy(tmp_path / str(part) / f"{part}_0.mcap", folder / name)
+    listing = {"rosbag2_bagfile_information": {"relative_file_paths": files}}
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(listing))
+    (folder / files[lost]).unlink()
+    with pytest.raises(
+        ValueError, match=f"metadata.yaml lists split_{lost}.mcap, .*ros2 bag reindex {folder}"
+    ):
+        Bag(folder)
+
+
+def test_a_pointer_of_git_lfs_is_no_bag(tmp_path):
+    file = tmp_path / "bag_0.mcap"
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 6940000000\n")
+    with pytest.raises(ValueError, match=r"bag_0\.mcap is a Git LFS pointer"):
+        Bag(tmp_path)

@@ -24,6 +24,7 @@ from mcap.summary import Summary
 from mcap_ros2.decoder import DecoderFactory
 
 from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.models.json_file import check_pointer
 from vla_accel_ros.recording.bounds import (
     MOST_RECORD_BYTES,
     MOST_TOPICS,
@@ -32,6 +33,7 @@ from vla_accel_ros.recording.bounds import (
     chunk_records,
 )
 
+_ROS1_MAGIC = b"#ROSBAG"
 _MAGIC = b"\x89MCAP0\r\n"
 _UNDECODED = (struct.error, ValueError, EOFError, NotImplementedError, RecursionError)
 
@@ -60,6 +62,8 @@ class Bag:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.files = _files(self.path)
+        for file in self.files:
+            check_pointer(file)
         if all(file.stat().st_size < len(_MAGIC) for file in self.files):
             raise ValueError(
                 f"{self.path} is empty, not even the beginning of a bag: record or copy it again"
@@ -111,9 +115,12 @@ class Bag:
         """The message, its fields as attributes. Raises ValueError if it does not fit its type."""
         decoder = self._decoder(entry)
         if decoder is None:
+            mend = "record it with a ROS 2 whose packages have .msg files"
+            if entry.schema.encoding == "ros1msg":
+                mend = "it comes from ROS 1, so convert the bag that it was made of with rosbags-convert"
             raise ValueError(
                 f"{self.path}: {entry.topic} is defined in {entry.schema.encoding!r} and not in ros2msg: "
-                "record it with a ROS 2 whose packages have .msg files"
+                f"{mend}"
             )
         try:
             return decoder(entry.data)
@@ -208,6 +215,10 @@ def _summary(stream: IO[bytes]) -> Summary | None:
 
 def _files(path: Path) -> list[Path]:
     if path.is_file():
+        with path.open("rb") as stream:
+            of_ros1 = stream.read(len(_ROS1_MAGIC)) == _ROS1_MAGIC
+        if of_ros1 or path.suffix == ".bag":
+            raise ValueError(f"{path} is a bag of ROS 1: {_from_ros1(path)}")
         _refuse_compressed(path, _listing(path.parent))
         return [path]
     if not path.is_dir():
@@ -217,14 +228,26 @@ def _files(path: Path) -> list[Path]:
     found = sorted(path.glob("*.mcap"), key=_number)
     if not found:
         others = sorted(p.name for p in path.iterdir())
-        mend = (
-            "ros2 bag convert it to mcap"
-            if any(name.endswith(".db3") for name in others)
-            else "give a bag's folder, or its .mcap file"
-        )
+        bag = next((name for name in others if name.endswith(".bag")), None)
+        mend = "give a bag's folder, or its .mcap file"
+        if any(name.endswith(".db3") for name in others):
+            mend = "ros2 bag convert it to mcap"
+        elif bag is not None:
+            mend = f"{bag} is of ROS 1, {_from_ros1(path / bag)}"
         raise ValueError(f"{path} has no .mcap file (but {others}): {mend}")
     listed = [path / name for name in _names(listing)]
+    missing = [file.name for file in listed if file not in found]
+    if 0 < len(missing) < len(listed):
+        raise ValueError(
+            f"{path / 'metadata.yaml'} lists {', '.join(missing)}, which is not there: copy it, or run "
+            f"ros2 bag reindex {path} -s mcap to read the bag with that gap"
+        )
     return listed if set(listed) == set(found) else found
+
+
+def _from_ros1(bag: Path) -> str:
+    target = bag.with_suffix("")
+    return f"pip install rosbags; rosbags-convert --src {bag} --dst {target} --dst-storage mcap"
 
 
 def _listing(folder: Path) -> dict[str, Any]:

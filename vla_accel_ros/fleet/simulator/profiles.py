@@ -27,7 +27,7 @@ def load(path: Path, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProf
     """Return a replica from a file, or `faster` times as fast, with batches up to the largest in the file.
     Raises ValueError if the file is malformed."""
     try:
-        stages = json.loads(path.read_text())["profile"]
+        stages = json.loads(path.read_bytes())["profile"]
         known = {
             (stage, int(size)): float(s) / faster
             for stage, sizes in stages.items()

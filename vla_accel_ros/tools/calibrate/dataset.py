@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.models.json_file import read_json
+from vla_accel_ros.models.json_file import check_pointer, read_json
 from vla_accel_ros.tools.export.film import needed
 from vla_accel_ros.types import Observation
 
 STATE, IMAGES = "observation.state", "observation.images."
 VERSION = "v3.0"
+PARTS = ("meta", "data", "videos")
+"""Its folders."""
 
 
 def is_dataset(path: Path) -> bool:
@@ -32,6 +34,8 @@ def of_dataset(root: Path, most: int, names: Mapping[str, str]) -> list[Observat
     pyarrow and av.
     """
     info = read_json(root / "meta" / "info.json")
+    for file in sorted(file for part in PARTS for file in (root / part).rglob("*")):
+        check_pointer(file)
     try:
         return _observations(root, info, most, names)
     except (KeyError, IndexError, AttributeError, TypeError, ZeroDivisionError) as error:
