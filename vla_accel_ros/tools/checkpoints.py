@@ -8,6 +8,7 @@ does.
 convert keeps the stored numbers, with checksums and their source: a policy loaded from OUT equals the
 original bit for bit. Tensors are stored as the engine reads them, with precomputed constants for the named
 steps and dtype. --plain leaves both out, for other tools, and turns a converted folder into a plain one.
+--adapter merges a LoRA adapter that peft saved, in float32.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("out", type=Path, help="folder to write; it must not exist")
     training_option(parser)
     add("--plain", action="store_true", help="one tensor for each parameter, nothing folded")
+    add(
+        "--adapter",
+        type=Path,
+        help="folder of peft with a LoRA adapter of PATH, to be merged into the weights",
+    )
     add("--steps", type=int, default=10, help="denoise_steps of the folded constants (default: 10)")
     add(
         "--dtype",
@@ -82,7 +88,14 @@ def convert(arguments: argparse.Namespace) -> int:
 
     target = conversion.Target(arguments.plain, arguments.steps, arguments.dtype)
     with Meter(f"converting {arguments.path.name}") as meter:
-        out = conversion.convert(arguments.path, arguments.out, meter, target, arguments.trained_as)
+        out = conversion.convert(
+            arguments.path, arguments.out, meter, target, arguments.trained_as, arguments.adapter
+        )
+    adapter = arguments.adapter
+    if adapter is not None and not conversion.has_statistics(adapter):
+        print(
+            f"{adapter} has no statistics: those of {arguments.path} are kept, which must be of its training"
+        )
     print(f"{out}: {meter}; `vla inspect --verify {out}` compares it with its checksums")
     for name, text in prepared(describe(out)):
         print(f"  {name:<16}{text}")

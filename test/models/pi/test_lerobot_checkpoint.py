@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from builders import make_model, make_tokenizer
 from folders import edit_json, edit_weights, refused
-from lerobot_builders import CAMERAS, make_lerobot_config, make_lerobot_folder, make_lerobot_stats
+from lerobot_builders import CAMERAS, NAMES, make_lerobot_config, make_lerobot_folder, make_lerobot_stats
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, find_format, load_policy
+from vla_accel_ros.models.checkpoints.conversion import convert
 from vla_accel_ros.models.checkpoints.formats import Contents
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.flow.sampling import sample
@@ -272,3 +274,85 @@ def test_what_lies_beside_an_image_that_is_not_square_is_as_in_training(
     assert set(pixels[:, :, 0].flatten().tolist()) == {border}
     middle = pixels[:, :, policy.image_size // 2]
     assert middle.min() >= -1.0
+
+
+OWN, PADDED = "own", "padded"
+
+
+@pytest.mark.parametrize(
+    ("config", "train", "relative", "expected"),
+    [
+        ({}, None, None, PADDED),  # 0.4.0 to 0.4.2
+        ({"use_peft": False}, {"seed": 1000}, None, PADDED),  # 0.4.3 and 0.4.4
+        ({"use_peft": False}, {"cudnn_deterministic": False}, None, OWN),  # 0.5.0
+        ({"use_peft": False, "use_relative_actions": False}, None, None, OWN),  # 0.5.1, from an older policy
+        ({"use_peft": False, "action_feature_names": None}, {"cudnn_deterministic": True}, None, OWN),
+        ({"use_peft": False}, None, False, OWN),
+        ({"use_peft": False}, None, None, None),  # 0.4.3 to 0.5.0
+        ({"use_relative_actions": False}, {"seed": 1000}, None, None),
+        ({}, {"seed": 1000}, False, None),
+    ],
+)
+def test_the_newest_sign_says_which_version_saved_it_and_how_the_prompt_is_written(
+    tmp_path: Path,
+    kind: str,
+    config: dict[str, Any],
+    train: dict[str, Any] | None,
+    relative: bool | None,
+    expected: str | None,
+) -> None:
+    """lerobot padded it before 2026-03-05: up to 0.4.4. use_peft came with 0.4.3, cudnn_deterministic with
+    0.5.0, the three fields of relative actions with 0.5.1."""
+    folder = make_lerobot_folder(tmp_path, make_lerobot_config(kind), relative=relative, **config)
+    if train is not None:
+        (folder / "train_config.json").write_text(json.dumps(train))
+    if expected is None:
+        refused(folder, "prompt_state", "padded", "own")
+        assert any("prompt_state" in note for note in describe(folder).notes)
+    policy = load_policy(folder, prompt_state="auto" if expected else OWN)
+    assert isinstance(policy, Policy)
+    assert policy.prompt_state == (expected or OWN)
+
+
+def test_what_config_json_and_the_processors_say_of_relative_actions_must_agree(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"use_relative_actions": True, "relative_exclude_joints": ["gripper"]}
+    refused(
+        make_lerobot_folder(tmp_path / "a", **fields), "use_relative_actions", "relative_actions_processor"
+    )
+    refused(make_lerobot_folder(tmp_path / "b", relative=False, **fields), "use_relative_actions is True")
+    named = {**fields, "action_feature_names": list(NAMES)}
+    agreed = make_lerobot_folder(tmp_path / "c", relative=True, **named)
+    assert load_policy(agreed).delta_mask.tolist() == [True] * 5 + [False]
+    edit_json(agreed / "config.json", lambda data: data.update(relative_exclude_joints=["roll", "gripper"]))
+    refused(agreed, "relative_exclude_joints", "roll")
+    edit_json(agreed / "config.json", lambda data: data.update(use_relative_actions=False))
+    refused(agreed, "use_relative_actions is False")
+
+
+def test_paligemmas_own_tokenizer_is_taken(folder: Path) -> None:
+    """Its `<image>` has the first id beyond the embedding, which has a row for each of its pieces."""
+    inner = make_tokenizer()
+    inner.add_special_tokens(["<image>"])
+    inner.save(str(folder / "tokenizer.json"))
+    policy = load_policy(folder)
+    assert isinstance(policy, Policy)
+    tokens = policy.prompt("reach <image>", np.zeros(6, np.float32))
+    assert max(tokens) < policy.config.vocab == inner.get_vocab_size() - 1
+
+
+def test_another_number_of_denoising_steps_is_noted(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda data: data.update(num_inference_steps=10))
+    assert not any("num_inference_steps" in note for note in describe(folder).notes)
+    edit_json(folder / "config.json", lambda data: data.update(num_inference_steps=4))
+    assert any(
+        "num_inference_steps is 4" in note and "denoise_steps" in note for note in describe(folder).notes
+    )
+
+
+@pytest.mark.parametrize("train", [{"cudnn_deterministic": False}, {"seed": 1000}])
+def test_a_conversion_keeps_the_sign_of_the_version(tmp_path: Path, train: dict[str, Any]) -> None:
+    folder = make_lerobot_folder(tmp_path / "folder", use_peft=False)
+    (folder / "train_config.json").write_text(json.dumps(train))
+    policy, converted = load_policy(folder), load_policy(convert(folder, tmp_path / "out"))
+    assert isinstance(policy, Policy) and isinstance(converted, Policy)
+    assert converted.prompt_state == policy.prompt_state

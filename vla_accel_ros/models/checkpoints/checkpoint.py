@@ -17,7 +17,7 @@ import torch
 from vla_accel_ros.extensions import BUILT_IN, MODEL_FAMILIES, find, names
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options
-from vla_accel_ros.models.checkpoints.shards import PICKLED, check_merged
+from vla_accel_ros.models.checkpoints.shards import ADAPTERS, INDEX, PICKLED, SINGLE, check_merged
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
 from vla_accel_ros.models.config import TRAINED_AS
 from vla_accel_ros.models.device import find_device
@@ -142,10 +142,25 @@ def find_format(contents: Contents) -> Format:
     said = {name: contents.config[name] for name in ("type", "model_type") if name in contents.config}
     files = sorted(path.name for path in contents.folder.iterdir() if not path.name.startswith("."))
     pickled = [name for name in files if Path(name).suffix in PICKLED]
+    inner = _newest_within(contents.folder)
     mend = f"give the folder of a {', '.join(('pi0', 'pi0.5', 'OpenVLA', *added))} or SmolVLA"
-    if pickled:
+    if inner:
+        mend = f"give {inner}"
+    elif pickled:
         mend = f"{pickled[0]} may hold pickled code and is never opened, so save the weights as safetensors"
     raise ValueError(
         f"{contents.folder} is no checkpoint that is known here (config.json says {said or 'nothing'}, "
         f"files {files[:8]}, tensors {sorted(contents.tensors)[:3]}); {mend}."
     )
+
+
+def _newest_within(folder: Path) -> Path | None:
+    """Return the newest checkpoint below a training's folder, by its step."""
+    files = [
+        file
+        for depth in ("*", "*/*", "*/*/*")
+        for name in (SINGLE, INDEX, ADAPTERS[0], "params/_METADATA")
+        for file in folder.glob(f"{depth}/{name}")
+    ]
+    newest = max(files, key=lambda file: [part.zfill(20) for part in file.parts], default=None)
+    return newest and (newest.parents[1] if newest.name == "_METADATA" else newest.parent)

@@ -7,6 +7,9 @@ The source's small files are copied. Beside them are written:
 `folded.safetensors`: the folded constants for a number of steps (stored_fold.py); pi0 and pi0.5 only.
 `config.json`: the source's config, our sizes ("vla_accel_ros") and the provenance: the source's name, format
     and SHA-256 of every file, the SHA-256 of the new weight files, version and date.
+
+A LoRA adapter can be merged (adapters.py). Its folder's small files then replace the base's, since statistics
+and settings belong to a training.
 """
 
 from __future__ import annotations
@@ -15,17 +18,19 @@ import datetime
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from vla_accel_ros.models.checkpoints.adapters import CONFIG, WEIGHTS, Adapter
 from vla_accel_ros.models.checkpoints.checkpoint import find_format
 from vla_accel_ros.models.checkpoints.checksum import sha256
 from vla_accel_ros.models.checkpoints.description import Sizes
-from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Weights
+from vla_accel_ros.models.checkpoints.fields import OURS, PROVENANCE
+from vla_accel_ros.models.checkpoints.formats import Contents, Weights
 from vla_accel_ros.models.checkpoints.safetensors_writer import Layout, nbytes, write_safetensors
 from vla_accel_ros.models.checkpoints.shards import SINGLE, Stored, inside
 from vla_accel_ros.models.checkpoints.streaming import Progress, is_finite
@@ -36,7 +41,7 @@ from vla_accel_ros.models.pi.folded import Key
 from vla_accel_ros.models.pi.stored_fold import FOLDED, MOST_STEPS, TORCH, fold_layout, write_fold
 from vla_accel_ros.models.pi.training import ask
 
-PROVENANCE, FIELD = "provenance", "folded"
+FIELD = "folded"
 SMALL = (
     "assets/**/norm_stats.json",
     "dataset_statistics.json",
@@ -46,8 +51,11 @@ SMALL = (
     "preprocessor_config.json",
     "tokenizer*",
     "tokenizer/*",
+    "train_config.json",
 )
 """Files that some format reads besides config.json and the weights; the processors may name further ones."""
+STATISTICS = ("policy_preprocessor.json", "dataset_statistics.json", "assets/**/norm_stats.json")
+"""Those of them with the statistics of a training."""
 
 
 @dataclass(frozen=True)
@@ -76,47 +84,56 @@ def convert(
     progress: Progress | None = None,
     target: Target | None = None,
     trained_as: str = "",
+    adapter: str | Path | None = None,
 ) -> Path:
     """Write the checkpoint `source` as the new folder `out`, and return `out`.
 
     progress: called with the bytes written of both weight files. target: None means Target().
-    trained_as: as in load_policy; `out` keeps these settings, so that nothing is asked of it.
+    trained_as: as in load_policy; `out` keeps these settings, so that nothing is asked of it. adapter: a
+    folder of peft with a LoRA adapter of `source`, to be merged.
     Raises ValueError, with one sentence, if `source` could not be loaded; FileExistsError if `out` exists.
     `out` appears only once it is complete.
     """
     out, target = Path(out), target or Target()
     if out.exists():
         raise FileExistsError(f"{out} is there already and is not overwritten; name a folder that is not.")
-    contents = Contents.of(source, trained_as)
-    known = find_format(contents)
-    told = known.describe(contents, None)
-    statistics = told.statistics if len(told.statistics) > 1 else ()
-    for name in statistics:  # no statistics need be chosen for a conversion, but each must be complete
-        told = known.describe(contents, name)
-        _whole(told.missing)
-    if not statistics:
-        _whole(told.missing)
-    if told.unknown:
-        raise ask(contents.folder, told.unknown)
-    weights = known.weights(contents)
     partial = out.with_name(out.name + ".partial")
     if partial.exists():
         raise FileExistsError(f"{partial} is left of a conversion that was broken off; remove it.")
+    base = contents = Contents.of(source, trained_as)
+    lora = None if adapter is None else Adapter.of(Path(adapter))
     partial.mkdir(parents=True)
     try:
-        hashes = _copy_small(contents.folder, partial)
+        hashes = _copy_small(base.folder, partial)
+        if lora is not None:
+            find_format(base).describe(base, None)
+            contents = _with_adapter(base, lora, partial)
+        known = find_format(contents)
+        told = known.describe(contents, None)
+        statistics = told.statistics if len(told.statistics) > 1 else ()
+        for name in statistics:  # no statistics need be chosen for a conversion, but each must be complete
+            told = known.describe(contents, name)
+            _whole(told.missing)
+        if not statistics:
+            _whole(told.missing)
+        if told.unknown:
+            raise ask(contents.folder, told.unknown)
+        weights = known.weights(contents)
         written = _write(partial, told.config, weights, target, progress, source)
-        hashes |= {name: sha256(contents.folder / name) for name in _weight_files(contents, weights.stored)}
-        before = {"before": contents.config[PROVENANCE]} if PROVENANCE in contents.config else {}
+        hashes |= {name: sha256(base.folder / name) for name in _weight_files(base, weights.stored)}
         provenance = {
-            "source": contents.folder.resolve().name,
+            "source": base.folder.resolve().name,
             "format": told.format,
             **written,
             "source_sha256": dict(sorted(hashes.items())),
             "version": _version(),
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds"),
-            **before,
         }
+        if lora is not None:
+            files = {name: sha256(lora.folder / name) for name in (CONFIG, WEIGHTS)}
+            provenance["adapter"] = {"source": lora.folder.resolve().name, "sha256": files}
+        if PROVENANCE in base.config:
+            provenance["before"] = base.config[PROVENANCE]
         sizes = {**told.config.to_json(), **({TRAINED_AS: told.trained_as} if told.trained_as else {})}
         config = {**contents.config, OURS: sizes, PROVENANCE: provenance}
         (partial / "config.json").write_text(json.dumps(config, indent=1) + "\n")
@@ -125,6 +142,25 @@ def convert(
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return out
+
+
+def has_statistics(folder: Path) -> bool:
+    """Return whether a folder has the statistics of a training, in a file of their own."""
+    return any(True for pattern in STATISTICS for _ in folder.glob(pattern))
+
+
+def _with_adapter(base: Contents, lora: Adapter, folder: Path) -> Contents:
+    """Return the merged checkpoint, its small files in `folder`, which has the base's: those of the adapter's
+    training replace them. Raises ValueError if the adapter does not fit."""
+    if has_statistics(lora.folder):
+        for path in {path for pattern in (*STATISTICS, "policy_*") for path in folder.glob(pattern)}:
+            path.unlink()
+    _copy_small(lora.folder, folder)
+    file = lora.folder / "config.json"
+    config = read_json(file) if file.is_file() else dict(base.config)
+    config |= {name: False for name in ("use_peft",) if name in config}
+    (folder / "config.json").write_text(json.dumps(config))
+    return replace(base, folder=folder, config=config, tensors=lora.merged(base.table, str(base.folder)))
 
 
 def _write(

@@ -17,14 +17,12 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.fields import OURS
 from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, check_merged, inside, read_table
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, read, reading_order
 from vla_accel_ros.models.flow.committed import FIELD
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.policies import AnyPolicy
-
-OURS = "vla_accel_ros"
-"""Field of config.json with our sizes; `vla convert` and our trainers write it."""
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -46,6 +44,12 @@ class Contents:
         """Read a folder's headers. Raises ValueError if it is no folder, or if a file is broken or outside of
         it."""
         folder = Path(folder)
+        for link in (folder, *folder.parents):
+            if link.is_symlink() and not link.exists():
+                raise ValueError(
+                    f"{link} is a link to {link.readlink()}, which is not there; copy that, too, or give the "
+                    f"newest folder in {link.parent}."
+                )
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
         file = folder / "config.json"
@@ -159,17 +163,24 @@ class Format:
     asks: bool = False
 
 
-def read_sizes(contents: Contents, own: Callable[[Any], _Sizes], infer: Callable[..., _Sizes]) -> _Sizes:
+def read_sizes(
+    contents: Contents,
+    own: Callable[[Any], _Sizes],
+    infer: Callable[..., _Sizes],
+    check: Callable[[Mapping[str, Any]], object],
+) -> _Sizes:
     """Return our sizes from config.json, read by `own`, or else inferred by `infer` from the tensor shapes
-    and config.json. Raises ValueError naming the file."""
-    ours = contents.config.get(OURS)
+    and config.json. check: of the other fields of config.json, as `infer` does it. Raises ValueError naming
+    the file."""
+    ours, where = contents.config.get(OURS), str(contents.folder / "config.json")
     try:
-        if ours is not None:
-            return own(ours)
-        return infer({name: stored.shape for name, stored in contents.table.items()}, contents.config)
+        if ours is None:
+            return infer({name: stored.shape for name, stored in contents.table.items()}, contents.config)
+        check(contents.config)
+        where += f", field {OURS}"
+        return own(ours)
     except (TypeError, ValueError) as error:
-        field = "" if ours is None else f", field {OURS}"
-        raise ValueError(f"{contents.folder / 'config.json'}{field}: {error}") from error
+        raise ValueError(f"{where}: {error}") from error
 
 
 def renamed(

@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vla_accel_ros.models.json_file import read_json
+from vla_accel_ros.models.json_file import check_pointer, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
@@ -45,15 +45,35 @@ class Part(NamedTuple):
     start: int
 
 
+class LowRank(NamedTuple):
+    """A product of two matrices that is added to a tensor: scale * B A. a, b: names in `file`. transposed: of
+    an embedding, whose rows are the columns of B A. See adapters."""
+
+    file: Path
+    a: str
+    b: str
+    scale: float
+    transposed: bool = False
+
+    def added(self, value: Tensor, rows: slice) -> Tensor:
+        """Return some rows of a tensor with the same rows of the product, in the tensor's dtype."""
+        with open_weights(self.file) as tensors:
+            a, b = (tensors.get_tensor(name).flatten(1).float() for name in (self.a, self.b))
+        left, right = (a.t(), b.t()) if self.transposed else (b, a)
+        product = (left[rows] @ right).mul_(self.scale).reshape(value.shape)
+        return (value.to(torch.promote_types(value.dtype, product.dtype)) + product).to(value.dtype)
+
+
 @dataclass(frozen=True)
 class Stored:
     """Where a tensor is stored, with its header entry. dtype: safetensors' name for it. part: None for a
-    whole tensor."""
+    whole tensor. added: what is added when it is read."""
 
     file: Path
     shape: tuple[int, ...]
     dtype: str
     part: Part | None = None
+    added: LowRank | None = None
 
     @property
     def bytes(self) -> int:
@@ -68,6 +88,7 @@ it."""
 
 def open_weights(file: Path) -> Any:
     """Open and map a safetensors file. Raises ValueError if it is incomplete or malformed."""
+    check_pointer(file)
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
@@ -120,22 +141,27 @@ def inside(folder: Path, file: Path) -> Path:
 def value_of(opened: Any, name: str, stored: Stored, rows: slice = slice(None)) -> Tensor:
     """Return a tensor of an opened file, or some of its rows. It may be a view that lives as long as the file
     is open."""
+    if stored.added is not None:
+        return stored.added.added(value_of(opened, name, replace(stored, added=None), rows), rows)
     if stored.part is None:
         return opened.get_tensor(name) if rows == slice(None) else opened.get_slice(name)[rows]
+    if not stored.shape:
+        return opened.get_tensor(stored.part.tensor)
     first, last, _ = rows.indices(stored.shape[0])
     tensor, start = stored.part
     return opened.get_slice(tensor)[start + first : start + last]
 
 
 def check_merged(folder: Path, tensors: Iterable[str]) -> None:
-    """Raise ValueError if a folder has LoRA adapters, as files or by the names of tensors. Nothing here
-    computes them, and without them the weights are those of another model."""
+    """Raise ValueError if a folder has LoRA adapters, as files or by the names of tensors. Without them the
+    weights are those of another model; a conversion merges them."""
     found = [name for name in ADAPTERS if (folder / name).is_file()]
+    mend = f"by vla convert BASE OUT --adapter {folder}" if found else "and give a folder with those alone"
     found += [name for name in tensors if "lora_" in name.lower()]
     if found:
         raise ValueError(
             f"{folder} has LoRA adapters ({found[0]}), which are not applied here; merge them into the "
-            "weights of their base model, and give a folder with those alone."
+            f"weights of their base model, {mend}."
         )
 
 

@@ -16,15 +16,24 @@ import torch
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, read_sizes, renamed
-from vla_accel_ros.models.checkpoints.shards import Stored, check_table
+from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, on_meta, read
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA, is_unused
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
-from vla_accel_ros.models.openvla.sizes import infer_openvla
+from vla_accel_ros.models.openvla.sizes import check_settings, infer_openvla
 from vla_accel_ros.models.openvla.stats import read_action_stats, read_pixel_norm, statistics_names
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
+
+OFT_PARTS = (
+    "action_head*",
+    "proprio_projector*",
+    "noisy_action_projector*",
+    "vision_backbone--*",
+    "lora_adapter*",
+)
+"""Files and folders that OpenVLA-OFT's training leaves beside weights with OpenVLA's names."""
 
 
 def holds(contents: Contents) -> bool:
@@ -90,8 +99,15 @@ def load_openvla_model(
 
 def read_openvla_config(contents: Contents) -> OpenVLAConfig:
     """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
-    the shapes."""
-    return read_sizes(contents, OpenVLAConfig.from_json, infer_openvla)
+    the shapes. Raises ValueError if the folder is of another kind or a setting is unknown."""
+    for pattern in OFT_PARTS:
+        for part in sorted(contents.folder.glob(pattern)):
+            raise ValueError(
+                f"{part} belongs to an OpenVLA-OFT, which is not computed here, and the tokens of its "
+                "language stack mean nothing; give the folder of an OpenVLA without such parts."
+            )
+    check_merged(contents.folder, contents.tensors)
+    return read_sizes(contents, OpenVLAConfig.from_json, infer_openvla, check_settings)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:

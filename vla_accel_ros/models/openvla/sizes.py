@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.inferred import Shapes, axes, depth
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, SPACE_TOKEN, OpenVLAConfig
@@ -20,17 +21,58 @@ DINO = "vision_backbone.featurizer."
 SIGLIP = "vision_backbone.fused_featurizer."
 PUBLISHED = {config.width: config for config in (OPENVLA_7B.dino, OPENVLA_7B.siglip)}
 
+TRANSFORMERS = words("""
+    model_type architectures auto_map torch_dtype dtype transformers_version _name_or_path name_or_path
+    _attn_implementation _attn_implementation_autoset attn_implementation return_dict output_hidden_states
+    output_attentions torchscript use_cache use_bfloat16 tf_legacy_loss tie_encoder_decoder
+    chunk_size_feed_forward finetuning_task id2label label2id problem_type task_specific_params
+    tokenizer_class prefix bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id
+    max_length min_length early_stopping num_beam_groups diversity_penalty temperature top_k top_p typical_p
+    length_penalty num_return_sequences output_scores return_dict_in_generate remove_invalid_values loss_type
+""")
+"""Fields of any model of transformers that change no token of greedy decoding."""
+GENERATION: Mapping[str, Any] = {
+    "do_sample": False,
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "bad_words_ids": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "is_encoder_decoder": False,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "cross_attention_hidden_size": None,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+FIELDS = TRANSFORMERS | words("""
+    text_config norm_stats n_action_bins vision_backbone_id llm_backbone_id hf_llm_id llm_max_length
+    pad_to_multiple_of image_sizes timm_model_ids output_projector_states tie_word_embeddings
+""")
+TEXT_FIELDS = TRANSFORMERS | words("""
+    vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads
+    head_dim rms_norm_eps max_position_embeddings initializer_range attention_dropout pretraining_tp
+""")
+
 # Settings that this code implements; any other value is refused.
 FIXED = {
+    **GENERATION,
     "image_resize_strategy": "resize-naive",
     "use_fused_vision_backbone": True,
     "arch_specifier": "no-align+fused-gelu-mlp",
     "timm_override_act_layers": [None, None],
 }
 FIXED_TEXT = {
+    **GENERATION,
     "model_type": "llama",
     "rope_theta": 10_000.0,
     "rope_scaling": None,
+    "rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default"},
     "hidden_act": "silu",
     "attention_bias": False,
     "mlp_bias": False,
@@ -43,11 +85,7 @@ def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
 
     Raises ValueError naming the field if the config asks for another network, or a size cannot be inferred.
     """
-    text = data.get("text_config", {})
-    if not isinstance(text, dict):
-        raise ValueError(f"text_config holds a {type(text).__name__}; it must hold an object.")
-    _only(data, FIXED, "")
-    _only(text, FIXED_TEXT, "text_config.")
+    text = check_settings(data)
     backbone = data.get("llm_backbone_id", "llama2-7b-pure")
     if not str(backbone).endswith("-pure"):
         raise ValueError(f"llm_backbone_id is {backbone!r}; only the prompt of '...-pure' is known.")
@@ -71,6 +109,17 @@ def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
             f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
             "folder of an OpenVLA with the DINOv2 and SigLIP towers."
         ) from error
+
+
+def check_settings(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return text_config of a config.json. Raises ValueError naming a field that is unknown or not
+    implemented."""
+    text = data.get("text_config", {})
+    if not isinstance(text, dict):
+        raise ValueError(f"text_config holds a {type(text).__name__}; it must hold an object.")
+    check_fields(data, "", FIELDS, FIXED)
+    check_fields(text, "text_config.", TEXT_FIELDS, FIXED_TEXT)
+    return text
 
 
 def _llama(shapes: Shapes, text: Mapping[str, Any]) -> LlamaConfig:
@@ -122,9 +171,3 @@ def _whole(data: Mapping[str, Any], field: str, default: int | None, least: int 
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{field} is {value!r}; it must be a whole number of at least {least}.")
     return value
-
-
-def _only(data: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:
-    for field, value in fixed.items():
-        if data.get(field, value) != value:
-            raise ValueError(f"{where}{field} is {data[field]!r}; only {value!r} is known.")

@@ -11,9 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.policy import ActionStats, PixelNorm
 from vla_accel_ros.models.processing.norm_stats import finite_numbers
+
+ACTION_FIELDS = words("mean std min max q01 q99 mask")
+PIXEL_FIELDS = words("""
+    means stds input_sizes tvf_resize_params tvf_crop_params tvf_normalize_params tvf_letterbox_fill
+    tvf_do_letterbox image_processor_type feature_extractor_type processor_class auto_map
+""")
+PIXEL_FIXED = {
+    "image_resize_strategy": "resize-naive",
+    "interpolations": ["bicubic", "bicubic"],
+    "use_fused_vision_backbone": True,
+}
+BICUBIC = 3
+"""Number of the filter in Pillow."""
 
 
 def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
@@ -34,6 +48,7 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
     where = f"{file}: {where}{dataset}.action"
     action = data[dataset].get("action") if isinstance(data[dataset], dict) else None
     entry = action if isinstance(action, dict) else {}
+    check_fields(entry, f"{where}: ", ACTION_FIELDS, {})
     low, high = (finite_numbers(entry.get(name), f"{where}.{name}") for name in ("q01", "q99"))
     mask = entry.get("mask", [True] * len(low))
     whole = isinstance(mask, list) and all(isinstance(one, bool) for one in mask)
@@ -70,7 +85,13 @@ def _statistics(folder: Path) -> tuple[Path, str, dict[str, Any]]:
     if data is None:
         file, where = folder / "config.json", "norm_stats."
         data = read_json(file).get("norm_stats")
-    return file, where, data if isinstance(data, dict) else {}
+    data = data if isinstance(data, dict) else {}
+    if isinstance(data.get("action"), dict) and "q01" in data["action"]:
+        raise ValueError(
+            f'{file} has {where}action without the name of its data set; write {{"NAME": {{...}}}} around '
+            "the statistics."
+        )
+    return file, where, data
 
 
 def read_pixel_norm(folder: Path) -> PixelNorm:
@@ -83,16 +104,42 @@ def read_pixel_norm(folder: Path) -> PixelNorm:
     if not file.is_file():
         return PixelNorm()
     data = read_json(file)
-    strategy = data.get("image_resize_strategy", "resize-naive")
-    if strategy != "resize-naive":
-        raise ValueError(f"{file}: image_resize_strategy is {strategy!r}; only 'resize-naive' is known.")
-    filters = data.get("interpolations", ["bicubic", "bicubic"])
-    if filters != ["bicubic", "bicubic"]:
-        raise ValueError(f"{file}: interpolations is {filters!r}; only 'bicubic' of both is known.")
+    check_fields(data, f"{file}: ", PIXEL_FIELDS, PIXEL_FIXED)
+    _check_transforms(file, data)
     means, stds = (_six(data.get(name), f"{file}: {name}") for name in ("means", "stds"))
+    written = data.get("tvf_normalize_params")
+    if written is not None:  # what the processor reads back in place of means and stds
+        where = f"{file}: tvf_normalize_params."
+        towers = [t if isinstance(t, dict) else {} for t in (written if isinstance(written, list) else [])]
+        means, stds = (_six([t.get(name) for t in towers], where + name) for name in ("mean", "std"))
     if min(stds) <= 0:
         raise ValueError(f"{file}: stds has {min(stds)}; every one must be above 0.")
     return PixelNorm(means, stds)
+
+
+def _check_transforms(file: Path, data: dict[str, Any]) -> None:
+    """Raise ValueError unless the transforms that the processor wrote out are a resize to a square and a crop
+    of nothing; it reads them back in place of its other fields."""
+    boxes = data.get("tvf_do_letterbox", False)
+    if boxes not in (False, [False, False]):
+        raise ValueError(f"{file}: tvf_do_letterbox is {boxes!r}; only False is known.")
+    sizes = data.get("input_sizes", [[3, 224, 224]] * 2)
+    if not isinstance(sizes, list) or not all(isinstance(size, list) and len(size) == 3 for size in sizes):
+        raise ValueError(
+            f"{file}: input_sizes is {sizes!r}; give channels, height and width of either tower."
+        )
+    for index, (_, height, width) in enumerate(sizes):
+        for name, only in (
+            ("tvf_resize_params", {"size": [height, width], "interpolation": BICUBIC, "max_size": None}),
+            ("tvf_crop_params", {"output_size": [height, width]}),
+        ):
+            towers = data.get(name, [only] * len(sizes))
+            written = towers[index] if isinstance(towers, list) and len(towers) == len(sizes) else towers
+            same = isinstance(written, dict) and all(written.get(key) == only[key] for key in only)
+            if not same or height != width:
+                raise ValueError(
+                    f"{file}: {name}[{index}] is {written!r}; only {only!r}, a square, is known."
+                )
 
 
 def _six(value: Any, where: str) -> tuple[float, ...]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing, trained_range
+from vla_accel_ros.models.checkpoints.fields import OURS, check_fields, words
 from vla_accel_ros.models.checkpoints.formats import (
-    OURS,
     Contents,
     Format,
     Options,
@@ -47,6 +47,11 @@ from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Nor
 from vla_accel_ros.models.processing.norm_stats import read_moments, read_normalizers, statistics_names
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
+FIELDS = words("""
+    action_dim action_horizon paligemma_variant action_expert_variant precision rtc_training_max_delay
+""")
+"""Fields of the config.json that openpi's conversion writes, and models.flow.committed's."""
+
 
 def holds(contents: Contents) -> bool:
     """Return whether the sizes or tensor names are those of pi0 or pi0.5."""
@@ -55,7 +60,8 @@ def holds(contents: Contents) -> bool:
 
 def read_config(contents: Contents) -> PiConfig:
     """Return the sizes: `config.json`'s "vla_accel_ros" if present, else inferred from the tensors'
-    shapes."""
+    shapes. Raises ValueError if a setting is unknown."""
+    check_fields(contents.config, f"{contents.folder / 'config.json'}: ", FIELDS, {})
     if OURS in contents.config:
         return own_sizes(contents)
     return with_horizon(contents, infer_config(pi_shapes(contents.table), str(contents.weights)))

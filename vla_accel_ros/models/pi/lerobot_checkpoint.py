@@ -8,6 +8,7 @@ and flow times follow lerobot.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from vla_accel_ros.models.checkpoints.description import (
     Sizes,
     trained_range,
 )
+from vla_accel_ros.models.checkpoints.fields import LEROBOT as LEROBOT_FIELDS
+from vla_accel_ros.models.checkpoints.fields import LEROBOT_FIXED, OURS, check_fields, words
 from vla_accel_ros.models.checkpoints.formats import (
-    OURS,
     Contents,
     Format,
     Options,
@@ -31,6 +33,7 @@ from vla_accel_ros.models.checkpoints.formats import (
 )
 from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.pi.checkpoint import own_sizes, pi_weights, read_pi
 from vla_accel_ros.models.pi.infer_config import infer_config
 from vla_accel_ros.models.pi.stored_fold import StoredFold
@@ -40,7 +43,10 @@ from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import BEFORE_0_5, LEROBOT, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
+    PROMPT_STEPS,
     RELATIVE,
+    check_prompt_steps,
+    check_since_0_4,
     normalisation_modes,
     read_lerobot_moments,
     read_lerobot_normalizers,
@@ -49,25 +55,27 @@ from vla_accel_ros.models.processing.lerobot_processors import (
 )
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
-STEPS = (
-    "pi0_new_line_processor",
-    "smolvla_new_line_processor",
-    "pi05_prepare_state_tokenizer_processor_step",
-    RELATIVE,
-    ABSOLUTE,
-)
-"""Processor steps, besides the statistics', that Policy implements; the new-line step has had two names."""
 IMAGES = "observation.images."
 EMPTY = IMAGES + "empty_camera_"
-FIXED: dict[str, Any] = {
-    "n_obs_steps": 1,
-    "min_period": 4e-3,
-    "max_period": 4.0,
+FIELDS = LEROBOT_FIELDS | words("""
+    paligemma_variant action_expert_variant dtype attention_implementation proj_width image_resolution
+    resize_imgs_with_padding use_relative_actions relative_exclude_joints action_feature_names
+    time_sampling_beta_alpha time_sampling_beta_beta time_sampling_scale time_sampling_offset memory_frames
+    memory_stride memory_temporal_attention_every
+""")
+FIXED: Mapping[str, Any] = {
+    **LEROBOT_FIXED,
     "use_visual_memory": False,
     "use_proprioceptive_memory": False,
-    "use_peft": False,
 }
-"""Settings that this code implements; any other value is refused."""
+"""Fields of config.json that change actions, with the value that is implemented."""
+STEPS, USUAL_STEPS = ("num_inference_steps", "num_steps"), 10
+"""Fields of config.json with the number of denoising steps, and the one of every public policy."""
+SINCE_0_5_1 = ("use_relative_actions", "relative_exclude_joints", "action_feature_names")
+SINCE_0_4_3 = "use_peft"
+"""Fields of config.json, which the version that saves a policy writes anew."""
+TRAIN_CONFIG, SINCE_0_5_0 = "train_config.json", "cudnn_deterministic"
+"""The file beside it, and a field of that."""
 
 
 def holds(contents: Contents) -> bool:
@@ -83,9 +91,8 @@ def read_config(contents: Contents) -> PiConfig:
         mend = "only 'pi0' and 'pi05' are known" if said else "copy lerobot's config.json"
         raise ValueError(f"{file}: type is {said!r} and the weights have lerobot's names; {mend}.")
     check_merged(contents.folder, contents.tensors)
-    for field, value in FIXED.items():
-        if contents.config.get(field, value) != value:
-            raise ValueError(f"{file}: {field} is {contents.config[field]!r}; only {value!r} is known.")
+    check_since_0_4(contents.folder, contents.tensors, said)
+    check_fields(contents.config, f"{file}: ", FIELDS, FIXED)
     if OURS in contents.config:
         config = own_sizes(contents)
     else:
@@ -102,11 +109,11 @@ def read_config(contents: Contents) -> PiConfig:
             "config.json and the weights of one model."
         )
     side = config.vision.image_size
-    if contents.config.get("image_resolution", [side, side]) != [side, side]:
-        raise ValueError(
-            f"{file}: image_resolution is {contents.config['image_resolution']!r}; the image tower takes "
-            f"[{side}, {side}]."
-        )
+    for field in ("image_resolution", "resize_imgs_with_padding"):
+        if contents.config.get(field, [side, side]) != [side, side]:
+            raise ValueError(
+                f"{file}: {field} is {contents.config[field]!r}; the image tower takes [{side}, {side}]."
+            )
     return config
 
 
@@ -127,17 +134,27 @@ def load(contents: Contents, options: Options) -> Policy:
     tokenizer = load_tokenizer(folder, config.vocab)
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
-        state, actions = read_lerobot_normalizers(folder, STEPS, options.statistics)
+        state, actions = read_pi_normalizers(contents, config, options.statistics)
     width = action_width(contents, config, actions)
-    relative = read_relative(folder, width) if options.normalize else None
+    relative = read_relative(folder, width, contents.config) if options.normalize else None
     mask = options.actions(relative, width, str(folder))
     delay = trained_delay(contents, config.horizon)
     prompt_state = options.prompt_state
     if prompt_state == "auto":
-        prompt_state = trained_prompt_state(relative)
+        prompt_state = trained_prompt_state(contents, relative)
     conventions = BEFORE_0_5 if prompt_state == "padded" else LEROBOT
     model = options.network(config, str(folder), lambda: read_pi(contents, config, options))
     return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, conventions)
+
+
+def read_pi_normalizers(
+    contents: Contents, config: PiConfig, dataset: str | None
+) -> tuple[Normalizer, Normalizer]:
+    """Return (state, actions), see read_lerobot_normalizers. Raises ValueError, too, if another step than
+    this kind's writes the prompt."""
+    check_prompt_steps(contents.folder, config.kind, config.max_prompt)
+    known = (*PROMPT_STEPS[config.kind], RELATIVE, ABSOLUTE)
+    return read_lerobot_normalizers(contents.folder, known, dataset)
 
 
 def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> int:
@@ -151,32 +168,58 @@ def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> i
     return config.action_dim
 
 
-def trained_prompt_state(relative: np.ndarray | None) -> str:
+def trained_prompt_state(contents: Contents, relative: np.ndarray | None) -> str:
     """Return how lerobot wrote the state into the prompt of pi0.5: up to 0.4.4 it was padded to all
-    dimensions first. The same versions put images that are not square on BEFORE_0_5's border, pi0's too.
+    dimensions first, since 0.5.0 it is not. The same versions put images that are not square on BEFORE_0_5's
+    border, pi0's too.
 
-    A folder has no version, but since 0.5.1 it has a step for relative actions, used or not. (0.5.0, in
-    between, saved none and did not pad.)
+    No file has the version, but each has fields that began with one. The processors' relative steps began
+    with 0.5.1, but a policy keeps the processors of the one it was trained from, so that they may be missing.
+    Raises ValueError if the signs disagree or leave it open.
     """
-    return "padded" if relative is None else "own"
+    signs = [("own", field) for field in SINCE_0_5_1 if field in contents.config][:1]
+    if relative is not None:
+        signs.append(("own", f"the step {RELATIVE}"))
+    if SINCE_0_4_3 not in contents.config and not signs:
+        signs.append(("padded", f"no {SINCE_0_4_3} in config.json"))
+    file = contents.folder / TRAIN_CONFIG
+    if file.is_file():
+        newer = SINCE_0_5_0 in read_json(file)
+        signs.append(
+            ("own" if newer else "padded", f"{'a' if newer else 'no'} {SINCE_0_5_0} in {TRAIN_CONFIG}")
+        )
+    answers = {answer for answer, _ in signs}
+    if len(answers) == 1:
+        return answers.pop()
+    reasons = ", ".join(f"{reason}: {answer}" for answer, reason in signs) or f"no {TRAIN_CONFIG} beside it"
+    raise ValueError(
+        f"{contents.folder} does not say which lerobot saved it ({reasons}): up to 0.4.4 it padded pi0.5's "
+        "state in the prompt, and images that are not square by another colour; give prompt_state: padded if "
+        "that trained it, or own for 0.5.0 and later."
+    )
+
+
+def version_note(contents: Contents, relative: np.ndarray | None) -> str:
+    """Return which versions of lerobot it is run as, or what must be given to know it."""
+    try:
+        padded = trained_prompt_state(contents, relative) == "padded"
+    except ValueError as error:
+        return str(error)
+    versions = "up to 0.4.4 (prompt_state padded)" if padded else "since 0.5.0 (prompt_state own)"
+    return f"run as by lerobot {versions}"
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description; such a folder has one set of statistics."""
     folder, config, missing = contents.folder, read_config(contents), Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_lerobot_normalizers, folder, STEPS, statistics, default=nothing)
+    state, actions = missing.read(read_pi_normalizers, contents, config, statistics, default=nothing)
     width = action_width(contents, config, actions)
-    relative = missing.read(read_relative, folder, width)
+    relative = missing.read(read_relative, folder, width, contents.config)
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(StoredFold.find, folder, config)
     missing.read(lambda: pi_sources(contents.table, config, contents.weights))
-    notes = delay_notes(contents, config.horizon, missing)
-    if config.kind == "pi05" and relative is None:
-        notes.append(
-            "saved by lerobot before 0.5.1, which up to 0.4.4 padded the state in the prompt: so it is here, "
-            "unless prompt_state is own"
-        )
+    notes = [*delay_notes(contents, config.horizon, missing), version_note(contents, relative)]
     return lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
 
 
@@ -191,6 +234,10 @@ def lerobot_description(
     relative: np.ndarray | None = None,
 ) -> Description:
     """Describe any folder that lerobot saved, from what was read so far."""
+    steps = {
+        name: contents.config[name] for name in STEPS if contents.config.get(name, USUAL_STEPS) != USUAL_STEPS
+    }
+    notes = [*notes, *(f"{name} is {value}: set denoise_steps to it" for name, value in steps.items())]
     moments = Missing().read(read_lerobot_moments, contents.folder, statistics, default=(NOTHING, NOTHING))
     sources, names = missing.read(read_names, contents.folder, default=({}, ()))
     return Description(

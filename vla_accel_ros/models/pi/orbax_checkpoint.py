@@ -19,13 +19,20 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description
-from vla_accel_ros.models.checkpoints.formats import OURS, Contents, Format, Options, Weights
+from vla_accel_ros.models.checkpoints.fields import OURS, check_fields
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged
 from vla_accel_ros.models.checkpoints.streaming import Progress, fill
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.json_file import read_json
+from vla_accel_ros.models.json_file import check_pointer, read_json
 from vla_accel_ros.models.layers.fused import fused_parts
-from vla_accel_ros.models.pi.checkpoint import make_policy, openpi_description, own_sizes, with_horizon
+from vla_accel_ros.models.pi.checkpoint import (
+    FIELDS,
+    make_policy,
+    openpi_description,
+    own_sizes,
+    with_horizon,
+)
 from vla_accel_ros.models.pi.jax_names import jax_config, parameter_shapes, slices
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import empty_pi, finished, pi_sources
@@ -77,6 +84,8 @@ def read_arrays(folder: Path) -> list[Array]:
         ) from error
     path = folder / PARAMS
     data = read_json(path / METADATA)
+    for file in path.rglob("*"):
+        check_pointer(file)
     driver = "zarr3" if data.get("use_zarr3") else "zarr"
     packed = (path / "manifest.ocdbt").is_file()
     arrays = []
@@ -107,7 +116,8 @@ def stored_parameters(arrays: list[Array], folder: Path) -> dict[str, Stored]:
 
 def read_config(contents: Contents, arrays: list[Array]) -> PiConfig:
     """Return the sizes: "vla_accel_ros" of a config.json if present, else from the arrays and
-    action_horizon."""
+    action_horizon. Raises ValueError if a setting is unknown."""
+    check_fields(contents.config, f"{contents.folder / 'config.json'}: ", FIELDS, {})
     if OURS in contents.config:
         return own_sizes(contents)
     try:

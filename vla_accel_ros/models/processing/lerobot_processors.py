@@ -1,19 +1,20 @@
 """Read lerobot's processors, saved beside a policy: the steps before and after it, and their statistics.
 
 `policy_preprocessor.json` and `policy_postprocessor.json` list steps by name, and each step with tensors
-names its own file, so nothing depends on the position of a step. An unknown step is refused: leaving it out
-silently would change the policy.
+names its own file, so nothing depends on the position of a step. An unknown step, or an unknown field of one,
+is refused: leaving it out silently would change the policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.models.checkpoints.fields import check_fields
 from vla_accel_ros.models.checkpoints.shards import open_weights
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.processing.conventions import Normalizer
@@ -21,13 +22,41 @@ from vla_accel_ros.models.processing.norm_stats import finite_numbers
 
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
-RENAME = "rename_observations_processor"
-TRANSPORT = frozenset({RENAME, "to_batch_processor", "device_processor", "tokenizer_processor"})
-"""Steps that change no number; the tokenizer's file is in the folder."""
+RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
+RENAME, TOKENIZER = "rename_observations_processor", "tokenizer_processor"
+TRANSPORT: Mapping[str, frozenset[str]] = {
+    RENAME: frozenset({"rename_map"}),
+    "to_batch_processor": frozenset(),
+    "device_processor": frozenset({"device"}),
+    TOKENIZER: frozenset({"tokenizer_name", "max_length", "padding", "truncation"}),
+}
+"""Steps that change no number, with their harmless fields; the tokenizer's file is in the folder."""
+PROMPT_STEPS: Mapping[str, tuple[str, ...]] = {
+    "pi0": ("pi0_new_line_processor", "smolvla_new_line_processor"),
+    "pi05": ("pi05_prepare_state_tokenizer_processor_step",),
+    "smolvla": ("smolvla_new_line_processor",),
+}
+"""The step that writes the prompt, by the kind of policy; pi0's has had two names."""
+NORMALIZER_FIELDS = frozenset({"eps", "features", "norm_map", "normalize_observation_keys"})
+FIELDS: Mapping[str, frozenset[str]] = {
+    **TRANSPORT,
+    **{name: frozenset() for names in PROMPT_STEPS.values() for name in names},
+    NORMALIZER: NORMALIZER_FIELDS,
+    UNNORMALIZER: NORMALIZER_FIELDS,
+    RELATIVE: frozenset({"enabled", "exclude_joints", "action_names"}),
+    ABSOLUTE: frozenset({"enabled"}),
+}
+FIXED: Mapping[str, Mapping[str, Any]] = {
+    "device_processor": {"float_dtype": None},
+    TOKENIZER: {"task_key": "task", "padding_side": "right"},
+}
+"""Fields of a step that change actions, with the value that is implemented."""
+ENTRY_FIELDS = frozenset({"registry_name", "config", "state_file", "artifacts"})
 DATASET_STATISTICS = Path("meta", "stats.json")
 """Path in a data set's folder."""
 IMAGES = "observation.images."
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
+STATISTICS_BEFORE_0_4 = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 EPS = 1e-8
 STATISTICS = {
     "MEAN_STD": ("mean", "std"),
@@ -89,18 +118,41 @@ def read_lerobot_moments(folder: Path, dataset: str | None = None) -> tuple[np.n
     return moments[0], moments[1]
 
 
-RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
+def check_prompt_steps(folder: Path, kind: str, max_prompt: int) -> None:
+    """Raise ValueError unless there is a step that writes the prompt of this kind of policy, and no prompt of
+    up to max_prompt tokens is cut."""
+    names, steps = PROMPT_STEPS[kind], _steps(folder / BEFORE)
+    for step in steps:
+        cut = step.config.get("max_length", max_prompt)
+        if step.name == TOKENIZER and (not isinstance(cut, int) or cut < max_prompt):
+            raise ValueError(
+                f"{folder / BEFORE}, {TOKENIZER}.max_length is {cut!r}: longer prompts were cut in training; "
+                f"write it into config.json as tokenizer_max_length, which is {max_prompt}."
+            )
+    if not any(step.name in names for step in steps):
+        raise ValueError(
+            f"{folder / BEFORE} has no step {' or '.join(names)}, so its prompt is not the one written here; "
+            "copy the processors of this policy's own training."
+        )
 
 
-def read_relative(folder: Path, width: int) -> np.ndarray | None:
-    """Return bool [D], which actions are relative to the state; None if the folder does not say.
+def read_relative(folder: Path, width: int, config: Mapping[str, Any]) -> np.ndarray | None:
+    """Return bool [D], which actions are relative to the state; None if no processor says.
 
-    width: D. lerobot saves this since 0.5.1. A joint is excluded by part of its name.
-    Raises ValueError if the two files disagree or a field is malformed.
+    width: D. config: of the policy, which says it, too. lerobot saves both since 0.5.1, but a policy that was
+    trained from an older one without relative actions keeps that one's processors. A joint is excluded by
+    part of its name.
+    Raises ValueError if the files disagree or a field is malformed.
     """
     before = [step for step in _steps(folder / BEFORE) if step.name == RELATIVE]
     after = [step for step in _steps(folder / AFTER) if step.name == ABSOLUTE]
+    said = config.get("use_relative_actions")
     if not before and not after:
+        if said not in (None, False):
+            raise ValueError(
+                f"{folder / 'config.json'}: use_relative_actions is {said!r}, but {BEFORE} and {AFTER} have "
+                f"no steps {RELATIVE} and {ABSOLUTE}; copy all three files of one training."
+            )
         return None
     enabled = [step.config.get("enabled", False) for step in (*before, *after)]
     if len(before) != 1 or len(after) != 1 or enabled[0] is not enabled[1]:
@@ -108,18 +160,34 @@ def read_relative(folder: Path, width: int) -> np.ndarray | None:
             f"{folder / BEFORE} and {folder / AFTER} must have one step {RELATIVE} and one {ABSOLUTE}, both "
             "enabled or none; copy them again."
         )
+    if said is not None and said is not enabled[0]:
+        raise ValueError(
+            f"{folder / 'config.json'}: use_relative_actions is {said!r}, but {RELATIVE} of {BEFORE} has "
+            f"enabled {enabled[0]!r}; copy both files of one training."
+        )
     if not enabled[0]:
         return np.zeros(width, np.bool_)
-    names, excluded = (before[0].config.get(field) or [] for field in ("action_names", "exclude_joints"))
-    if not all(
-        isinstance(some, list) and all(isinstance(n, str) for n in some) for some in (names, excluded)
+    step = before[0].config
+    relative = _relative(f"{folder / BEFORE}, {RELATIVE}", step, "action_names", "exclude_joints", width)
+    file, fields = folder / "config.json", ("action_feature_names", "relative_exclude_joints")
+    if all(config.get(field) is not None for field in fields) and not np.array_equal(
+        relative, _relative(str(file), config, *fields, width)
     ):
         raise ValueError(
-            f"{folder / BEFORE}, {RELATIVE}: action_names and exclude_joints must be lists of names."
+            f"{file}: {fields[1]} is {config[fields[1]]!r}, but {RELATIVE} of {BEFORE} excludes "
+            f"{step.get('exclude_joints')!r} of {step.get('action_names')!r}; copy both of one training."
         )
-    tokens = [name.lower() for name in excluded if name]
+    return relative
+
+
+def _relative(where: str, fields: Mapping[str, Any], names: str, excluded: str, width: int) -> np.ndarray:
+    """Return bool [D] from two lists of names, the fields `names` and `excluded`."""
+    lists = [fields.get(field) or [] for field in (names, excluded)]
+    if not all(isinstance(some, list) and all(isinstance(n, str) for n in some) for some in lists):
+        raise ValueError(f"{where}: {names} and {excluded} must be lists of names.")
+    tokens = [name.lower() for name in lists[1] if name]
     relative = np.ones(width, np.bool_)
-    for index, name in enumerate(names[:width]):
+    for index, name in enumerate(lists[0][:width]):
         relative[index] = not any(token in name.lower() for token in tokens)
     return relative
 
@@ -175,13 +243,29 @@ def normalisation_modes(folder: Path) -> str:
     return f"state {modes[0]}, actions {modes[1]} (lerobot's names), epsilon {EPS:g}"
 
 
+def check_since_0_4(folder: Path, tensors: Iterable[str], kind: str) -> None:
+    """Raise ValueError if the weights hold statistics, as lerobot saved them before 0.4."""
+    old = next((name for name in tensors if name.startswith(STATISTICS_BEFORE_0_4)), None)
+    if old is not None:
+        mend = f"run {_migrate(folder)}, and give {folder}_migrated"
+        if kind != "smolvla":
+            mend = f"the {kind} of 0.4 is another one, so train it again with a newer lerobot"
+        raise ValueError(f"{folder} was saved by lerobot before 0.4 ({old} is among the weights); {mend}.")
+
+
+def _migrate(folder: Path) -> str:
+    return f"python -m lerobot.processor.migrate_policy_normalization --pretrained-path {folder}"
+
+
 def _steps(file: Path) -> list[Step]:
     if not file.is_file():
         raise ValueError(
-            f"{file} is not there; copy it, or for a policy saved before lerobot 0.4 make it with lerobot's "
-            "migrate_policy_normalization."
+            f"{file} is not there; copy it, or for a policy saved by lerobot before 0.4 run "
+            f"{_migrate(file.parent)}."
         )
-    listed = read_json(file).get("steps")
+    data = read_json(file)
+    check_fields(data, f"{file}: ", ("name", "steps"), {})
+    listed = data.get("steps")
     if not isinstance(listed, list):
         raise ValueError(f"{file}, field steps: it must be a list; copy the file again.")
     return [_step(file, index, step) for index, step in enumerate(listed)]
@@ -189,12 +273,16 @@ def _steps(file: Path) -> list[Step]:
 
 def _step(file: Path, index: int, data: Any) -> Step:
     data = data if isinstance(data, dict) else {}
+    where = f"{file}, field steps[{index}]: "
     name, config, state = data.get("registry_name"), data.get("config", {}), data.get("state_file")
     if not isinstance(name, str) or not isinstance(config, dict):
         raise ValueError(
-            f"{file}, field steps[{index}]: it has no registry_name and config; only lerobot's registered "
-            "steps are known, and no code is run."
+            f"{where}it has no registry_name and config; only lerobot's registered steps are known, and no "
+            "code is run."
         )
+    check_fields(data, where, ENTRY_FIELDS, {})
+    if name in FIELDS:
+        check_fields(config, f"{where}{name}.", FIELDS[name], FIXED.get(name, {}))
     if state is None:
         return Step(name, config, None)
     if not isinstance(state, str) or Path(state).name != state or not state.endswith(".safetensors"):
@@ -245,6 +333,14 @@ def _normalizer(
         )
     if mode == "IDENTITY":
         return Normalizer.identity()
+    features = found[0].config.get("features")
+    if kind == "STATE" and isinstance(features, dict):
+        entry = features.get(key)
+        if not isinstance(entry, dict) or entry.get("type") != kind:
+            raise ValueError(
+                f"{file}, {name}.features has {key} as {entry!r}, so lerobot does not normalise the state; "
+                "write norm_map.STATE IDENTITY if it was trained so, else copy the file of its training."
+            )
     if not isinstance(mode, str) or mode not in STATISTICS:
         raise ValueError(
             f"{file}, {name}.norm_map.{kind} is {mode!r}; use one of {['IDENTITY', *STATISTICS]}."
@@ -293,7 +389,15 @@ def _numbers(file: Path, step: Step, name: str) -> np.ndarray:
             f"{file} names {step.state_file} for the statistics of {step.name}, which is not there; copy it."
         )
     with open_weights(step.state_file) as tensors:
-        if name not in tensors.keys():  # noqa: SIM118
-            raise ValueError(f"{step.state_file} has no {name}; train or convert the policy with statistics.")
+        names = set(tensors.keys())
+        if name not in names:
+            sets = sorted({other.partition(".buffer.")[0] for other in names if ".buffer." in other})
+            mend = "train or convert the policy with statistics"
+            if sets:
+                mend = (
+                    f"it has those of the data sets {', '.join(sets)}, on which a base policy was trained: "
+                    "fine-tune it on your robot, or give statistics: FOLDER of a data set of your robot"
+                )
+            raise ValueError(f"{step.state_file} has no {name}; {mend}.")
         value = tensors.get_tensor(name)
     return finite_numbers(value.double().numpy(), f"{step.state_file}: {name}")

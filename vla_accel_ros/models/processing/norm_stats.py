@@ -91,4 +91,10 @@ def _numbers(stats: Any, group: str, field: str, file: Path) -> np.ndarray:
         value = stats[group][field]
     except (KeyError, TypeError, ValueError):
         value = None
+        other = group.removesuffix("s")
+        if isinstance(stats, dict) and group not in stats and other in stats:
+            raise ValueError(
+                f"{file} has norm_stats.{other}, but openpi reads norm_stats.{group}; rename the field if "
+                "its numbers are those of the actions."
+            ) from None
     return finite_numbers(value, f"{file}: norm_stats.{group}.{field}")

@@ -25,19 +25,23 @@ from vla_accel_ros.models.checkpoints.formats import (
     renamed,
     trained_delay,
 )
-from vla_accel_ros.models.checkpoints.shards import Stored, check_table
+from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
 from vla_accel_ros.models.checkpoints.streaming import Progress, fill, on_meta, read
 from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
 from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
-from vla_accel_ros.models.processing.lerobot_processors import read_lerobot_normalizers
+from vla_accel_ros.models.processing.lerobot_processors import (
+    PROMPT_STEPS,
+    check_prompt_steps,
+    check_since_0_4,
+    read_lerobot_normalizers,
+)
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import UNUSED, SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
-from vla_accel_ros.models.smolvla.sizes import infer_smolvla
+from vla_accel_ros.models.smolvla.sizes import check_settings, infer_smolvla
 from vla_accel_ros.models.text.tokenizer import PLACES, Tokenizer, load_tokenizer
 
 ROOT = "model."
-NEW_LINE = "smolvla_new_line_processor"
 
 
 def holds(contents: Contents) -> bool:
@@ -52,7 +56,7 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
     tokenizer = _tokenizer(contents, config)
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
-        state, actions = read_smolvla_normalizers(folder, options.statistics)
+        state, actions = read_smolvla_normalizers(folder, config, options.statistics)
     width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
@@ -75,9 +79,13 @@ def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
     return load_tokenizer(contents.folder, config.vocab)
 
 
-def read_smolvla_normalizers(folder: Path, dataset: str | None = None) -> tuple[Normalizer, Normalizer]:
-    """Return (state, actions) of the folder, see read_lerobot_normalizers."""
-    return read_lerobot_normalizers(folder, (NEW_LINE,), dataset)
+def read_smolvla_normalizers(
+    folder: Path, config: SmolVLAConfig, dataset: str | None = None
+) -> tuple[Normalizer, Normalizer]:
+    """Return (state, actions) of the folder, see read_lerobot_normalizers. Raises ValueError, too, if another
+    step than SmolVLA's writes the prompt."""
+    check_prompt_steps(folder, config.kind, config.max_prompt)
+    return read_lerobot_normalizers(folder, PROMPT_STEPS["smolvla"], dataset)
 
 
 def load_smolvla_model(
@@ -111,15 +119,17 @@ def check_smolvla(table: Mapping[str, Stored], config: SmolVLAConfig, where: Pat
 
 def read_smolvla_config(contents: Contents) -> SmolVLAConfig:
     """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
-    the shapes."""
-    return read_sizes(contents, SmolVLAConfig.from_json, infer_smolvla)
+    the shapes. Raises ValueError if a setting is unknown."""
+    check_merged(contents.folder, contents.tensors)
+    check_since_0_4(contents.folder, contents.tensors, "smolvla")
+    return read_sizes(contents, SmolVLAConfig.from_json, infer_smolvla, check_settings)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description; such a folder has one set of statistics."""
     folder, config, missing = contents.folder, read_smolvla_config(contents), Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_smolvla_normalizers, folder, statistics, default=nothing)
+    state, actions = missing.read(read_smolvla_normalizers, folder, config, statistics, default=nothing)
     missing.read(_tokenizer, contents, config)
     missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
     notes = ["it cannot write text: the layers for that were removed"]

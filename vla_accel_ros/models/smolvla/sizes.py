@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.inferred import Shapes, axes, depth
 from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
@@ -20,14 +21,11 @@ EXPERT = "model.vlm_with_expert.lm_expert."
 HEAD_DIM = 64
 IMAGES = "observation.images."
 EMPTY = IMAGES + "empty_camera_"
-FIXED: dict[str, Any] = {
-    "n_obs_steps": 1,
-    "adapt_to_pi_aloha": False,
-    "use_delta_joint_actions_aloha": False,
-    "add_image_special_tokens": False,
-    "min_period": 4e-3,
-    "max_period": 4.0,
-}
+FIELDS = LEROBOT | words("""
+    resize_imgs_with_padding vlm_model_name load_vlm_weights attention_mode prefix_length pad_language_to
+    num_expert_layers num_vlm_layers self_attn_every_n_layers expert_width_multiplier
+""")
+FIXED: Mapping[str, Any] = {**LEROBOT_FIXED, "add_image_special_tokens": False}
 
 
 def infer_smolvla(
@@ -37,9 +35,7 @@ def infer_smolvla(
 
     Raises ValueError if a tensor is missing or a setting is unknown.
     """
-    for field, value in FIXED.items():
-        if data.get(field, value) != value:
-            raise ValueError(f"{field} is {data[field]!r}; only {value!r} is known.")
+    check_settings(data)
     try:
         vision = _vision(shapes, vision_head_dim)
         _, joined = axes(shapes, VLM + "connector.modality_projection.proj.weight", 2)
@@ -62,6 +58,11 @@ def infer_smolvla(
             f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
             "folder that lerobot saved a SmolVLA in."
         ) from error
+
+
+def check_settings(data: Mapping[str, Any]) -> None:
+    """Raise ValueError naming a field of lerobot's config.json that is unknown or not implemented."""
+    check_fields(data, "", FIELDS, FIXED)
 
 
 def _vision(shapes: Shapes, head_dim: int) -> VisionConfig:

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from vla_accel_ros.models.checkpoints.fields import OURS, RECIPE
 from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.training import USUAL
@@ -126,9 +127,7 @@ def export(
     mask = tuple(count if relative else -count for relative, count in counts)
     training = replace(USUAL[config.kind], delta_action_mask=mask)
     sizes = {**config.to_json(), TRAINED_AS: training.to_json()}
-    (folder / "config.json").write_text(
-        json.dumps({"vla_accel_ros": sizes, "training": recipe.as_dict()}, indent=1) + "\n"
-    )
+    (folder / "config.json").write_text(json.dumps({OURS: sizes, RECIPE: recipe.as_dict()}, indent=1) + "\n")
     stats = {"norm_stats": {"state": statistics.state, "actions": statistics.actions}}
     (folder / "assets" / "demo" / "norm_stats.json").write_text(json.dumps(stats, indent=1) + "\n")
     vocabulary.save(folder)
