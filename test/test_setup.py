@@ -32,7 +32,7 @@ def test_a_stage_is_done_again_only_when_its_inputs_change(script: ModuleType) -
 
 
 def test_a_distribution_without_wheels_is_refused_with_those_that_have_them() -> None:
-    command = [sys.executable, ROOT / "scripts" / "environment.py", "--distro", "foxy"]
+    command = [sys.executable, str(ROOT / "scripts" / "environment.py"), "--distro", "foxy"]
     refused = subprocess.run(command, capture_output=True, text=True)
     assert refused.returncode and all(name in refused.stderr for name in ("foxy", "kilted", "jazzy"))
 
