@@ -42,6 +42,8 @@ KEYS = {
 # Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
 ON_DEMAND = {"ray", "cuda", "pynvml", "sentencepiece", "tensorstore", "transformers", "triton"}
 BROUGHT_BY_MCAP = {"lz4", "zstandard"}
+OF_PEERS = {"PIL", "jax", "lerobot", "openpi"}
+"""What tools/compare/peer.py imports, in the environment of the public code."""
 
 
 def requirements(name: str) -> dict[str, str]:
@@ -88,7 +90,9 @@ def test_every_import_is_declared() -> None:
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 imported.add(node.module.partition(".")[0])
-    foreign = imported - set(sys.stdlib_module_names) - {"vla_accel_ros"} - ON_DEMAND - BROUGHT_BY_MCAP
+    foreign = (
+        imported - set(sys.stdlib_module_names) - {"vla_accel_ros"} - ON_DEMAND - BROUGHT_BY_MCAP - OF_PEERS
+    )
     declared = depends(MANIFEST) | requirements("robot.txt").keys()
     assert {name for name in foreign if KEYS.get(name, name) not in declared} == set()
 

@@ -13,6 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from builders import make_checkpoint, make_config
 from recorded_run import AS_RECORDED, PERIOD_NS, START_NS, Run, again
 
 from vla_accel_msgs.msg import ActionChunk
@@ -20,6 +21,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checksum import checksum
+from vla_accel_ros.models.config import PI05, VisionConfig
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
@@ -290,6 +292,18 @@ def test_the_command_ends_with_0_when_equal_and_with_1_when_not(tmp_path, capsys
     assert "chunks  0 of 3 equal" in printed
     assert f"the first that differs: request {FIRST}, observed at 1000.000 s: " in printed
     assert "why     it may be dtype float32, here bfloat16" in printed
+
+
+def test_a_recording_from_before_settings_of_a_training_were_asked_for_can_be_given_them(tmp_path, capsys):
+    vision = VisionConfig(width=72, depth=1, mlp=16, heads=1, image_size=28, patch=14)
+    model = make_checkpoint(tmp_path / "model", make_config(vision=vision, image_names=PI05.image_names))
+    (model / "config.json").unlink()
+    words = "action_horizon=16 discrete_state_input=true use_quantile_norm=true adapt_to_pi=false"
+    path = Run(tmp_path, trained_as=words).frames(2).tell(without=("trained_as",)).end()
+    assert cli.main(["replay", str(path)]) == 2
+    assert "action_horizon" in capsys.readouterr().err
+    assert cli.main(["replay", str(path), "--as", words]) == 0
+    assert "chunks  2 of 2 equal" in capsys.readouterr().out
 
 
 def test_a_long_replay_says_how_far_it_is(tmp_path):

@@ -356,3 +356,14 @@ def test_a_conversion_keeps_the_sign_of_the_version(tmp_path: Path, train: dict[
     policy, converted = load_policy(folder), load_policy(convert(folder, tmp_path / "out"))
     assert isinstance(policy, Policy) and isinstance(converted, Policy)
     assert converted.prompt_state == policy.prompt_state
+
+
+def test_the_name_that_0_5_1_gives_the_relative_step_is_known(tmp_path: Path) -> None:
+    """`@ProcessorStepRegistry.register("delta_actions_processor")` in its relative_action_processor.py."""
+    folder = make_lerobot_folder(tmp_path / "model", relative=True)
+    expected, file = load_policy(folder).delta_mask, folder / "policy_preprocessor.json"
+    text = file.read_text()
+    assert text.count('"relative_actions_processor"') == 1
+    file.write_text(text.replace('"relative_actions_processor"', '"delta_actions_processor"'))
+    np.testing.assert_array_equal(load_policy(folder).delta_mask, expected)
+    assert expected.any()

@@ -210,7 +210,7 @@ def test_a_node_asks_before_it_loads(folder: Path, contract: Contract) -> None:
     np.testing.assert_array_equal(engine.policy.delta_mask, contract.delta_mask)
     assert engine.policy.config.horizon == 7
     with pytest.raises(ValueError, match="absolute"):
-        Load(folder, device="cpu", trained_as="pi05_libero").engine(contract)
+        Load(folder, device="cpu", trained_as=f"{words} delta_action_mask=none").engine(contract)
 
 
 def test_the_commands_ask_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

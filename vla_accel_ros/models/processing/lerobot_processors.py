@@ -23,6 +23,8 @@ from vla_accel_ros.models.processing.norm_stats import finite_numbers
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
+IN_0_5_1 = {"delta_actions_processor": RELATIVE}
+"""The name that lerobot 0.5.1 registers the step under; 0.6.0 renamed it."""
 RENAME, TOKENIZER = "rename_observations_processor", "tokenizer_processor"
 TRANSPORT: Mapping[str, frozenset[str]] = {
     RENAME: frozenset({"rename_map"}),
@@ -281,6 +283,7 @@ def _step(file: Path, index: int, data: Any) -> Step:
             "code is run."
         )
     check_fields(data, where, ENTRY_FIELDS, {})
+    name = IN_0_5_1.get(name, name)
     if name in FIELDS:
         check_fields(config, f"{where}{name}.", FIELDS[name], FIXED.get(name, {}))
     if state is None:

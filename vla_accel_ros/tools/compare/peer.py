@@ -113,14 +113,16 @@ def lerobot(request: dict[str, Any], notes: list[str]) -> Callable[[int], Any]:
 
 
 def _tokenizer(file: Path, kind: str) -> Any:
-    """As the class that the hub names for it would read the file."""
+    """As the class that the hub names for it reads the file: PaliGemma's begins a prompt with <bos>."""
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer.from_file(str(file))
     if kind == "smolvla":
-        from transformers import PreTrainedTokenizerFast
-
-        return PreTrainedTokenizerFast(tokenizer_file=str(file), pad_token="<|im_end|>")
-    from transformers import GemmaTokenizerFast
-
-    return GemmaTokenizerFast(tokenizer_file=str(file))
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|im_end|>")
+    begin = ("<bos>", tokenizer.token_to_id("<bos>"))
+    tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", special_tokens=[begin])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
 
 
 def openpi(request: dict[str, Any], notes: list[str]) -> Callable[[int], Any]:

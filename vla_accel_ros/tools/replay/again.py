@@ -41,6 +41,7 @@ class Otherwise:
     model: Path | None = None
     device: str = ""
     dtype: str = ""
+    trained_as: str = ""
 
 
 def replay(
@@ -266,7 +267,7 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
     if "partition" in settings and (settings["partition"] == AUTO or session.device != _gpu()):
         settings["partition"] = NO_PARTITION
-    wanted = {"device": otherwise.device, "dtype": otherwise.dtype}
+    wanted = {"device": otherwise.device, "dtype": otherwise.dtype, "trained_as": otherwise.trained_as}
     return Load(
         **{
             "noise": FRESH,

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import subcommand, training_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,6 +17,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("bag", type=Path, metavar="BAG", help="folder of a bag, or an .mcap file")
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the recorded one)")
+    training_option(parser)
     add("--device", choices=("cpu", "cuda"), help="default: as recorded")
     add("--dtype", choices=("float32", "bfloat16"), help="default: as recorded")
     add(
@@ -53,7 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.replay.report import report
 
     moments = Moments(bag)
-    otherwise = Otherwise(arguments.model, arguments.device or "", arguments.dtype or "")
+    otherwise = Otherwise(
+        arguments.model, arguments.device or "", arguments.dtype or "", arguments.trained_as
+    )
     result = replay(moments, otherwise, _say)
     print("\n".join(report(bag, moments, result)))
     if not result.chunks:
