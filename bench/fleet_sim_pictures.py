@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 
 COLOURS = {
     "fifo": "black", "las": "tab:brown", "kairos": "tab:blue", "oldest": "tab:cyan", "gfair": "tab:orange",
-    "aged_remaining": "tab:red", "clairvoyant": "tab:gray",
+    "aged_remaining": "tab:red", "aged_srpt": "tab:green", "clairvoyant": "tab:gray",
 }  # fmt: skip
 NAMES = {"avg": "average", "p95": "P95"}
 Rows = list[Mapping[str, Any]]

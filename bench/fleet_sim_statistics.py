@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -23,3 +24,10 @@ def student_t(degrees: int) -> float:
 def change(new: np.ndarray, old: np.ndarray) -> dict[str, float]:
     """In percent, seed by seed."""
     return interval(100.0 * (new / np.maximum(old, 1e-9) - 1.0))
+
+
+def doubling(half: Mapping[str, float], whole: Mapping[str, float]) -> bool:
+    """Whether a change in a run of half the length says the same: it has the same sign, or one of the two
+    cannot be told from 0 (from 1 % without an interval)."""
+    unclear = any(abs(each["mean"]) <= each.get("half", 1.0) for each in (half, whole))
+    return unclear or half["mean"] * whole["mean"] > 0.0

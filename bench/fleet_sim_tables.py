@@ -15,108 +15,146 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fleet_sim_paper import BUCKETS, CLOSED
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "fleet_sim.md", ROOT / "bench" / "results"
-RESULT, FRESH, VALIDATION = (RESULTS / f"fleet_{name}.json" for name in ("sim", "sim_fresh", "validation"))
+RESULT, FRESH, AGREEMENT, VALIDATION = (
+    RESULTS / f"fleet_{name}.json" for name in ("sim", "sim_fresh", "agreement", "validation")
+)
 Document = Mapping[str, Any]
-CHANGES = ("avg", "p25", "p95", "p99", "stall")
+CHANGES = ("avg", "p25", "p95", "first_wait", "stall", "standing")
+HEAD = ("average", "P25", "P95", "first chunk", "stall", "standing in all")
+ORACLES = ("clairvoyant", "known")
+"""Policies that know what cannot be known. So do dynamic horizons, which are drawn at no cost in success."""
 
 
 def overload(document: Document) -> Iterable[Sequence[str]]:
     """Changes against fifo at the highest load, static horizons."""
-    yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall"
+    yield "workload", "load", "tasks (a robot)", "policy", *HEAD, "Little's law"
     for row in _rows(document, "static", _tops(document)):
         if row["policy"] != "fifo":
-            named = row["workload"], f"{row['load']:g}", row["policy"]
-            yield *named, *(_percent(row["against_fifo"][metric]) for metric in CHANGES)
+            named = row["workload"], f"{row['load']:g}", _tasks(row), _policy(row)
+            yield *named, *(_percent(row["against_fifo"][metric]) for metric in CHANGES), _little(row)
 
 
 def seconds(document: Document) -> Iterable[Sequence[str]]:
     """Seconds of fifo and the best policies."""
-    yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall", "observation age", "GPU"
+    yield (
+        "workload", "load", "tasks (a robot)", "policy", "average", "P25", "median", "P95", "P99",
+        "first chunk", "stall", "observation age", "GPU",
+    )  # fmt: skip
     for row in _rows(document, "static", _tops(document)):
-        if row["policy"] in ("fifo", "kairos", "aged_remaining"):
-            figures = (f"{row[metric]['mean']:.1f} s" for metric in CHANGES)
+        if row["policy"] in ("fifo", "kairos", "aged_remaining", "aged_srpt"):
+            names = ("avg", "p25", "p50", "p95", "p99", "first_wait", "stall")
+            figures = (f"{row[metric]['mean']:.1f} s" for metric in names)
             age, gpu = f"{1e3 * row['age']['mean']:.0f} ms", f"{100 * row['load_edge']['mean']:.0f} %"
-            yield row["workload"], f"{row['load']:g}", row["policy"], *figures, age, gpu
+            yield row["workload"], f"{row['load']:g}", _tasks(row), row["policy"], *figures, age, gpu
+
+
+def lengths(document: Document) -> Iterable[Sequence[str]]:
+    """Changes against fifo by the length of a run."""
+    rows = document["lengths"]
+    policies = [policy for policy in dict.fromkeys(row["policy"] for row in rows) if policy != "fifo"]
+    yield "regime", "tasks (a robot)", *policies, "Little's law"
+    for regime, tasks in dict.fromkeys((row["regime"], row["tasks"]) for row in rows):
+        here = {row["policy"]: row for row in rows if (row["regime"], row["tasks"]) == (regime, tasks)}
+        cells = (
+            " / ".join(f"{here[policy]['against_fifo'][name]['mean']:+.0f}" for name in ("avg", "p95"))
+            for policy in policies
+        )
+        off = max((row["little"]["mean"] - 1.0 for name, row in here.items() if name != "las"), key=abs)
+        each = f"{tasks} ({here['fifo']['tasks_per_robot']})"
+        yield REGIMES[regime], each, *cells, f"{100 * off:+.1f} %"
+
+
+REGIMES = {"open": "open, load 1.6", "closed": "closed, 100 robots"}
 
 
 def loads(document: Document) -> Iterable[Sequence[str]]:
     """Changes against fifo at lower loads, static horizons."""
-    steps = (0.8, 1.2)
     yield (
         "workload",
+        "load",
+        "tasks (a robot)",
         "policy",
-        *(f"{what} at {load:g}" for load in steps for what in ("average", "P95", "stall")),
+        "average",
+        "P95",
+        "first chunk",
+        "stall",
+        "Little's law",
     )
-    found = {(row["workload"], row["policy"], row["load"]): row for row in _rows(document, "static", steps)}
-    for workload, policy in dict.fromkeys(key[:2] for key in found):
-        if policy not in ("fifo", "clairvoyant"):
-            changes = [found[workload, policy, load]["against_fifo"] for load in steps]
-            yield (
-                workload,
-                policy,
-                *(_percent(one[metric]) for one in changes for metric in ("avg", "p95", "stall")),
-            )
+    for row in _rows(document, "static", (0.8, 1.2)):
+        if row["policy"] not in ("fifo", *ORACLES):
+            changes = (_percent(row["against_fifo"][name]) for name in ("avg", "p95", "first_wait", "stall"))
+            yield row["workload"], f"{row['load']:g}", _tasks(row), row["policy"], *changes, _little(row)
 
 
 def kairos(document: Document) -> Iterable[Sequence[str]]:
-    """In the shape of Kairos' Table 2."""
-    titles = ("kairos", "without dynamic horizon", "without scheduler", "aged_remaining")
-    yield "workload", "against", *titles
+    """In the shape of Kairos' Table 2, beside its figures."""
+    names = ("p25", "avg", "p95")
+    yield (
+        "workload", "against", "policy", "horizons", "P25", "average", "P95", "first chunk", "stall",
+        *(f"paper: {name}" for name in ("P25", "average", "P95")),
+    )  # fmt: skip
     for row in document["table_2"]:
-        each = (
-            " / ".join(f"{row[title][metric]['mean']:+.0f}" for metric in ("p25", "avg", "p95", "stall"))
-            for title in titles
-        )
-        yield row["workload"], row["against"], *each
+        ours = (f"{row[metric]['mean']:+.0f} %" for metric in (*names, "first_wait", "stall"))
+        paper = ("-",) * 3 if row["paper"] is None else (f"{value:+.1f} %" for value in row["paper"])
+        yield row["workload"], row["against"], row["policy"], _horizons(row), *ours, *paper
 
 
 def settings(document: Document) -> Iterable[Sequence[str]]:
     """Of libero_pi05."""
-    yield "", "load", "policy", "average", "P95", "stall", "observation age", "beyond the horizon"
+    yield (
+        "", "load", "policy", "average", "P95", "first chunk", "stall", "observation age",
+        "beyond the horizon",
+    )  # fmt: skip
     for row in document["settings"]:
         if row["settings"] != "as late as possible":
-            changes = (_percent(row["against_usual"][metric]) for metric in ("avg", "p95", "stall", "age"))
+            names = ("avg", "p95", "first_wait", "stall", "age")
+            changes = (_percent(row["against_usual"][metric]) for metric in names)
             beyond = f"{100 * row['beyond']['mean']:.1f} %"
             yield row["settings"], f"{row['load']:g}", row["policy"], *changes, beyond
 
 
 def choices(document: Document) -> Iterable[Sequence[str]]:
     """What the paper leaves open, against the defaults."""
-    yield "workload", "choice", "average", "P95", "stall"
+    yield "workload", "choice", "average", "P95", "first chunk", "stall", "paper: average"
     for row in document["kairos_choices"]:
-        yield row["workload"], row["choice"], *(_percent(row[metric]) for metric in ("avg", "p95", "stall"))
+        changes = (_percent(row[metric]) for metric in ("avg", "p95", "first_wait", "stall"))
+        paper = f"up to {BUCKETS:+.1f} %" if row["choice"] == "2 buckets" else "-"
+        yield row["workload"], row["choice"], *changes, paper
 
 
 def closed(document: Document) -> Iterable[Sequence[str]]:
     """Fleets of libero_pi05."""
     yield (
-        "robots",
-        "policy",
-        "horizon",
-        "average",
-        "P25",
-        "P95",
-        "P99",
-        "stall",
-        "average against fifo",
-        "P95",
-    )
+        "robots", "tasks a robot", "policy", "horizons", "average", "median", "P95", "first chunk", "stall",
+        "tasks/min", "average against fifo", "P95 against fifo", "P95, half as long", "Little's law",
+        "paper: average",
+    )  # fmt: skip
     for row in document["closed"]:
-        figures = (f"{row[metric]['mean']:.1f} s" for metric in CHANGES)
+        names = ("avg", "p50", "p95", "first_wait", "stall")
+        figures = (f"{row[metric]['mean']:.1f} s" for metric in names)
         against = (_percent(row["against_fifo"][metric]) for metric in ("avg", "p95"))
-        yield str(row["robots"]), row["policy"], row["horizon"], *figures, *against
+        paper = "-"
+        if row["horizon"] == "dynamic" and row["robots"] in CLOSED:
+            paper = " to ".join(f"{value:.1f}" for value in CLOSED[row["robots"]]) + " %"
+        yield (
+            str(row["robots"]), str(row["tasks_per_robot"]), row["policy"], _horizons(row), *figures,
+            f"{row['tasks_per_min']['mean']:.1f}", *against, _percent(row["half_as_long"]["p95"]),
+            _little(row), paper,
+        )  # fmt: skip
 
 
 def deadlines(document: Document) -> Iterable[Sequence[str]]:
     """Closed fleets, with and without skipping robots that cannot be answered in time."""
     head = ("chunks a second", "computed for nobody", "average", "P95")
-    yield "robots", "policy", *head, *(f"{name}, regardless" for name in head)
+    yield "robots", "tasks a robot", "policy", *head, *(f"{name}, regardless" for name in head)
     rows = {(row["robots"], row["policy"], row["passed_by"]): row for row in document["deadlines"]}
     for robots, policy in dict.fromkeys(key[:2] for key in rows):
-        each = (rows[robots, policy, passed] for passed in (True, False))
-        told = (
+        each = [rows[robots, policy, passed] for passed in (True, False)]
+        cells = (
             (
                 f"{row['chunks_per_s']['mean']:.1f}",
                 f"{100 * row['wasted']['mean']:.1f} %",
@@ -124,16 +162,29 @@ def deadlines(document: Document) -> Iterable[Sequence[str]]:
             )
             for row in each
         )
-        yield str(robots), policy, *(word for words in told for word in words)
+        yield str(robots), str(each[0]["tasks_per_robot"]), policy, *(cell for row in cells for cell in row)
 
 
 def fresh(document: Document) -> Iterable[Sequence[str]]:
     """Results on seeds that were not used to choose."""
-    yield "workload", "load", "policy", "average", "P25", "P95", "P99", "stall"
+    yield "workload", "load", "policy", *HEAD
     for row in json.loads(FRESH.read_text())["rows"]:
-        named = row["workload"], f"{row['load']:g}", row["policy"]
+        named = row["workload"], f"{row['load']:g}", _policy(row)
         changes = (f"{row[name]['mean']:+.1f} ± {row[name]['half']:.1f} %" for name in CHANGES)
         yield *named, *changes
+
+
+def agreement(document: Document) -> Iterable[Sequence[str]]:
+    """The simulator beside the node's scheduler, at the rate of decisions of an engine."""
+    yield (
+        "policy", "scheduler: average", "P95", "against fifo", "P95", "simulated: against fifo", "P95",
+        "points apart", "P95",
+    )  # fmt: skip
+    for row in json.loads(AGREEMENT.read_text())["rows"]:
+        figures = (f"{row['node'][name]:.2f} s" for name in ("avg", "p95"))
+        both = (row["against_fifo"][who] for who in ("node", "simulated"))
+        changes = (f"{of[name]:+.1f} %" for of in both for name in ("avg", "p95"))
+        yield row["policy"], *figures, *changes, *(f"{row['apart'][name]:+.1f}" for name in ("avg", "p95"))
 
 
 def validation(document: Document) -> Iterable[Sequence[str]]:
@@ -170,6 +221,7 @@ TABLES: dict[str, Callable[[Document], Iterable[Sequence[str]]]] = {
     for table in (
         overload,
         seconds,
+        lengths,
         loads,
         kairos,
         settings,
@@ -178,6 +230,7 @@ TABLES: dict[str, Callable[[Document], Iterable[Sequence[str]]]] = {
         deadlines,
         decisions,
         fresh,
+        agreement,
         validation,
     )
 }
@@ -216,6 +269,23 @@ def _rows(
 
 def _tops(document: Document) -> dict[str, float]:
     return {row["workload"]: row["load"] for row in document["table_2"]}
+
+
+def _tasks(row: Mapping[str, Any]) -> str:
+    return f"{row['tasks']['mean']:.0f} ({row['tasks_per_robot']['mean']:.0f})"
+
+
+def _policy(row: Mapping[str, Any]) -> str:
+    return f"{row['policy']} (oracle)" if row["policy"] in ORACLES else row["policy"]
+
+
+def _horizons(row: Mapping[str, Any]) -> str:
+    return "dynamic (oracle)" if row["horizon"] == "dynamic" else row["horizon"]
+
+
+def _little(row: Mapping[str, Any]) -> str:
+    """How far it is off."""
+    return f"{100 * (row['little']['mean'] - 1.0):+.1f} %"
 
 
 def _percent(change: Mapping[str, float]) -> str:

@@ -184,7 +184,7 @@ MUTATIONS = (
     ),
     Mutation("fleet: wait ratio", "return waited_s / life_s if", "return waited_s if", ("test_kairos.py",)),
     Mutation(
-        "fleet: ageing of a bucket", "bucket -= -(-skipped // ageing)", "bucket -= 0", ("test_kairos.py",)
+        "fleet: ageing of a bucket", "bucket -= int(age_s / ageing_s)", "bucket -= 0", ("test_kairos.py",)
     ),
     Mutation(
         "fleet: longest execution",
@@ -246,8 +246,8 @@ MUTATIONS = (
     ),
     Mutation(
         "fleet: bound on waiting",
-        "late = most < math.inf and",
-        "late = False and",
+        "for request in waiting]) < before_s",
+        "for request in waiting]) < -math.inf",
         ("test_fleet_policies.py",),
     ),
     Mutation("fleet: placement", "sooner += other.limit * batches", "sooner += 0", ("test_placement.py",)),

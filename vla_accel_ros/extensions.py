@@ -104,6 +104,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "kairos": "vla_accel_ros.fleet.policies.kairos:HighestWaitRatio",
         "gfair": "vla_accel_ros.fleet.policies.remaining:GatedFair",
         "aged_remaining": "vla_accel_ros.fleet.policies.remaining:AgedRemaining",
+        "aged_srpt": "vla_accel_ros.fleet.policies.remaining:AgedSrpt",
     },
 }
 """Group -> name -> the object, or its reference as `module:name`."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
 from vla_accel_ros.fleet.policies.kairos import LONGEST_S, HighestWaitRatio
-from vla_accel_ros.fleet.policies.policy import FleetSetup
+from vla_accel_ros.fleet.policies.policy import FleetSetup, PolicyOptions
 
 SETUP = FleetSetup({EDGE: make_replica()})
 
@@ -52,24 +55,44 @@ def test_the_higher_bucket_goes_first_then_the_longer_execution():
     assert [request.robot for request in batch.requests] == ["/a", "/b", "/c"]
 
 
-def test_who_is_passed_over_is_lifted_and_his_execution_scaled():
-    policy = HighestWaitRatio(SETUP, ageing=4)
+def setup_with(**options):
+    return FleetSetup(SETUP.replicas, PolicyOptions(**options))
+
+
+def test_a_request_that_waits_is_lifted_and_its_execution_scaled():
+    """One bucket for each 4 s, and (1 + seconds) times 0.5 s."""
+    policy = HighestWaitRatio(setup_with(kairos_ageing_s=4.0))
     request = executed("/a", (0.0, 0.1, 0.5))
     keys: list[float] = []
-    for request.task.skipped in (0, 3, 4, 8, 9, 1000):
+    for waited_s in (0.0, 3.0, 4.0, 7.0, 8.0, 1000.0):
+        request.task.asked_s = 10.0 - waited_s
         keys += policy.keys([request], 10.0)
     found = [divmod(-key, LONGEST_S) for key in keys]
-    assert [bucket for bucket, _ in found] == [0, 0, 1, 2, 3, 9]
-    assert [length_s for _, length_s in found] == pytest.approx([0.5, 2.0, 2.5, 4.5, 5.0, 500.5])
+    assert [bucket for bucket, _ in found] == [0, 0, 1, 1, 2, 9]
+    assert [length_s for _, length_s in found] == pytest.approx([0.5, 2.0, 2.5, 4.0, 4.5, 500.5])
+
+
+def test_ageing_does_not_depend_on_how_often_the_scheduler_decides():
+    """A thousand decisions while 1 s passes lift nobody; a minute, in which 15 times 4 s pass, does."""
+    policy = HighestWaitRatio(setup_with(kairos_ageing_s=4.0))
+    request = executed("/a", (0.0, 0.1, 0.5))
+    request.task.told(10.0, -1.0, 0.0)
+    for now_s, first in (*((10.0 + decision / 1000, "/b") for decision in range(1000)), (70.0, "/a")):
+        other = executed("/b", (0.0, 0.1, 9.0))
+        other.task.told(now_s, -1.0, 0.0)
+        other.task.last_execution_s = 9.0
+        (chosen,) = policy.next(EDGE, [request, other], now_s).requests
+        assert chosen.robot == first
+        chosen.begun = True
 
 
 def test_an_execution_of_any_length_lifts_nobody_to_the_next_bucket():
-    policy = HighestWaitRatio(SETUP, ageing=1_000_000)
+    policy = HighestWaitRatio(setup_with(kairos_ageing_s=1e6))
     long, waited = (
         executed("/long", (0.0, 0.1, 1e9)),
         make_request("/waited", waited_s=1.1, last_execution_s=0.1),
     )
-    long.task.skipped = 900_000
+    long.task.asked_s = 10.0 - 900_000
     assert policy.next(EDGE, [long, waited], 10.0).requests[0].robot == "/waited"
 
 
@@ -81,7 +104,23 @@ def test_the_length_of_a_first_execution_is_a_choice():
 
 
 def test_numbers_that_cannot_be_are_refused():
-    for wrong in ({"buckets": 0}, {"ageing": 0}, {"first_execution_s": 0.0}):
-        with pytest.raises(ValueError, match="give 1 or more"):
-            HighestWaitRatio(SETUP, **wrong)
+    wrong: list[tuple[str, Any]] = [
+        ("kairos_buckets", 0),
+        ("kairos_ageing_s", 0.0),
+        ("kairos_ageing_s", math.nan),
+    ]
+    for name, value in wrong:
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            PolicyOptions(**{name: value})
+    with pytest.raises(ValueError, match=r"first_execution_s is 0\.0"):
+        HighestWaitRatio(SETUP, first_execution_s=0.0)
     assert make_policy("kairos")
+
+
+def test_the_number_of_buckets_is_an_option():
+    """Waits of 31 and 39 %: the same of ten buckets, where the longer execution goes first; two of twenty."""
+    long, waited = executed("/long", (0.0, 0.1, 2.0)), executed("/waited", (0.0, 0.1, 0.5))
+    long.task.waited_s, waited.task.waited_s = 3.1, 3.9
+    for buckets, first in ((10, long), (20, waited)):
+        policy = HighestWaitRatio(setup_with(kairos_buckets=buckets))
+        assert policy.next(EDGE, [waited, long], 10.0).requests == (first,)

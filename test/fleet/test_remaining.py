@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
-NAMES = ("gfair", "aged_remaining")
+from vla_accel_ros.fleet.policies.policy import FleetSetup, PolicyOptions, policy_factory
+
+NAMES = ("gfair", "aged_remaining", "aged_srpt")
 
 
 def make_taught(name, limit=1):
@@ -78,3 +82,23 @@ def test_the_slowdown_counts_by_its_square():
     old = begun("/old", "a", 2, 100.0 - 30.0)
     assert first(policy, begun("/young", "a", 5, 100.0 - 20.0), old) == "/old"
     assert first(policy, begun("/young", "a", 5, 100.0 - 28.0), old) == "/young"
+
+
+@pytest.mark.parametrize(("exponent", "most"), [(2.0, 20), (1.0, 10), (0.5, 7), (0.0, 5)])
+def test_the_age_counts_by_the_power_that_is_given(exponent, most):
+    """Twice as old (1 + age of 200 and 100), a task goes first with up to 2^exponent times the 5 rounds."""
+    for left, expected in ((most - 0.5, "/old"), (most + 0.5, "/young")):
+        policy = policy_factory("aged_srpt", PolicyOptions(age_exponent=exponent))(
+            FleetSetup({EDGE: make_replica()})
+        )
+        for rounds in (2 + math.floor(left), 2 + math.ceil(left)):
+            policy.ended(make_request("/over", kind="a", rounds=rounds).task, 0.0)
+        policy.ended(make_request("/over", kind="b", rounds=2 + 5).task, 0.0)
+        ready = begun("/young", "b", 2, 100.0 - 99.0), begun("/old", "a", 2, 100.0 - 199.0)
+        assert first(policy, *ready) == expected
+
+
+def test_an_exponent_that_cannot_be_is_refused():
+    for wrong in (-1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"age_exponent is {wrong}"):
+            PolicyOptions(age_exponent=wrong)

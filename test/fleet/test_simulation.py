@@ -262,3 +262,80 @@ def test_a_run_that_would_never_end_says_why():
     unknown = Simulation({EDGE: ReplicaProfile(1, Profile())}, FIFO)
     with pytest.raises(ValueError, match="replica edge has a profile without 'serve'"):
         unknown.closed(scripts, robots=2)
+
+
+def closed_figures(policy, per_robot, robots=50, seed=0):
+    what = WORKLOADS["libero_pi05"]
+    drawn = Load.of(what, seed, tasks=per_robot * robots)
+    return figures(closed_fleet(drawn, find(FLEET_POLICIES, policy), robots, {EDGE: assumed(what)}))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "kairos", "oldest", "aged_remaining", "aged_srpt"])
+def test_a_closed_fleet_obeys_littles_law_if_it_does_enough_tasks(policy):
+    """Robots = tasks that end in a second times their latency, whatever the order of service."""
+    long, short = closed_figures(policy, 80), closed_figures(policy, 2)
+    assert long["tasks_per_robot"] == 80 and long["stationary"]
+    assert long["tasks_per_min"] / 60 * long["latency_s"]["avg"] == pytest.approx(50, rel=0.015)
+    assert short["tasks_per_robot"] == 2 and not short["stationary"]
+
+
+def test_the_order_of_service_in_a_closed_fleet_moves_the_tail_and_not_the_mean():
+    """And says the same when the run is twice as long."""
+    for per_robot in (30, 60):
+        fifo, remaining, srpt, oldest = (
+            closed_figures(policy, per_robot)["latency_s"]
+            for policy in ("fifo", "aged_remaining", "aged_srpt", "oldest")
+        )
+        for other in (remaining, srpt, oldest):
+            assert other["avg"] == pytest.approx(fifo["avg"], rel=0.03)
+        assert remaining["p95"] > 1.05 * fifo["p95"]
+        assert oldest["p95"] < srpt["p95"] < 0.9 * fifo["p95"]
+
+
+def test_the_longer_a_burst_the_more_an_order_gains():
+    """In open overload nothing is stationary, and figures belong to a number of tasks."""
+    what, gains = WORKLOADS["libero_pi05"], []
+    for tasks in (150, 600):
+        drawn, replicas = Load.of(what, 0, tasks=tasks), {EDGE: assumed(what)}
+        fifo, remaining = (
+            figures(open_loop(drawn, find(FLEET_POLICIES, name), 1.6, replicas))
+            for name in ("fifo", "aged_remaining")
+        )
+        assert not fifo["stationary"] and fifo["tasks_per_robot"] == 1
+        gains.append(1.0 - remaining["latency_s"]["avg"] / fifo["latency_s"]["avg"])
+    assert 0.1 < gains[0] < gains[1] - 0.05
+
+
+@pytest.mark.parametrize("load", [0.5, 0.7])
+def test_an_open_queue_below_capacity_is_stationary(load):
+    arrivals_s = np.random.default_rng(4).exponential(1.0 / load, 20_000).cumsum()
+    simulation = Simulation({EDGE: make_replica(1, 0.0, 1.0)}, FIFO, NEAR)
+    found = figures(simulation.open([Script("a", 1, (1,))] * len(arrivals_s), arrivals_s.tolist()))
+    assert found["stationary"] and found["tasks_per_min"] == pytest.approx(60 * load, rel=0.02)
+
+
+def test_littles_law_is_checked_against_the_tasks_under_way():
+    """Counted at a hundred thousand times between the warm-up (a quarter of the arrivals) and the last."""
+    what = WORKLOADS["meta_smol"]
+    outcome = open_loop(Load.of(what, 1, tasks=200), FIFO, 1.6, {EDGE: assumed(what)})
+    begun_s = np.array([robot.began_s for robot in outcome.robots])
+    ends_s = np.array(outcome.ends_s)
+    since_s, until_s = np.quantile([begun_s.min(), begun_s.max()], (0.25, 1.0))
+    at_s = np.linspace(since_s, until_s, 100_000)
+    under_way = np.searchsorted(np.sort(begun_s), at_s) - np.searchsorted(np.sort(ends_s), at_s)
+    ended = (since_s < ends_s) & (ends_s <= until_s)
+    rate_hz = ended.sum() / (until_s - since_s)
+    expected = rate_hz * (ends_s - begun_s)[ended].mean() / under_way.mean()
+    assert figures(outcome)["little"] == pytest.approx(expected, rel=1e-3)
+    assert expected < 0.9
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_a_task_waits_for_its_first_chunk_moves_and_stands(policy):
+    """Nothing else makes up its latency."""
+    what = WORKLOADS["libero_pi05"]
+    drawn = Load.of(what, 0, tasks=80)
+    found = figures(open_loop(drawn, find(FLEET_POLICIES, policy), 1.6, {EDGE: assumed(what)}))
+    motion_s = sum(script.actions for script in drawn.scripts) / len(drawn.scripts) / 30.0
+    standing_s = found["first_wait_s"]["avg"] + found["stall_s"]["avg"]
+    assert found["latency_s"]["avg"] == pytest.approx(motion_s + standing_s, abs=1e-6)

@@ -61,9 +61,23 @@ def test_what_failed_is_no_round_and_before_the_first_chunk_it_stands():
     task.dispatched(6.0)
     task.answered(6.1, 1.0)
     assert task.rounds == 1 and task.generated_s == pytest.approx(0.1)
-    task.skipped = 3
-    task.dispatched(7.0)
-    assert task.skipped == 0
+
+
+def test_it_waits_from_its_first_request_until_that_is_answered():
+    """Neither a repeated request nor a failure starts the wait anew."""
+    task = Task("/a", 1, "reach", began_s=5.0)
+    assert task.asked_s == math.inf
+    task.told(5.0, -1.0, 0.0)
+    task.dispatched(6.0)
+    task.failed()
+    task.told(7.0, -1.0, 0.0)
+    assert task.asked_s == 5.0
+    task.dispatched(8.0)
+    task.answered(8.5, 1.0)
+    assert task.asked_s == math.inf
+    task.told(9.0, 0.5, 0.5)
+    task.told(9.5, 1.0, 0.0)
+    assert task.asked_s == 9.0
 
 
 def test_what_it_remembers_does_not_grow():

@@ -46,6 +46,9 @@ def test_recorded_tasks_on_a_profile(tmp_path, capsys):
         (("--robots", "0"), "there are 0 robots"),
         (("--tasks", "0"), "--tasks is 0"),
         (("--seed", "-1"), "--seed is -1"),
+        (("--kairos-buckets", "0"), "kairos_buckets is 0"),
+        (("--kairos-ageing", "0"), "kairos_ageing_s is 0.0"),
+        (("--age-exponent", "-1"), "age_exponent is -1.0"),
         (("--lead", "-1"), "lead_s is -1.0"),
         (("--replicas", "edge", "edge"), "--replicas edge"),
         (("--replicas", "edge:0"), "--replicas edge:0"),
@@ -86,3 +89,39 @@ def test_a_trace_without_durations_and_a_workload_that_is_none(name, says, tmp_p
     (tmp_path / "rounds.jsonl").write_text('{"task": 1, "kind": "a", "actions": 15, "chunk": 50}\n')
     assert cli.main([*BASE, "--workload", str(tmp_path / name)]) == 2
     assert says in capsys.readouterr().err
+
+
+def simulated(capsys, *options):
+    assert cli.main([*NAMED, "--tasks", "120", "--load", "1.6", "--json", "-", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("policy", "option", "values"),
+    [
+        ("kairos", "--kairos-buckets", ("1", "10")),
+        ("kairos", "--kairos-ageing", ("2", "1000")),
+        ("aged_srpt", "--age-exponent", ("0", "4")),
+    ],
+)
+def test_options_of_a_policy_reach_it(policy, option, values, capsys):
+    found = [simulated(capsys, "--policy", policy, option, value) for value in values]
+    assert found[0]["latency_s"] != found[1]["latency_s"]
+    assert [one[option[2:].replace("-", "_")] for one in found] == [float(value) for value in values]
+    assert (
+        simulated(capsys, "--policy", "fifo", option, values[0])["latency_s"]
+        == (simulated(capsys, "--policy", "fifo")["latency_s"])
+    )
+
+
+def test_what_a_run_cannot_say_is_told(capsys):
+    """A burst is not stationary, and horizons that cost nothing are an oracle."""
+    assert cli.main([*NAMED, "--robots", "10", "--horizon", "dynamic"]) == 0
+    said = capsys.readouterr().out
+    assert "not stationary" in said and "2 a robot" in said and "oracle horizons" in said
+    assert "first chunk after" in said and "stall of a task" in said
+    assert cli.main([*NAMED, "--robots", "10", "--tasks", "600"]) == 0
+    said = capsys.readouterr().out
+    assert "stationary" not in said and "60 a robot" in said and "oracle" not in said
+    found = simulated(capsys, "--horizon", "dynamic")
+    assert found["oracle_horizons"] is True and found["stationary"] is False and found["tasks_per_robot"] == 1

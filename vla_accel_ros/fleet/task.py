@@ -34,9 +34,9 @@ class Task:
     rounds: answered chunks. generated_s: replica time spent on it so far (attained service). moved_s: motion
     sent to it [s]. waited_s: as the module says, over finished rounds. first_waited_s: from its first request
     to the first dispatch. stalled_s: how long the arm stood for lack of a chunk, as the robot reports.
-    skipped: how often in a row others were dispatched while it waited. runs_out_s: when the arm has executed
-    all its motion, -inf before the first chunk. last_execution_s: execution time of the last chunk, None
-    before the first.
+    asked_s: arrival of the first request for its next chunk, inf while it has none; a request that failed or
+    was replaced keeps it. runs_out_s: when the arm has executed all its motion, -inf before the first chunk.
+    last_execution_s: execution time of the last chunk, None before the first.
     """
 
     robot: str
@@ -50,7 +50,7 @@ class Task:
     waited_s: float = field(default=0.0, init=False)
     first_waited_s: float = field(default=0.0, init=False)
     stalled_s: float = field(default=0.0, init=False)
-    skipped: int = field(default=0, init=False)
+    asked_s: float = field(default=math.inf, init=False)
     runs_out_s: float = field(default=-math.inf, init=False)
     last_execution_s: float | None = field(default=None, init=False)
     _generations: list[Interval] = field(default_factory=list, init=False)  # of unfinished rounds
@@ -60,6 +60,8 @@ class Task:
         """Update the task from a request. executed_s: how long ago the last chunk began to be executed,
         negative if it is not. left_s: how long its execution goes on."""
         self.stalled_s = stalled_s
+        if self.asked_s == math.inf:
+            self.asked_s = now_s
         if executed_s >= 0.0 and self._executions:
             start_s, end_s = now_s - executed_s, now_s + left_s
             if left_s <= 0.0:  # it has ended; the robot does not say when
@@ -71,7 +73,6 @@ class Task:
 
     def dispatched(self, now_s: float) -> None:
         """Record that a chunk for it is being computed."""
-        self.skipped = 0
         if not self.rounds:
             self.first_waited_s = max(0.0, now_s - self.began_s)
         self._generations.append(Interval(now_s))
@@ -82,6 +83,7 @@ class Task:
         generation = self._generations[-1]
         generation.end_s = now_s
         self.rounds += 1
+        self.asked_s = math.inf
         self.moved_s += execution_s
         self.generated_s += generation.length_s
         start_s = max(now_s, self.runs_out_s)

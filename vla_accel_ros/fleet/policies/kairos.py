@@ -1,11 +1,13 @@
 """Highest wait ratio first (Kairos, algorithm 1).
 
 A task's wait ratio is the share of its life that it has waited. Ratios fall into buckets of equal width, so
-that small differences do not decide. Within a bucket the longest execution goes first, scaled by 1 + skipped.
-A request moves up one bucket for every `ageing` decisions that passed it over. The dispatcher renews stale
+that small differences do not decide. Within a bucket the longest execution goes first, scaled by 1 + the
+seconds that its request has waited. A request moves up one bucket after every kairos_ageing_s of waiting. The
+paper counts both in scheduling decisions. A decision is a full batch there; a replica that takes requests one
+by one makes tens of decisions in that time, and nearly all requests would age. The dispatcher renews stale
 observations (lines 20 to 22); placement on edge and cloud is shared by all policies here.
 
-The parameters below choose what the paper leaves open.
+The options (PolicyOptions) and the parameters below choose what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -25,54 +27,49 @@ tuple for each of a thousand requests would burden the garbage collector in each
 
 
 class HighestWaitRatio(InOrder):
-    """buckets: B. ageing: A, in decisions; the paper gives no value. In overload a small A lifts all requests
-    to the top bucket, where the longest execution goes first (docs/fleet_sim.md).
+    """In overload a small kairos_ageing_s lifts all requests to the top bucket, where the longest execution
+    goes first (docs/fleet_sim.md).
     first_wait: whether the wait for a task's first chunk counts. With it, a task that was never served has
     waited all its life and goes before all others, so the default is False.
     open_wait: whether the present, unfinished wait counts; the paper sums over recorded rounds.
     first_execution_s: execution time assumed before a task's first chunk.
-    Raises ValueError if buckets or ageing is below 1, or first_execution_s is not positive.
+    Raises ValueError if first_execution_s is not positive.
     """
 
     def __init__(
         self,
         setup: FleetSetup,
-        buckets: int = 10,
-        ageing: int = 100,
         first_wait: bool = False,
         open_wait: bool = False,
         first_execution_s: float = 1.0,
     ) -> None:
         super().__init__(setup, math.inf)
-        if buckets < 1 or ageing < 1 or not first_execution_s > 0:
-            raise ValueError(
-                f"buckets is {buckets}, ageing {ageing}, first_execution_s {first_execution_s}; give 1 or "
-                "more, 1 or more, and a number above 0."
-            )
-        self._buckets, self._ageing = buckets, ageing
+        if not first_execution_s > 0:
+            raise ValueError(f"first_execution_s is {first_execution_s} s; give more than 0.")
+        self._buckets, self._ageing_s = setup.options.kairos_buckets, setup.options.kairos_ageing_s
         self._first_wait, self._open_wait = first_wait, open_wait
         self._first_execution_s = first_execution_s
 
     def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[float]:
-        buckets, ageing, first_s = self._buckets, self._ageing, self._first_execution_s
+        buckets, ageing_s, first_s = self._buckets, self._ageing_s, self._first_execution_s
         as_recorded, ratio = not (self._first_wait or self._open_wait), self.ratio
         top, keys = 1 - buckets, []
         for request in ready:
             task = request.task
-            skipped, execution_s = task.skipped, task.last_execution_s
+            age_s, execution_s = now_s - task.asked_s, task.last_execution_s
             if as_recorded:  # Task.wait_ratio inlined: this runs for a thousand tasks in each decision
                 life_s, waited_s = now_s - task.began_s, task.waited_s
                 share = 0.0 if life_s <= 0.0 else waited_s / life_s if waited_s < life_s else 1.0
             else:
                 share = ratio(task, now_s)
             bucket = -int(share * buckets)
-            if skipped >= ageing:
-                bucket -= -(-skipped // ageing)
+            if age_s >= ageing_s:
+                bucket -= int(age_s / ageing_s)
             if execution_s is None:
                 execution_s = first_s
             elif execution_s < SHORTEST_S:
                 execution_s = SHORTEST_S
-            scaled_s = execution_s * (1 + skipped)
+            scaled_s = execution_s * (1.0 + age_s) if age_s > 0.0 else execution_s
             if bucket < top:
                 bucket = top
             keys.append(bucket * LONGEST_S - (scaled_s if scaled_s < LONGEST_S else LONGEST_S))

@@ -4,28 +4,30 @@ The interface is the engine's `Policy` with one more hook. A lane is a replica, 
 `task` is a fleet.task.Task, and a micro-batch of stage SERVE is one chunk for each of its requests. The
 dispatcher calls `next` for every idle replica when something arrives or ends, `Task.dispatched` for what it
 dispatches (and sets `Request.begun`), `ran` when the answers arrive, and `ended` when a task is over. It may
-call `next` more often than it dispatches: a request counts as skipped only if others were dispatched while it
-waited.
+call `next` more often than it dispatches, and dispatch one by one or in batches. So waiting counts in seconds
+and not in decisions: a replica that takes requests one by one decides far more often than one that takes
+batches, at the same work.
 
 The built-in policies differ only in `keys`. Emergencies go first and share a batch with nobody else, since a
 larger batch takes longer. A request that can no longer be answered in time (Request.within_s) yields to the
-others, because nobody could use its chunk. Higher priorities go before lower ones. A request that was skipped
-more often than `patience` times the batches that serve all waiting requests goes before its equals, so that
-nobody of the highest priority waits forever. Equals go in order of submission.
+others, because nobody could use its chunk. Higher priorities go before lower ones. A request that has waited
+`patience` times as long as serving all waiting requests takes goes before its equals, so that nobody of the
+highest priority waits forever. Equals go in order of submission.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any, Protocol
 
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.task import Task
 
@@ -76,12 +78,39 @@ class ReplicaProfile:
         sizes, times_s = zip(*known, strict=True) if known else ((1,), (UNKNOWN_S,))
         return interpolated(count, sizes, times_s)
 
+    @property
+    def requests_hz(self) -> float:
+        """The most requests that it serves in a second, by its profile."""
+        known = self.profile.known().items()
+        rates = [size / took_s for (stage, size), took_s in known if stage == SERVE]
+        return max(rates, default=1.0 / UNKNOWN_S) / self.slower
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """Options of the built-in policies. kairos_buckets: B of Kairos, buckets of wait ratios. kairos_ageing_s:
+    A of Kairos in seconds, after each of which a waiting request moves up one bucket. age_exponent: of
+    aged_srpt; 0 is no ageing. Raises ValueError if a value is out of range."""
+
+    kairos_buckets: int = 10
+    kairos_ageing_s: float = 60.0
+    age_exponent: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.kairos_buckets < 1:
+            raise ValueError(f"kairos_buckets is {self.kairos_buckets}; give 1 or more.")
+        if not self.kairos_ageing_s >= 1e-3:
+            raise ValueError(f"kairos_ageing_s is {self.kairos_ageing_s} s; give 0.001 or more.")
+        if not 0 <= self.age_exponent < math.inf:
+            raise ValueError(f"age_exponent is {self.age_exponent}; give 0 or more, such as 2.")
+
 
 @dataclass(frozen=True)
 class FleetSetup:
     """Inputs of a policy. replicas: by name; the owner keeps this mapping up to date."""
 
     replicas: Mapping[str, ReplicaProfile]
+    options: PolicyOptions = PolicyOptions()
 
 
 class FleetPolicy(Policy, Protocol):
@@ -90,6 +119,13 @@ class FleetPolicy(Policy, Protocol):
     def ended(self, task: Task, now_s: float) -> None:
         """A task is over; the policy may learn from it for others of its kind."""
         ...
+
+
+def policy_factory(name: str, options: PolicyOptions) -> Callable[[FleetSetup], FleetPolicy]:
+    """Return what makes the policy of that name with these options. Raises ValueError as
+    vla_accel_ros.extensions.find does."""
+    make = find(FLEET_POLICIES, name)
+    return lambda setup: make(replace(setup, options=options))
 
 
 class InOrder:
@@ -101,7 +137,6 @@ class InOrder:
             raise ValueError(f"patience is {patience}; give a number above 0.")
         self._replicas, self._patience = setup.replicas, patience
         self._running: dict[str, tuple[MicroBatch, float]] = {}  # with the expected time of its answers
-        self._chosen: dict[str, tuple[MicroBatch, float]] = {}  # the last one of each replica, with its time
 
     def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[Any]:
         """Return a sort key for each request; the smallest goes first."""
@@ -114,7 +149,6 @@ class InOrder:
         self._running.pop(lane, None)
         if not ready:
             return None
-        self._count_passed(ready)
         replica, priorities = self._replicas[lane], priorities_of(ready)
         waiting, emergency = ready, max(priorities) >= EMERGENCY
         if emergency:
@@ -129,11 +163,9 @@ class InOrder:
         if count < 1:
             return None
         keys = [0] * len(waiting) if emergency else self.keys(waiting, now_s)
-        most = self._patience * math.ceil(len(waiting) / replica.limit)
-        order = _first(left + count, waiting, priorities, keys, most)
+        order = _first(left + count, waiting, priorities, keys, now_s - self._patience_s(len(waiting)))
         batch = MicroBatch(SERVE, tuple(waiting[index] for index in order[left:]), steps=0)
         self._running[lane] = batch, now_s + (replica.busy_s or 0.0) + replica.serves_s(count)
-        self._chosen[lane] = batch, now_s
         return batch
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
@@ -149,15 +181,11 @@ class InOrder:
     def ended(self, task: Task, now_s: float) -> None:
         pass
 
-    def _count_passed(self, ready: Sequence[Request]) -> None:
-        """Count a skip for each request that was already waiting when a batch was chosen that has been
-        dispatched since."""
-        for lane, (batch, chosen_s) in tuple(self._chosen.items()):
-            if any(request.begun for request in batch.requests):
-                del self._chosen[lane]
-                for request in ready:
-                    if request.submitted_s <= chosen_s:
-                        request.task.skipped += 1
+    def _patience_s(self, waiting: int) -> float:
+        """Return how long a request may wait beside so many."""
+        if self._patience == math.inf:
+            return math.inf
+        return self._patience * waiting / sum(one.requests_hz for one in self._replicas.values())
 
     def _in_time(self, replica: ReplicaProfile, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
         """Return the requests that a batch of this size would answer in time."""
@@ -213,14 +241,14 @@ def priorities_of(requests: Sequence[Request]) -> list[int]:
 
 
 def _first(
-    count: int, waiting: Sequence[Request], priorities: Sequence[int], keys: Sequence[Any], most: float
+    count: int, waiting: Sequence[Request], priorities: Sequence[int], keys: Sequence[Any], before_s: float
 ) -> list[int]:
-    """Return the indices of the first `count` requests: by priority, then those skipped more than `most`
-    times, then by key."""
-    late = most < math.inf and max([request.task.skipped for request in waiting]) > most
+    """Return the indices of the first `count` requests: by priority, then those of tasks that asked before
+    before_s, then by key."""
+    late = min([request.task.asked_s for request in waiting]) < before_s
     if late or max(priorities) > min(priorities):
         keys = [
-            (-priority, 0, 0) if request.task.skipped > most else (-priority, 1, key)
+            (-priority, 0, 0) if request.task.asked_s < before_s else (-priority, 1, key)
             for request, priority, key in zip(waiting, priorities, keys, strict=True)
         ]
     return nsmallest(count, range(len(waiting)), key=keys.__getitem__)

@@ -1,4 +1,10 @@
-"""Figures of a simulated run."""
+"""Figures of a simulated run, and whether they would be the same in a longer one.
+
+Little's law: in a stationary system the number of tasks under way is the rate at which they end, times their
+mean latency. It is checked over the time in which new tasks come, without its first quarter. If it is off by
+more than 1 %, the figures depend on the length of the run: a queue grows (a load above 1), some tasks are put
+off until the end, or the run is too short.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +12,52 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.fleet.simulator.robot import Robot
 from vla_accel_ros.fleet.simulator.simulation import Outcome
 
 PERCENTILES = (25, 50, 95, 99)
+WARM_UP = 0.25
+"""Share of the time in which tasks begin that is left out."""
+TOLERANCE = 0.01
+"""Of Little's law."""
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
     """Return the figures of a run. latency_s: from a task's first request to the end of its last action.
-    stall_s: how long a robot stood still within its task. observation_age_s: at the arrival of each chunk.
-    gpu_load: share of the run that each replica computed. rounds: of a task. batch: mean size. beyond: share
-    of actions executed beyond the horizon.
+    first_wait_s: of it, until the first chunk came. stall_s: of it, how long the robot stood still later; the
+    rest is motion. observation_age_s: at the arrival of each chunk. gpu_load: share of the run that each
+    replica computed. rounds: of a task. batch: mean size. beyond: share of actions executed beyond the
+    horizon. tasks_per_robot: 1 where each task has its own robot. tasks_per_min: that end, without warm-up.
+    little: the rate of ends times the mean latency, over the number under way (see the module). stationary:
+    whether it is 1 within 1 %.
+
+    Of a fleet whose robots do tasks back to back, only tasks are counted that ended while all robots had work
+    and after the warm-up, if there are any; else all.
 
     Raises ValueError if no task ended.
     """
     if not outcome.robots:
         raise ValueError("no task ended; give one or more.")
-    robots = outcome.robots
-    latency_s = [end_s - robot.began_s for robot, end_s in zip(robots, outcome.ends_s, strict=True)]
-    ages_s = [age_s for robot in robots for age_s in robot.ages_s]
-    begun_s = min(robot.began_s for robot in robots)
+    begun_s = min(robot.began_s for robot in outcome.robots)
+    last_s = max(robot.began_s for robot in outcome.robots)
+    since_s = begun_s + WARM_UP * (last_s - begun_s)
+    every = list(zip(outcome.robots, outcome.ends_s, strict=True))
+    steady = [(robot, end_s) for robot, end_s in every if since_s < end_s <= last_s]
+    little = _little(every, steady, since_s, last_s)
+    counted = steady if outcome.fleet and steady else every
+    robots = [robot for robot, _ in counted]
     run_s = outcome.ended_s - begun_s
     return {
-        "tasks": len(robots),
+        "tasks": len(every),
+        "tasks_per_robot": len(every) / (outcome.fleet or len(every)),
         "run_s": run_s,
-        "latency_s": _spread(latency_s),
+        "tasks_per_min": 60.0 * len(steady) / (last_s - since_s) if steady else 0.0,
+        "little": little,
+        "stationary": abs(little - 1.0) <= TOLERANCE,
+        "latency_s": _spread([end_s - robot.began_s for robot, end_s in counted]),
+        "first_wait_s": _spread([robot.first_wait_s for robot in robots]),
         "stall_s": _spread([robot.stalled_s for robot in robots]),
-        "first_wait_s": _spread([robot.task.first_waited_s for robot in robots]),
-        "observation_age_s": _spread(ages_s),
+        "observation_age_s": _spread([age_s for robot in robots for age_s in robot.ages_s]),
         "gpu_load": {lane: busy_s / run_s for lane, busy_s in outcome.busy_s.items()},
         "rounds": sum(robot.rounds for robot in robots) / len(robots),
         "batch": float(np.mean(outcome.batches)),
@@ -40,7 +65,19 @@ def figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _little(
+    every: list[tuple[Robot, float]], steady: list[tuple[Robot, float]], since_s: float, until_s: float
+) -> float:
+    """Return the rate of ends times the mean latency, over the mean number of tasks under way, from since_s
+    to until_s; 0 if nothing ended then."""
+    if not steady:
+        return 0.0
+    latencies_s = sum(end_s - robot.began_s for robot, end_s in steady)
+    under_way_s = sum(max(0.0, min(end_s, until_s) - max(robot.began_s, since_s)) for robot, end_s in every)
+    return latencies_s / under_way_s
+
+
 def _spread(values: list[float]) -> dict[str, float]:
-    found = np.percentile(values, PERCENTILES)
-    spread = {f"p{q}": float(value) for q, value in zip(PERCENTILES, found, strict=True)}
+    quantiles = np.percentile(values, PERCENTILES)
+    spread = {f"p{q}": float(value) for q, value in zip(PERCENTILES, quantiles, strict=True)}
     return {"avg": float(np.mean(values)), **spread}

@@ -26,9 +26,9 @@ class Span:
 
 @dataclass(eq=False)
 class Robot:
-    """task: as the scheduler knows it. began_s: time of the first request. stalled_s: stalled time between
-    its first and last action. beyond: actions executed beyond the horizon. ages_s: age of each observation
-    when its chunk arrived."""
+    """task: as the scheduler knows it. began_s: time of the first request. first_wait_s: from then until the
+    first chunk came. stalled_s: stalled time between its first and last action. beyond: actions executed
+    beyond the horizon. ages_s: age of each observation when its chunk arrived."""
 
     name: str
     script: Script
@@ -40,6 +40,7 @@ class Robot:
     observed: int = 0
     observed_s: float = 0.0
     moved_s: float = math.nan
+    first_wait_s: float = 0.0
     stalled_s: float = 0.0
     beyond: int = 0
     rounds: int = 0
@@ -99,6 +100,8 @@ class Robot:
             begins_s = now_s
             if self.rounds:
                 self.stalled_s += now_s - self.stops_s
+            else:
+                self.first_wait_s = now_s - self.began_s
             self._since_s, self._from = now_s, begin
         self._chunk, self._chunk_s, self._until = begin, begins_s, until
         self._last = until

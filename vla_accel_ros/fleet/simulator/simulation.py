@@ -59,10 +59,12 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """Results of a run. robots: one for each task in order of their ends, at ends_s. busy_s: compute time of
-    each replica. batches: their sizes. served: robot and round of each chunk, in order of dispatch. late:
-    requests dropped before and after they were computed. ended_s: end of the last task."""
+    """Results of a run. fleet: number of robots that did the tasks back to back; 0 if each task had its own.
+    robots: one for each task in order of their ends, at ends_s. busy_s: compute time of each replica.
+    batches: their sizes. served: robot and round of each chunk, in order of dispatch. late: requests dropped
+    before and after they were computed. ended_s: end of the last task."""
 
+    fleet: int = 0
     robots: list[Robot] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
     busy_s: dict[str, float] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class Simulation:
         """Run the tasks on `robots` robots, each taking the next when it has finished one; they start within
         within_s."""
         self._next_tasks = list(reversed(scripts))
+        self.outcome.fleet = min(robots, len(scripts))
         for number in range(min(robots, len(scripts))):
             at_s = within_s * number / robots
             self._begin(self._next_tasks.pop(), f"/r{number}", 0, at_s)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import fields
 
 import torch
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -19,12 +20,12 @@ from rclpy.guard_condition import GuardCondition
 
 from vla_accel_msgs.msg import FleetRequest, FleetRobot, Session
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.admission.background import Background
 from vla_accel_ros.fleet.admission.forecast import Forecast, at_once
 from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
 from vla_accel_ros.fleet.horizon import ALL, Horizons
+from vla_accel_ros.fleet.policies.policy import PolicyOptions, policy_factory
 from vla_accel_ros.fleet.protocol import (
     Admission,
     ChunkAnswer,
@@ -86,7 +87,8 @@ class FleetSchedulerNode(ManagedNode):
 
     def configure(self) -> None:
         self._contract = contract = Contract.load(value(self, "contract") or demo_contract())
-        make = find(FLEET_POLICIES, value(self, "policy"))
+        options = PolicyOptions(*(value(self, field.name) for field in fields(PolicyOptions)))
+        make = policy_factory(value(self, "policy"), options)
         making = Making(chosen(self), contract)
         self._engines = engines = self._start(making)
         self._updates = engines.updates

@@ -3,6 +3,7 @@ scheduling."""
 
 from __future__ import annotations
 
+from vla_accel_ros.fleet.policies.policy import PolicyOptions
 from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
@@ -37,6 +38,8 @@ OF_THE_MODEL = (
 )
 """Names of the parameters that are the same as in the node inference."""
 
+_POLICY = PolicyOptions()
+
 FLEET_SCHEDULER = (
     AUTOSTART,
     Parameter(
@@ -50,8 +53,29 @@ FLEET_SCHEDULER = (
     Parameter(
         "policy",
         "fifo",
-        "Scheduling policy: fifo, las, oldest, kairos, gfair, aged_remaining or one of another package "
-        "(entry points vla_accel_ros.fleet_policies).",
+        "Scheduling policy: fifo, las, oldest, kairos, gfair, aged_remaining, aged_srpt or one of another "
+        "package (entry points vla_accel_ros.fleet_policies).",
+    ),
+    Parameter(
+        "kairos_buckets",
+        _POLICY.kairos_buckets,
+        "With policy kairos: how many buckets of wait ratios there are (B of the paper).",
+        minimum=1,
+        maximum=1000,
+    ),
+    Parameter(
+        "kairos_ageing_s",
+        _POLICY.kairos_ageing_s,
+        "With policy kairos: a waiting request moves up a bucket after each such time (A of the paper) [s].",
+        minimum=0.1,
+        maximum=1e6,
+    ),
+    Parameter(
+        "age_exponent",
+        _POLICY.age_exponent,
+        "With policy aged_srpt: exponent of 1 + age, which divides the remaining rounds; 0: no ageing.",
+        minimum=0.0,
+        maximum=10.0,
     ),
     Parameter(
         "stale_s",

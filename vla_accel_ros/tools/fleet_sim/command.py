@@ -13,20 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.extensions import FLEET_POLICIES, find, names
-from vla_accel_ros.fleet.policies.policy import ReplicaProfile
+from vla_accel_ros.extensions import FLEET_POLICIES, names
+from vla_accel_ros.fleet.policies.policy import PolicyOptions, ReplicaProfile, policy_factory
 from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings
-from vla_accel_ros.fleet.simulator.workloads import HORIZONS, STATIC, WORKLOADS
+from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, HORIZONS, STATIC, WORKLOADS
 from vla_accel_ros.tools.options import output_file, subcommand
 
 MOST_MS = 60_000
 """Longest network round trip."""
 HEAD = f"{'':>16} {'avg':>8} {'p25':>8} {'p50':>8} {'p95':>8} {'p99':>8}"
 ROWS = {
-    "task latency": "latency_s", "stall of a task": "stall_s", "wait for a first": "first_wait_s",
+    "task latency": "latency_s", "first chunk after": "first_wait_s", "stall of a task": "stall_s",
     "observation age": "observation_age_s",
 }  # fmt: skip
 
@@ -40,6 +40,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"tasks: {', '.join(WORKLOADS)}, or a file of recorded ones (vla fleet-trace)",
     )  # fmt: skip
     add("--policy", default="fifo", help=f"who is served next, such as {', '.join(names(FLEET_POLICIES))}")
+    options = PolicyOptions()
+    add(
+        "--kairos-buckets", type=int, default=options.kairos_buckets, metavar="B",
+        help="buckets of wait ratios, for kairos (default: %(default)s)",
+    )  # fmt: skip
+    add(
+        "--kairos-ageing", type=float, default=options.kairos_ageing_s, metavar="A",
+        help="seconds of waiting that move a request up one bucket, for kairos (default: %(default)s)",
+    )  # fmt: skip
+    add(
+        "--age-exponent", type=float, default=options.age_exponent, metavar="N",
+        help="of 1 + age, which divides the remaining rounds, for aged_srpt (default: %(default)s)",
+    )  # fmt: skip
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument(
         "--load", type=float, help="arrivals; 1 = what a replica serves (default: 1, or as recorded)"
@@ -53,7 +66,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--horizon",
         choices=HORIZONS,
         default=STATIC,
-        help="horizon of a named workload's chunks (default: %(default)s)",
+        help="horizon of a named workload's chunks (default: %(default)s); dynamic is an oracle: drawn, at "
+        "no cost in success",
     )
     add("--profile", type=Path, help="JSON of the time of each batch size (default: assumed, or as recorded)")
     add(
@@ -77,14 +91,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate, print and write the figures. Raises ValueError for wrong options."""
     trace = _trace(arguments)
     replicas = _replicas(arguments, trace)
-    make = find(FLEET_POLICIES, arguments.policy)
+    options = PolicyOptions(arguments.kairos_buckets, arguments.kairos_ageing, arguments.age_exponent)
+    make = policy_factory(arguments.policy, options)
     what, settings = _load(arguments, trace), _settings(arguments, trace)
     if arguments.robots is not None:
         outcome = closed_fleet(what, make, arguments.robots, replicas, settings)
     else:
         load = 1.0 if arguments.load is None and what.arrived_s is None else arguments.load
         outcome = open_loop(what, make, load, replicas, settings)
-    found = {"simulated": True, **_asked(arguments), **figures(outcome)}
+    oracle = trace is None and arguments.horizon == DYNAMIC
+    found = {"simulated": True, **_asked(arguments), "oracle_horizons": oracle, **figures(outcome)}
     if arguments.json is None or str(arguments.json) != "-":
         _print(found)
     if arguments.json is not None:
@@ -167,6 +183,9 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     names = (
         "workload",
         "policy",
+        "kairos_buckets",
+        "kairos_ageing",
+        "age_exponent",
         "load",
         "robots",
         "seed",
@@ -181,8 +200,10 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print(found: dict[str, Any]) -> None:
+    oracle = ", oracle horizons" if found["oracle_horizons"] else ""
     print(
-        f"simulated: {found['tasks']} tasks in {found['run_s']:.0f} s, {found['rounds']:.1f} rounds each",
+        f"simulated: {found['tasks']} tasks in {found['run_s']:.0f} s, {found['tasks_per_robot']:.3g} a "
+        f"robot, {found['rounds']:.1f} rounds each{oracle}",
         HEAD,
         sep="\n",
     )
@@ -193,3 +214,9 @@ def _print(found: dict[str, Any]) -> None:
         f"GPU load: {loads}; mean batch {found['batch']:.1f}; {100 * found['beyond']:.1f} % of actions "
         "beyond the horizon"
     )
+    if not found["stationary"]:
+        off = 100.0 * (found["little"] - 1.0)
+        print(
+            f"not stationary (Little's law: off by {off:+.1f} %): these figures change with the number of "
+            "tasks. Give more --tasks; at a load above 1 the queue grows as long as tasks come."
+        )

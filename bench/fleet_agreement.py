@@ -1,0 +1,118 @@
+"""Compares the fleet's simulator with the node's scheduler at the rate of decisions of a real engine.
+
+    python bench/fleet_agreement.py [--tasks 1000] [--seeds 3] [--policies ...] [--small] [--out FILE]
+
+The same tasks, in overload, go through the node's scheduler (fleets/scheduled.py) and through the simulator.
+The scheduler gives each request to the replica as soon as that has room, DECISIONS_HZ times a second. In the
+simulator the replica takes full batches, at the same rate of chunks. A policy that counted decisions would
+differ. Compared is what each policy changes against fifo. All time is simulated. Prints a table and writes
+bench/results/fleet_agreement.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleets.scheduled import ScheduledFleet, steady
+from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES
+from vla_accel_ros.fleet.policies.policy import PolicyOptions, policy_factory
+from vla_accel_ros.fleet.simulator.figures import figures
+from vla_accel_ros.fleet.simulator.runs import Load
+from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings, Simulation
+from vla_accel_ros.fleet.simulator.workloads import WORKLOADS
+from vla_accel_ros.tools.cli import finish
+from vla_accel_ros.tools.provenance import provenance
+
+RESULT = Path(__file__).parent / "results" / "fleet_agreement.json"
+DECISIONS_HZ, AT_ONCE = 177.0, 20
+"""Chunks a second of pi0.5 on an H200, and how many it computes at once (docs/fleet_scheduler.md)."""
+WORKLOAD, LOAD = "libero_pi05", 1.6
+FIGURES = ("avg", "p50", "p95", "first_wait", "stall")
+NODE, BATCHES = "node", "simulated"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, simulate, print and write; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--tasks", type=int, default=1000, help="(default: %(default)s)")
+    add("--seeds", type=int, default=3, help="(default: %(default)s)")
+    add("--policies", nargs="+", default=list(BUILT_IN[FLEET_POLICIES]), help="(default: all built-in ones)")
+    add("--small", action="store_true", help="few tasks, to try the command")
+    add("--out", type=Path, default=RESULT, help="file (default: bench/results/fleet_agreement.json)")
+    return finish(parser, arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare all policies."""
+    tasks, seeds = (60, 1) if arguments.small else (arguments.tasks, arguments.seeds)
+    fifo = [both("fifo", tasks, seed) for seed in range(seeds)]
+    rows = []
+    for policy in arguments.policies:
+        runs = fifo if policy == "fifo" else [both(policy, tasks, seed) for seed in range(seeds)]
+        rows.append(row := {"policy": policy, **compared(runs, fifo)})
+        print(json.dumps(row), flush=True)
+    document = {
+        "simulated": True, "workload": WORKLOAD, "load": LOAD, "tasks": tasks, "tasks_per_robot": 1,
+        "seeds": seeds, "decisions_hz": DECISIONS_HZ, "at_once": AT_ONCE, "rows": rows, **provenance(),
+    }  # fmt: skip
+    arguments.out.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+def both(
+    policy: str, tasks: int, seed: int, options: PolicyOptions | None = None
+) -> dict[str, dict[str, float]]:
+    """Figures of the node's scheduler and of the simulator, for the same tasks."""
+    drawn, make = (
+        Load.of(WORKLOADS[WORKLOAD], seed, tasks=tasks),
+        policy_factory(policy, options or PolicyOptions()),
+    )
+    replica = steady(DECISIONS_HZ, AT_ONCE)
+    arrivals_s = drawn.arrivals_s(LOAD, replica).tolist()
+    settings = Settings(lead_s=AT_ONCE / DECISIONS_HZ)
+    node = ScheduledFleet(make, DECISIONS_HZ, AT_ONCE, settings).open(drawn.scripts, arrivals_s)
+    simulated = Simulation({"gpu": replica}, make, settings).open(drawn.scripts, arrivals_s)
+    return {NODE: _figures(node), BATCHES: _figures(simulated)}
+
+
+def compared(
+    runs: Sequence[dict[str, dict[str, float]]], fifo: Sequence[dict[str, dict[str, float]]]
+) -> dict[str, Any]:
+    """Mean figures over the seeds, changes against fifo in percent, and how many points the simulator's are
+    from the node's."""
+    row: dict[str, Any] = {}
+    changes = {}
+    for who in (NODE, BATCHES):
+        new, old = (
+            {name: np.array([one[who][name] for one in of]) for name in FIGURES} for of in (runs, fifo)
+        )
+        changes[who] = {
+            name: float(np.mean(100.0 * (new[name] / old[name] - 1.0))) for name in ("avg", "p95")
+        }
+        row[who] = {name: round(float(values.mean()), 3) for name, values in new.items()}
+    row["against_fifo"] = {
+        who: {name: round(value, 2) for name, value in of.items()} for who, of in changes.items()
+    }
+    row["apart"] = {name: round(changes[BATCHES][name] - changes[NODE][name], 2) for name in ("avg", "p95")}
+    return row
+
+
+def _figures(outcome: Outcome) -> dict[str, float]:
+    found = figures(outcome)
+    waits = {"first_wait": found["first_wait_s"]["avg"], "stall": found["stall_s"]["avg"]}
+    return {**{name: found["latency_s"][name] for name in ("avg", "p50", "p95")}, **waits}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
