@@ -24,7 +24,7 @@ from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import Admission, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
 from vla_accel_ros.fleet.serving.judging import Judge
-from vla_accel_ros.fleet.serving.records import NOT_JUDGED, Robot
+from vla_accel_ros.fleet.serving.records import NOT_JUDGED, NOTHING_ASKED, Robot
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
 
 JUDGE_AGAIN_S = 2.0
@@ -62,11 +62,13 @@ class Members:
 
     def described(self, description: RobotDescription, now_s: float) -> None:
         """Add a robot that described itself. Another process under its name, or another description, starts
-        it over. A robot that repeats its description has not received its admission, or has heard another
-        scheduler since, so it is told again."""
+        it over. A robot that repeats its description may not have received its admission, may have heard another
+        scheduler since, or may be refused because of the numbers of its requests: it is told again, and its
+        numbers start anew."""
         known = self.robots.get(description.robot)
         if known is not None and known.description == description:
             self.heard(known, now_s)
+            known.newest = NOTHING_ASKED if known.pending is None else known.pending.order
             if known.told is not None:
                 known.told = None
                 self._tell_ready(known)
