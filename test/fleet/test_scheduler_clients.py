@@ -176,4 +176,3 @@ def test_a_strangers_request_with_high_numbers_silences_no_robot(
     before = dict(fleet.taken)
     fleet.run(6.0)
     assert min(fleet.taken[other] - before[other] for other in fleet.taken) > 0.5 * 6.0 / (ACTIONS * STEP_S)
-

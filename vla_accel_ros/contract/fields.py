@@ -54,7 +54,9 @@ class Fields:
         raw = Path(file).read_bytes()
         try:
             value = bounded_yaml.load(_BARE.sub(f'"{UNKNOWN}"', raw.decode("utf-8")), _UniqueKeys)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except RecursionError as error:
+            raise ValueError(f"{file} is nested too deeply; write it flat") from error
+        except (yaml.YAMLError, ValueError) as error:
             raise ValueError(
                 f"{file}: not valid YAML, mend it here: {' '.join(str(error).split())}"
             ) from error

@@ -25,8 +25,8 @@ INFERENCE, CHUNK, CAMERA, JOINT_STATES = "inference", "chunk", "camera/", "joint
 INFERENCE_S = 0.6
 """Inference is late when it has reported nothing for this long."""
 QUIET_S = 0.25
-"""After this much silence of inference, which reports 20 times a second, its inputs are not blamed, and chunks of
-later images are somebody else's."""
+"""After this much silence of inference, which reports 20 times a second, its inputs are not blamed, and
+chunks of later images are somebody else's."""
 _AHEAD_NS = 1_000_000_000
 
 
@@ -93,9 +93,9 @@ class Watchdog:
         inference reports them itself. If inference is silent while chunks of later images come, somebody else
         makes them (a foreign producer), and inference is no longer watched."""
         told_ns = self._told_ns
-        if INFERENCE in self._limits_s and told_ns is not None:
-            if stamp_ns > told_ns and now_ns - told_ns > QUIET_S * 1e9:
-                del self._limits_s[INFERENCE], self._stamps_ns[INFERENCE]
+        quiet = told_ns is not None and stamp_ns > told_ns and now_ns - told_ns > QUIET_S * 1e9
+        if quiet and INFERENCE in self._limits_s:
+            del self._limits_s[INFERENCE], self._stamps_ns[INFERENCE]
         for name in (CHUNK, *(() if INFERENCE in self._limits_s else self._cameras)):
             self.seen(name, stamp_ns)
 

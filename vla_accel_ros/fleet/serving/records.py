@@ -30,6 +30,7 @@ FIRST_BELOW = 1 << 32
 """Bound for the first numbers of a robot, which may have asked another scheduler before."""
 
 NOT_JUDGED = Verdict(False, reason="the scheduler is computing whether this robot fits")
+NOT_READY = Verdict(False, reason="no replica is ready for this robot yet")
 
 
 @dataclass(eq=False)
