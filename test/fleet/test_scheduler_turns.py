@@ -9,7 +9,7 @@ from fleet_stand_ins import ACTIONS, Fifo, Fleet, TimedReplica, robots_of
 
 from vla_accel_ros.extensions import FLEET_POLICIES, find, names
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
-from vla_accel_ros.fleet.serving.settings import Settings
+from vla_accel_ros.fleet.serving.settings import Settings, read_priorities
 from vla_accel_ros.fleet.task import Task
 
 
@@ -308,3 +308,27 @@ def test_every_policy_serves_all_that_ask(name: str) -> None:
             assert fleet.replica.jobs, name
             fleet.serve(0.05)
     assert len(fleet.told.chunks()) == 60
+
+
+def test_no_robot_goes_before_others_unless_the_operator_granted_it() -> None:
+    fleet = Fleet(priorities=read_priorities("/a:200 *:-5 /c:0"), settings=Settings(stale_s=9.0))
+    fleet.describe("/first")
+    fleet.ask("/first")
+    fleet.step()
+    priorities = {"/d": 2**31 - 1, "/c": EMERGENCY, "/b": 1, "/a": 150}
+    for robot, priority in priorities.items():
+        fleet.describe(robot, priority=priority)
+        fleet.ask(robot, priority=priority)
+    for _ in priorities:
+        fleet.serve()
+    assert robots_of(fleet.replica.served) == ["/first", "/a", "/d", "/c", "/b"], "the others in turn"
+    told = {admission.robot: admission for admission in fleet.told.admissions}
+    assert not told["/a"].reason and all(told[robot].admitted for robot in priorities)
+    assert f"priority {EMERGENCY} counts as 0" in told["/c"].reason and "/c:100" in told["/c"].reason
+    assert "counts as -5" in told["/d"].reason
+
+
+@pytest.mark.parametrize("text", ["left:1", "/left", "/left:", "/left:high", "100", "/left:1.5"])
+def test_priorities_that_are_none_are_refused_with_the_word(text: str) -> None:
+    with pytest.raises(ValueError, match=f"priorities has '{text}'"):
+        read_priorities(f"/ok:3 {text}")

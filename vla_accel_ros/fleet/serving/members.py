@@ -164,10 +164,9 @@ class Members:
                 self._unsettled[robot.name] = robot
 
     def not_served(self, replica: str, now_s: float) -> set[Robot]:
-        """Return the robots that this replica cannot serve yet, or that must wait because their rate was
-        lowered."""
+        """Return the robots that this replica cannot serve yet, or that had the chunks of their rate."""
         found = {robot for robot in self._unsettled.values() if not robot.is_ready(replica)}
-        return found | {robot for robot in self._lowered.values() if now_s < robot.next_s}
+        return found | {robot for robot in self.robots.values() if now_s < robot.next_s}
 
     def _review(self, now_s: float) -> None:
         """Judge all robots that are due, as far as their forecasts are ready."""
@@ -270,8 +269,20 @@ class Members:
         verdict, description = verdict or robot.verdict, robot.description
         if robot.told != verdict:
             robot.told = verdict
-            said = (verdict.admitted, verdict.reason, verdict.chunks_per_s)
+            reason = verdict.reason or self._lower_priority(description)
+            said = (verdict.admitted, reason, verdict.chunks_per_s)
             self._ports.admit(Admission(description.engine, robot.name, self.name, *said))
+
+    def _lower_priority(self, description: RobotDescription) -> str:
+        """Return a sentence if less than the robot's priority is granted, else an empty one."""
+        robot, priority = description.robot, description.priority
+        granted = self._settings.granted(robot, priority)
+        if priority <= granted:
+            return ""
+        return (
+            f"its priority {priority} counts as {granted}; the operator of the scheduler can grant more with "
+            f"priorities: {robot}:{priority}"
+        )
 
     def _wake(self, future: Future[Any]) -> None:
         self._ports.wake()

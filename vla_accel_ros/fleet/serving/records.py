@@ -108,8 +108,8 @@ class Counts:
 @dataclass(eq=False)
 class Robot:
     """One robot. ready: result of `describe` at each replica. introduced: those whose session was announced.
-    heard_s: last sign of life. since_s: when it was described. next_s: when its next chunk may begin, if its
-    rate was lowered. asked: times of its latest requests. judged_s: when it was judged by the others'
+    heard_s: last sign of life. since_s: when it was described. next_s: when its next chunk may begin, by its
+    promised rate. asked: times of its latest requests. judged_s: when it was judged by the others'
     rhythms."""
 
     description: RobotDescription
@@ -124,7 +124,7 @@ class Robot:
     pending: PendingRequest | None = None
     newest: Order = NOTHING_ASKED
     step_dt_s: float = 0.0
-    next_s: float = 0.0
+    next_s: float = -math.inf
     queued_s: float = 0.0
     age_s: float = 0.0
     asked: Asked = field(default_factory=Asked)
@@ -135,6 +135,11 @@ class Robot:
     def judged(self) -> bool:
         """Whether there is a verdict on it."""
         return self.verdict is not NOT_JUDGED
+
+    def spend(self, burst: int, now_s: float) -> None:
+        """Take a chunk from its token bucket, which holds `burst` and is filled at its promised rate."""
+        period_s = 1.0 / self.verdict.chunks_per_s
+        self.next_s = max(self.next_s, now_s - (burst - 1) * period_s) + period_s
 
     @property
     def name(self) -> str:

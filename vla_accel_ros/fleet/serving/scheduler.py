@@ -231,7 +231,7 @@ class FleetScheduler:
             self._dispatcher.ended(robot.task, now_s)
 
     def _priority(self, robot: Robot, request: ChunkRequest) -> int:
-        return max(robot.description.priority, request.priority)
+        return self.settings.granted(robot.name, max(robot.description.priority, request.priority))
 
     def _enqueue(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
         """Make this the robot's pending request."""

@@ -38,7 +38,7 @@ from vla_accel_ros.fleet.protocol import (
 from vla_accel_ros.fleet.replicas.ray_options import Deadlines
 from vla_accel_ros.fleet.robot.client import USEFUL
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
-from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings
+from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings, read_priorities
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.nodes.declare import value
@@ -105,7 +105,8 @@ class FleetSchedulerNode(ManagedNode):
         warn = self.get_logger().warning
         self._sessions = sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
         ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
-        settings = Settings(**seconds, hedge=value(self, "hedge"), rules=rules)
+        granted = read_priorities(value(self, "priorities"))
+        settings = Settings(**seconds, hedge=value(self, "hedge"), priorities=granted, rules=rules)
         self._forecasts = forecasts = Background(self._wake, self.forecast)
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts

@@ -114,6 +114,12 @@ FLEET_SCHEDULER = (
         False,
         "Also start a request on another replica with room when it takes longer than 99 of 100 did.",
     ),
+    Parameter(
+        "priorities",
+        "",
+        "Highest priority that robots get, NAMESPACE:PRIORITY ..., such as /left:100 *:10, where * is for "
+        "all others. Without an entry a robot gets at most 0, whatever its fleet_priority.",
+    ),
     Parameter("most_robots", 64, "More robots are refused.", minimum=1, maximum=1024),
     Parameter(
         "most_load",
