@@ -114,9 +114,8 @@ class Fleet:
 
     def __post_init__(self) -> None:
         ports = Ports(self._admit, self._call, self._answer, self._wake.set)
-        settings = Settings(
-            burst=10**9, rules=Rules(most_robots=1024, load=1e6)
-        )  # who is admitted is not asked here
+        # How many are admitted, and how often, is not measured here.
+        settings = Settings(burst=10**9, rules=Rules(most_robots=1024, load=1e6))
         make = find(FLEET_POLICIES, "fifo")
         self.scheduler = FleetScheduler("bench", self.replicas, make, ports, settings)
         for name in self.names:

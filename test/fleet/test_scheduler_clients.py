@@ -176,3 +176,21 @@ def test_a_strangers_request_with_high_numbers_silences_no_robot(
     before = dict(fleet.taken)
     fleet.run(6.0)
     assert min(fleet.taken[other] - before[other] for other in fleet.taken) > 0.5 * 6.0 / (ACTIONS * STEP_S)
+
+
+def test_an_idle_robot_keeps_its_seat_and_one_that_has_gone_loses_it() -> None:
+    fleet = Fleet(3, takes_s=0.03)
+    fleet.run(2.0)
+    number, idle = fleet.clients["/r0"]
+    idle.instruct("", fleet.clock_ns(number))
+    del fleet.clients["/r1"]  # its process was killed
+    fleet.run(60.0)
+    assert fleet.scheduler.robots() == ("/r0", "/r2")
+    states = {
+        report.robot: (report.state, report.chunks_per_s) for report in fleet.scheduler.reports(fleet.now_s)
+    }
+    assert states["/r0"] == ("idle", 4.0)
+    before = fleet.taken[number]
+    idle.instruct("go on", fleet.clock_ns(number))
+    fleet.run(1.0)
+    assert fleet.taken[number] > before
