@@ -70,8 +70,8 @@ FLEET_SCHEDULER = (
     Parameter(
         "gone_s",
         10.0,
-        "A robot that is silent for this long is forgotten until its next request [s]. An idle one says every "
-        "2 s that it is there.",
+        "A robot that is silent for this long is forgotten until its next request [s]. An idle one says "
+        "every 2 s that it is there.",
         minimum=5.0,
         maximum=3600.0,
     ),
