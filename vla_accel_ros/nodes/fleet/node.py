@@ -111,7 +111,7 @@ class FleetSchedulerNode(ManagedNode):
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts
         )
-        fit = robots_that_fit([Measured.of(one) for one in engines.replicas], 1.0, rules)
+        fit = robots_that_fit(Measured.all(engines.replicas), 1.0, rules)
         self.get_logger().info(
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit, "
             f"with {within_s:.3g} s to wait"
