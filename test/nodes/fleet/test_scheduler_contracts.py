@@ -97,7 +97,7 @@ def test_a_text_is_read_once_in_another_thread_whichever_robots_send_it(
     for _ in range(21):
         assert woken.acquire(timeout=30.0)
     read = dict(reader.finished())
-    assert [read[one].robot for one in descriptions] == ["sim_arm"] * 20  # type: ignore[union-attr]
+    assert [read[one].robot for one in descriptions] == ["sim_arm"] * 20
     assert isinstance(read[bad], ValueError) and "the contract of /bad" in str(read[bad])
     assert not list(reader.finished())
     assert contract_of(descriptions[0]) is read[descriptions[0]]
