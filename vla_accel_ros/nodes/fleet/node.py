@@ -73,6 +73,7 @@ class FleetSchedulerNode(ManagedNode):
 
     forecast: Forecast = staticmethod(at_once)
     """It takes long, so a thread computes it."""
+    burst = Settings.burst
 
     def __init__(self) -> None:
         super().__init__(NAME, FLEET_SCHEDULER)
@@ -106,7 +107,9 @@ class FleetSchedulerNode(ManagedNode):
         self._sessions = sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
         ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
         granted = read_priorities(value(self, "priorities"))
-        settings = Settings(**seconds, hedge=value(self, "hedge"), priorities=granted, rules=rules)
+        settings = Settings(
+            **seconds, hedge=value(self, "hedge"), burst=self.burst, priorities=granted, rules=rules
+        )
         self._forecasts = forecasts = Background(self._wake, self.forecast)
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts
