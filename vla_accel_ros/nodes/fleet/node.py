@@ -231,7 +231,7 @@ class FleetSchedulerNode(ManagedNode):
             description = fleet_convert.description_from_message(message)
             _check_name(topics, description.robot)
         except ValueError as error:
-            if message.engine and message.robot == topics.robot:
+            if _names_its_sender(topics, message):
                 self._refuse_robot(topics, message.engine, error)
             else:
                 self._refuse(topics, error)
@@ -254,11 +254,12 @@ class FleetSchedulerNode(ManagedNode):
                 self._scheduler.described(description, self._time.now_s())
 
     def _refuse_robot(self, topics: RobotTopics, engine: str, error: ValueError) -> None:
-        """Refuse a description, and forget the robot's earlier one."""
+        """Refuse a description, and forget the earlier one of the same process."""
         assert self._scheduler is not None
         self._refuse(topics, error)
-        self._scheduler.gone(topics.robot, self._time.now_s())
-        topics.description = topics.contract = None
+        if topics.description is None or topics.description.engine == engine:
+            self._scheduler.gone(topics.robot, self._time.now_s())
+            topics.description = topics.contract = None
         self._admit(Admission(engine, topics.robot, self._scheduler.name, False, str(error)))
 
     def _on_request(self, topics: RobotTopics, message: FleetRequest) -> None:
@@ -305,7 +306,7 @@ class FleetSchedulerNode(ManagedNode):
         self._refusal.warning(f"in {topics.robot}: {error}")
 
     def _refuse_request(self, topics: RobotTopics, message: FleetRequest, why: str) -> None:
-        if self._scheduler is None or message.robot != topics.robot:
+        if self._scheduler is None or not _names_its_sender(topics, message):
             return
         round_ = Round(message.engine, message.robot, message.task, message.round)
         sent_ns = convert.stamp_ns(message.header.stamp)
@@ -358,6 +359,11 @@ class FleetSchedulerNode(ManagedNode):
         lines.append(of_graph(self._others.sentence))
         engine = None if self._engines is None else self._engines.engine
         return lines if engine is None else [*lines, of_engine(engine)]
+
+
+def _names_its_sender(topics: RobotTopics, message: FleetRobot | FleetRequest) -> bool:
+    """Whether a message that is refused says who it is from, in letters that an answer may repeat."""
+    return message.robot == topics.robot and 0 < len(message.engine) <= fleet_convert.MOST_LETTERS
 
 
 def _check_name(topics: RobotTopics, robot: str) -> None:
