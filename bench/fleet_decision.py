@@ -87,7 +87,8 @@ class Fleet:
         self.answers, self.waiting = 0, list[int]()
         self.attempts: dict[Round, int] = {}
         ports = Ports(lambda admission: None, self.called, self.answered)
-        settings = Settings(gone_s=600.0, serve_s=60.0, rules=Rules(most_robots=2 * robots, load=1e9))
+        rules = Rules(most_robots=2 * robots, load=1e9)
+        settings = Settings(gone_s=600.0, serve_s=60.0, burst=10**9, rules=rules)
         make = find(FLEET_POLICIES, policy)
         self.scheduler = FleetScheduler("bench", [self.replica], make, ports, settings)
         chance = np.random.default_rng(0)

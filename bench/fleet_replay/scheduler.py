@@ -83,7 +83,9 @@ class ReplayEngine:
 
 
 class ReplayNode(FleetSchedulerNode):
-    """The node, without a model."""
+    """The node, without a model. The robots' rates bound nothing."""
+
+    burst = 10**9
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()

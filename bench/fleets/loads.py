@@ -22,6 +22,7 @@ from vla_accel_ros.fleet.admission.forecast import Rhythm
 from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
+from vla_accel_ros.fleet.serving.records import NOT_JUDGED, NOT_READY
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports, Settings
 
@@ -114,7 +115,8 @@ class Fleet:
 
     def __post_init__(self) -> None:
         ports = Ports(self._admit, self._call, self._answer, self._wake.set)
-        settings = Settings(rules=Rules(most_robots=1024, load=1e6))  # who is admitted is not asked here
+        # How many are admitted, and how often, is not measured here.
+        settings = Settings(burst=10**9, rules=Rules(most_robots=1024, load=1e6))
         make = find(FLEET_POLICIES, "fifo")
         self.scheduler = FleetScheduler("bench", self.replicas, make, ports, settings)
         for name in self.names:
@@ -181,9 +183,10 @@ class Fleet:
         self.steps_s.append(time.perf_counter() - began_s)
 
     def _admit(self, admission: Admission) -> None:
-        if not admission.admitted:
+        if admission.admitted:
+            self._served.add(admission.robot)
+        elif admission.reason not in (NOT_JUDGED.reason, NOT_READY.reason):
             raise RuntimeError(f"{admission.robot} is refused: {admission.reason}")
-        self._served.add(admission.robot)
 
     def _call(self, round_: Round) -> None:
         self._ask(round_)

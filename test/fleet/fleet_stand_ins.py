@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from vla_accel_ros.fleet.protocol import (
 )
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
-from vla_accel_ros.fleet.serving.settings import Ports, Settings
+from vla_accel_ros.fleet.serving.settings import ANYONE, Ports, Settings
 from vla_accel_ros.types import Chunk
 
 STEP_S, ACTIONS = 0.05, 8
@@ -187,7 +187,8 @@ def make_request(
 
 
 class Fleet:
-    """A scheduler, its replicas and its clock. robots: described at the start."""
+    """A scheduler, its replicas and its clock. robots: described at the start. burst, priorities: see
+    Settings; by default the promised rates bound nothing, and every priority is granted."""
 
     def __init__(
         self,
@@ -196,8 +197,12 @@ class Fleet:
         settings: Settings = USUAL,
         policy: Any = None,
         make: Any = None,
+        burst: int = 10**6,
+        priorities: Mapping[str, int] | None = None,
         **options: Any,
     ) -> None:
+        priorities = {ANYONE: 1000} if priorities is None else priorities
+        settings = replace(settings, burst=burst, priorities=priorities)
         self.replicas, self.told, self.now_s = list(replicas) or [TimedReplica()], Told(), 0.0
         self.policy = policy or Fifo()
         self.scheduler = FleetScheduler(

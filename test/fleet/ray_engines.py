@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from builders import make_embodiment, make_observation, make_policy
@@ -43,6 +45,23 @@ def make() -> tuple[LocalReplica, Observation]:
 def refused() -> tuple[LocalReplica, Observation]:
     """Does not fit."""
     raise ValueError("the model has no camera base_0_rgb")
+
+
+class Failing:
+    """As nodes.fleet.engines.Making; the first `times` attempts fail. folder: counts them for all
+    processes."""
+
+    load = SimpleNamespace(device="cpu")
+
+    def __init__(self, folder: Path, times: int) -> None:
+        self.folder, self.times = folder, times
+
+    def __call__(self) -> tuple[LocalReplica, Observation]:
+        for number in range(self.times):
+            with suppress(FileExistsError):
+                (self.folder / str(number)).touch(exist_ok=False)
+                raise RuntimeError(f"attempt {number}: CUDA out of memory")
+        return make()
 
 
 def seen(robot: str, number: int = 0) -> EncodedObservation:

@@ -73,6 +73,7 @@ class Storm:
     def describe(self) -> None:
         name = self.name()
         self.fleet.describe(name, engine=str(self.engines[name]))
+        self.lives[name] += 1  # its numbers start anew
 
     def begin_anew(self) -> None:
         name = self.name()

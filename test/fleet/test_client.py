@@ -10,6 +10,7 @@ import pytest
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer
 from vla_accel_ros.fleet.robot.client import (
     ANNOUNCE_S,
+    HEARTBEAT_S,
     LARGE,
     LONGEST_RETRY_S,
     Ask,
@@ -325,3 +326,20 @@ def test_starting_over_makes_what_was_asked_for_nobody():
     assert client.answered(make_answer(ask, stamp_ns), START - 100 * S + MS) is None
     ask, stamp_ns = asked(client, START - 99 * S)
     assert client.answered(make_answer(ask, stamp_ns), START - 99 * S + MS) is not None
+
+
+def test_an_admitted_robot_says_that_it_is_there_while_it_asks_for_nothing_and_only_then() -> None:
+    client, now_ns = make_client(), START
+    beats = [0, 0]
+    for idle in (False, True, False):
+        client.instruct("" if idle else "reach", now_ns)
+        for _ in range(1000):  # 10 s
+            now_ns += 10 * MS
+            step = client.step(now_ns)
+            beats[idle] += step.announce
+            if step.announce:
+                client.admitted(ADMISSION, now_ns)
+            if step.observe:
+                ask = client.ask(now_ns - 100 * MS, now_ns)
+                assert client.answered(make_answer(ask, now_ns - 100 * MS), now_ns) is not None
+    assert beats[False] <= 1 and round(10.0 / HEARTBEAT_S) - 1 <= beats[True] <= round(10.0 / HEARTBEAT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from fleet_stand_ins import (
     robots_of,
 )
 
+from vla_accel_ros.extensions import FLEET_POLICIES, find, names
 from vla_accel_ros.fleet.admission.verdict import Rules
 from vla_accel_ros.fleet.protocol import Round
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost
@@ -237,7 +239,7 @@ def test_one_slow_chunk_refuses_nobody() -> None:
 
 def test_a_robot_whose_rate_was_lowered_does_not_exceed_it() -> None:
     settings = Settings(stale_s=99.0, rules=Rules(load=0.045))
-    fleet = Fleet(replicas=[TimedReplica(takes_s=0.005)], settings=settings)
+    fleet = Fleet(replicas=[TimedReplica(takes_s=0.005)], settings=settings, burst=2)
     fleet.describe("/a", chunks_per_s=18.0)
     rate = fleet.told.admissions[0].chunks_per_s
     assert rate == pytest.approx(9.0)
@@ -248,6 +250,44 @@ def test_a_robot_whose_rate_was_lowered_does_not_exceed_it() -> None:
             fleet.replica.finish()
         fleet.step(0.005)
     assert 4.0 * rate - 3 <= len(fleet.told.chunks()) <= 4.0 * rate + 1
+
+
+@pytest.mark.parametrize("policy", names(FLEET_POLICIES))
+def test_a_robot_that_asks_without_end_gets_the_rate_it_was_admitted_with_and_the_other_its_own(
+    policy: str,
+) -> None:
+    replica, seconds, rates = TimedReplica(takes_s=0.1), 20.0, {"/greedy": 4.0, "/b": 5.0}  # of 10 a second
+    settings = Settings(stale_s=99.0)
+    fleet = Fleet(replicas=[replica], settings=settings, make=find(FLEET_POLICIES, policy), burst=2)
+    for robot, rate_hz in rates.items():
+        fleet.describe(robot, chunks_per_s=rate_hz)
+        assert fleet.told.admissions[-1].chunks_per_s == rate_hz
+    numbers, due_s = dict.fromkeys(rates, 0), 0.0
+    for tick in range(round(seconds / 0.1)):
+        got = Counter(robots_of(fleet.told.chunks()))
+        fleet.ask("/greedy", got["/greedy"], task=tick // 3)  # each instruction is asked for at once
+        if fleet.now_s >= due_s:
+            fleet.ask("/b", numbers["/b"])
+            numbers["/b"], due_s = numbers["/b"] + 1, due_s + 1.0 / rates["/b"]
+        fleet.step(0.05)
+        if replica.jobs:
+            fleet.serve()
+        fleet.step(0.05)
+    got = Counter(robots_of(fleet.told.chunks()))
+    assert got["/greedy"] <= rates["/greedy"] * seconds + 2
+    assert got["/b"] >= rates["/b"] * seconds - 3
+
+
+def test_who_asks_more_often_than_it_was_admitted_for_is_told_so() -> None:
+    fleet = Fleet(burst=2)
+    fleet.describe("/a", chunks_per_s=0.5)
+    for number in range(3):
+        fleet.ask("/a", number, within_s=0.5)
+        fleet.step()
+        if fleet.replica.jobs:
+            fleet.serve(0.1)
+    fleet.step(0.6)
+    assert len(fleet.told.chunks()) == 2 and "0.5 times a second" in fleet.told.refusals()[0]
 
 
 def test_no_more_robots_are_kept_than_are_allowed() -> None:

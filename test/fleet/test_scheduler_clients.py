@@ -156,3 +156,41 @@ def test_an_admission_that_was_lost_is_told_again() -> None:
     fleet.deaf = False
     fleet.run(3.0)
     assert all(count >= 3 for count in fleet.taken.values())
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize(
+    "ahead",
+    [(2**64 - 1, 1, 1), (5_000, 1, 1), (900, 1, 1), (0, 2**64 - 1, 1), (0, 500, 1), (0, 0, 2**32 - 2000)],
+)
+def test_a_strangers_request_with_high_numbers_silences_no_robot(
+    ahead: tuple[int, int, int], begun: bool
+) -> None:
+    fleet = Fleet(2, takes_s=0.03)
+    fleet.run(3.0 if begun else 0.03)
+    number, client = fleet.clients["/r0"]
+    task = min(client.round.task + ahead[0], 2**64 - 1)
+    stranger = Round(client.engine, client.robot, task, min(client.round.number + ahead[1], 2**64 - 1))
+    seen = EncodedObservation({}, {}, np.full(1, number, np.float32), "go elsewhere", 0)
+    fleet.scheduler.asked(ChunkRequest(stranger, client.attempt + ahead[2], 0, seen), fleet.now_s)
+    before = dict(fleet.taken)
+    fleet.run(6.0)
+    assert min(fleet.taken[other] - before[other] for other in fleet.taken) > 0.5 * 6.0 / (ACTIONS * STEP_S)
+
+
+def test_an_idle_robot_keeps_its_seat_and_one_that_has_gone_loses_it() -> None:
+    fleet = Fleet(3, takes_s=0.03)
+    fleet.run(2.0)
+    number, idle = fleet.clients["/r0"]
+    idle.instruct("", fleet.clock_ns(number))
+    del fleet.clients["/r1"]  # its process was killed
+    fleet.run(60.0)
+    assert fleet.scheduler.robots() == ("/r0", "/r2")
+    states = {
+        report.robot: (report.state, report.chunks_per_s) for report in fleet.scheduler.reports(fleet.now_s)
+    }
+    assert states["/r0"] == ("idle", 4.0)
+    before = fleet.taken[number]
+    idle.instruct("go on", fleet.clock_ns(number))
+    fleet.run(1.0)
+    assert fleet.taken[number] > before

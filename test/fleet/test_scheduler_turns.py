@@ -9,7 +9,7 @@ from fleet_stand_ins import ACTIONS, Fifo, Fleet, TimedReplica, robots_of
 
 from vla_accel_ros.extensions import FLEET_POLICIES, find, names
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
-from vla_accel_ros.fleet.serving.settings import Settings
+from vla_accel_ros.fleet.serving.settings import Settings, read_priorities
 from vla_accel_ros.fleet.task import Task
 
 
@@ -109,17 +109,48 @@ def test_when_an_attempt_is_of_no_use_any_longer_the_next_one_is_computed() -> N
     assert report.counts.misses == 1 and report.age_s == pytest.approx(0.01 + 0.04)
 
 
-def test_what_comes_twice_or_after_a_newer_one_is_no_second_request() -> None:
+def test_what_comes_twice_is_no_second_request() -> None:
     fleet = Fleet("/a")
     fleet.ask("/a", 1)
     fleet.ask("/a", 1)
-    fleet.ask("/a", 0, attempt=5)
     fleet.step()
     fleet.serve()
     fleet.ask("/a", 1)
     fleet.step()
     assert len(fleet.told.answers) == 1 and not fleet.replica.jobs
-    assert fleet.report("/a").counts.repeated == 3
+    assert fleet.report("/a").counts.repeated == 2
+
+
+def test_an_old_round_is_refused_with_the_numbers_of_the_newest_until_the_robot_describes_itself() -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", 431, task=17)
+    fleet.step()
+    fleet.serve()
+    for task, number, attempt in ((16, 500, 0), (17, 430, 7), (17, 430, 0)):
+        fleet.ask("/a", number, task=task, attempt=attempt)
+    assert all("task 17, round 431" in refusal for refusal in fleet.told.refusals())
+    assert len(fleet.told.refusals()) == fleet.report("/a").counts.out_of_order == 3
+    fleet.describe("/a")
+    fleet.ask("/a", 430, task=17)
+    fleet.step()
+    fleet.serve()
+    assert fleet.told.chunks() == [Round("e1", "/a", 17, 431), Round("e1", "/a", 17, 430)]
+
+
+@pytest.mark.parametrize("far", [(1001, 0, 0), (2**64 - 1, 0, 0), (0, 1001, 0), (1, 1001, 0), (0, 0, 1001)])
+def test_a_request_far_ahead_of_the_newest_is_refused_and_changes_nothing(far: tuple[int, int, int]) -> None:
+    fleet = Fleet("/a")
+    fleet.ask("/a", 1, task=1)
+    task, number, attempt = far
+    fleet.ask("/a", 1 + number, task=min(1 + task, 2**64 - 1), attempt=attempt)
+    (refusal,) = fleet.told.refusals()
+    assert "1000" in refusal and "task 1, round 1" in refusal
+    fleet.step()
+    fleet.serve()
+    fleet.ask("/a", 2, task=1)
+    fleet.step()
+    fleet.serve()
+    assert [round_.number for round_ in fleet.told.chunks()] == [1, 2]
 
 
 def test_an_answer_that_was_lost_is_computed_again_for_the_next_attempt() -> None:
@@ -277,3 +308,27 @@ def test_every_policy_serves_all_that_ask(name: str) -> None:
             assert fleet.replica.jobs, name
             fleet.serve(0.05)
     assert len(fleet.told.chunks()) == 60
+
+
+def test_no_robot_goes_before_others_unless_the_operator_granted_it() -> None:
+    fleet = Fleet(priorities=read_priorities("/a:200 *:-5 /c:0"), settings=Settings(stale_s=9.0))
+    fleet.describe("/first")
+    fleet.ask("/first")
+    fleet.step()
+    priorities = {"/d": 2**31 - 1, "/c": EMERGENCY, "/b": 1, "/a": 150}
+    for robot, priority in priorities.items():
+        fleet.describe(robot, priority=priority)
+        fleet.ask(robot, priority=priority)
+    for _ in priorities:
+        fleet.serve()
+    assert robots_of(fleet.replica.served) == ["/first", "/a", "/d", "/c", "/b"], "the others in turn"
+    told = {admission.robot: admission for admission in fleet.told.admissions}
+    assert not told["/a"].reason and all(told[robot].admitted for robot in priorities)
+    assert f"priority {EMERGENCY} counts as 0" in told["/c"].reason and "/c:100" in told["/c"].reason
+    assert "counts as -5" in told["/d"].reason
+
+
+@pytest.mark.parametrize("text", ["left:1", "/left", "/left:", "/left:high", "100", "/left:1.5"])
+def test_priorities_that_are_none_are_refused_with_the_word(text: str) -> None:
+    with pytest.raises(ValueError, match=f"priorities has '{text}'"):
+        read_priorities(f"/ok:3 {text}")

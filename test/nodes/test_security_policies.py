@@ -7,18 +7,23 @@ here; what can rot is compared with the live graph of real nodes instead.
 from __future__ import annotations
 
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import yaml
+from builders import CALM, make_checkpoint, make_config
+from rclpy.node import NodeNameNonExistentError
 from stack import Stack, wait_for_recorder
 
+from vla_accel_msgs.msg import FleetRobot
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.cli import main
-from vla_accel_ros.tools.policy import LIFECYCLE_NODES, policy, rights
+from vla_accel_ros.tools.policy import LIFECYCLE_NODES, policy, rights, scheduler_rights
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {"publish", "subscribe", "reply", "request"}
@@ -148,3 +153,53 @@ def test_a_force_sensor_on_a_topic_is_heard_by_trajectory_and_recorder_and_tared
     assert "trajectory_wrench/get_type_description" in every["trajectory"].reply
     plain = rights(Contract.load(demo_contract()))
     assert "~/tare" not in plain["trajectory"].reply
+
+
+@pytest.mark.parametrize("namespace", ["", "left/arm"])
+def test_a_fleets_policy_has_an_enclave_for_its_scheduler_with_the_topics_of_robots(namespace: str) -> None:
+    contract = Contract.load(demo_contract())
+    text = policy(contract, namespace, fleet=True)
+    places = {place.attrib["path"]: place for place in ElementTree.fromstring(text).iter("enclave")}
+    robot, scheduler = (
+        places[path] for path in (f"/{namespace}/inference".replace("//", "/"), "/fleet_scheduler")
+    )
+    assert [profile.attrib for profile in scheduler.iter("profile")] == [
+        {"ns": "/", "node": "fleet_scheduler"}
+    ]
+
+    def topics(place: ElementTree.Element, verb: str) -> set[str]:
+        return {topic.text or "" for each in place.iter("topics") if verb in each.attrib for topic in each}
+
+    def allows(verb: str, topic: str) -> bool:
+        """As DDS permissions do: fnmatch, where * stands for slashes, too."""
+        return any(fnmatchcase(topic, allowed) for allowed in topics(scheduler, verb))
+
+    within = f"/{namespace}".rstrip("/")
+    for verb, other in (("publish", "subscribe"), ("subscribe", "publish")):
+        used = {f"{within}/{topic}" for topic in topics(robot, other) if topic.startswith("fleet/")}
+        assert len(used) >= 3 and all(allows(verb, topic) for topic in used)
+        for topic in ("action_chunk", "instruction", *(each.topic for each in contract.controllers)):
+            assert not allows(verb, f"{within}/{topic}")
+    assert "/fleet_scheduler" not in policy(contract, namespace)
+
+
+def test_the_schedulers_rights_are_what_the_running_scheduler_has(
+    start, tmp_path, operator: Operator
+) -> None:
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
+    start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    topic = "/left/fleet/robot"
+    robot = operator.node.create_publisher(FleetRobot, topic, qos.LATCHED)
+
+    def there(verb: str) -> set[str]:
+        with suppress(NodeNameNonExistentError):
+            return live(operator, "fleet_scheduler", "")[verb]
+        return set()
+
+    operator.wait(
+        lambda: topic in there("subscribe") and "/left/fleet/session" in there("publish"), 180.0, "robot"
+    )
+    for verb in sorted(VERBS):
+        allowed = {full(name, "fleet_scheduler", "") for name in getattr(scheduler_rights(), verb)}
+        assert not [name for name in there(verb) if not any(fnmatchcase(name, each) for each in allowed)]
+    operator.node.destroy_publisher(robot)

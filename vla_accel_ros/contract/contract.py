@@ -56,8 +56,8 @@ class Contract:
     actions_given: bool = False
 
     @classmethod
-    def load(cls, path: str | Path) -> Contract:
-        """Read and check a contract file.
+    def load(cls, path: str | Path, urdf: Path | None = None) -> Contract:
+        """Read and check a contract file. urdf: read in place of the file that it names.
 
         Raises ValueError with all mistakes at once, each a sentence with the field's path, its value and the
         mend; OSError if the file, or the URDF that it names, cannot be read.
@@ -65,7 +65,7 @@ class Contract:
         file = Fields.load(path)
         actions_given = file.has("actions")
         actions = file.choice("actions", ("joints", "twist"), "joints")
-        limits = _limits(file, Path(path).parent)
+        limits = _limits(file, Path(path).parent, urdf)
         contract = cls(
             robot=file.text("robot", parts.NAME, parts.NAME_FORM),
             cameras=tuple(
@@ -175,12 +175,13 @@ class Contract:
         return len(TWIST) if self.actions == "twist" else 0
 
 
-def _limits(file: Fields, folder: Path) -> RobotLimits:
+def _limits(file: Fields, folder: Path, instead: Path | None) -> RobotLimits:
     """Defaults for the joints' limits. A relative `urdf` path starts at the contract's folder."""
     acceleration = file.optional("acceleration", above=0.0)
     if not file.has("urdf"):
         return RobotLimits(None, {}, acceleration)
-    path = folder / file.text("urdf")
+    named = file.text("urdf")
+    path = instead or folder / named
     if not file.fine("urdf"):
         file.finish()  # without it the joints' limits cannot be checked
     return RobotLimits(path, urdf.read(path), acceleration)

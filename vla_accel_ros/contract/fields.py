@@ -55,9 +55,10 @@ class Fields:
         try:
             value = bounded_yaml.load(_BARE.sub(f'"{UNKNOWN}"', raw.decode("utf-8")), _UniqueKeys)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{file}: not valid YAML, mend it here: {' '.join(str(error).split())}"
-            ) from error
+            why = (
+                "it is nested too deeply; write it flat" if isinstance(error, RecursionError) else str(error)
+            )
+            raise ValueError(f"{file}: not valid YAML, mend it here: {' '.join(why.split())}") from error
         fields = cls(str(file), "", value)
         fields.finish()
         return fields

@@ -14,6 +14,10 @@ import numpy as np
 from vla_accel_ros.types import Chunk
 
 _U32 = 1 << 32
+MOST_WORDS = 65536
+"""Limit for the letters of an instruction or a question."""
+MOST_LETTERS = {"contract": 16 << 10, "urdf": 1 << 20, "statistics": 256, "horizon": 256}
+"""Limits for the texts of a description. Contracts have some 4 kB."""
 EMERGENCY = 100
 """Requests of this priority or above go before all others."""
 
@@ -47,6 +51,15 @@ class RobotDescription:
     horizon: str = ""
     priority: int = 0
     chunks_per_s: float = 0.0
+
+    def check_lengths(self) -> None:
+        """Raises ValueError if a text is too long to be read."""
+        for name, most in MOST_LETTERS.items():
+            if len(text := getattr(self, name)) > most:
+                raise ValueError(
+                    f"the contract of {self.robot} cannot be read: `{name}` of fleet/robot has {len(text)} "
+                    f"letters, more than {most} letters; shorten it"
+                )
 
 
 @dataclass(frozen=True)

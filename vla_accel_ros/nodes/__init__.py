@@ -5,5 +5,5 @@ recorder/, fleet/ (the scheduler), sim_robot (sim_outputs: what it publishes abo
 for each kind of controller; controllers/: what controllers report about themselves; params/: every parameter,
 as data; clients/: programs that talk to a running robot. Shared by all: running/ (a node's life), messages/
 (to and from this package's types); declare, qos, interfaces, chunk_topic, service_calls, graph, diagnostics,
-throttled and timeline.
+brief, throttled and timeline.
 """

@@ -13,6 +13,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.qos import REPORT
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 
@@ -32,8 +33,8 @@ def status(
     return DiagnosticStatus(
         level=level,
         name=item,
-        message=message,
-        values=[KeyValue(key=key, value=text) for key, text in texts.items()],
+        message=brief(message),
+        values=[KeyValue(key=key, value=brief(text)) for key, text in texts.items()],
     )
 
 

@@ -34,6 +34,7 @@ from vla_accel_msgs.msg import GroundTruth
 from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.control.trajectory import MotionState
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.brief import BriefLogs, brief
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 from vla_accel_ros.nodes.controllers import state as controller_state
 from vla_accel_ros.nodes.declare import declare, value
@@ -54,7 +55,7 @@ _WRENCH_HZ = 480.0
 _STATE_HZ = 50.0  # of controller_state: Humble's default
 
 
-class SimRobotNode(Node):
+class SimRobotNode(BriefLogs, Node):
     """The node sim_robot; see the module docstring and nodes/params/cameras.py."""
 
     def __init__(self) -> None:
@@ -235,7 +236,7 @@ class SimRobotNode(Node):
         try:
             task = choose_task(request.task, request.seed)
         except ValueError as refusal:
-            response.message = str(refusal)
+            response.message = brief(str(refusal))
             return response
         self._reset(task, request.seed)
         if self._announce.service_is_ready():

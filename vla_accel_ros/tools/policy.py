@@ -3,7 +3,8 @@
 With SROS2 enforced a process may only do what its policy names. The contract determines the topics: each
 node's own topics and services, the cameras, the joints and the controllers. The enclave `operator` covers
 what a person runs in a terminal: `vla say`, `vla ask`, `vla doctor` and calls of the nodes' services. The
-enclave `controllers` receives the commands, which only `trajectory` may send.
+enclave `controllers` receives the commands, which only `trajectory` may send. A fleet's scheduler has the
+enclave `fleet_scheduler` outside of the robots' namespaces, and may use the topics fleet/* of every robot.
 
 The tests compare config/security with this module, and this module with the running nodes.
 """
@@ -47,6 +48,9 @@ _LIFECYCLE = (
 _TIMELINE = "timeline"
 _MOTION = ("hold", "resume", "home", "release", "reclaim", "reset")
 LIFECYCLE_NODES = ("inference", "trajectory", "recorder")
+SCHEDULER = "fleet_scheduler"
+_TO_SCHEDULER = ("robot", "request", "question")
+_FROM_SCHEDULER = ("answer", "call", "admission", "text", "session")
 
 
 @dataclass
@@ -124,10 +128,9 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
         ),
     }
     if fleet:
-        every["inference"].publish |= {"fleet/robot", "fleet/request", "fleet/question"}
+        every["inference"].publish |= {f"fleet/{name}" for name in _TO_SCHEDULER}
         every["inference"].publish -= {"loop_stats"}
-        told_by = ("answer", "call", "admission", "text", "session")
-        every["inference"].subscribe |= {f"fleet/{name}" for name in told_by}
+        every["inference"].subscribe |= {f"fleet/{name}" for name in _FROM_SCHEDULER}
     for camera in contract.cameras:
         base = camera.topic.rpartition("/")[0]
         sent = {camera.topic, *infos, *(f"{base}/{end}" for end in _SENT)}
@@ -147,6 +150,21 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     return every
 
 
+def scheduler_rights(namespace: str = "") -> Rights:
+    """Return the rights of a fleet's scheduler: the topics of robots in any namespace, and of one in the root
+    if `namespace` is that."""
+    robots = ("/*", "") if not namespace.strip("/") else ("/*",)  # in permissions, * stands for slashes too
+
+    def topics(names: Iterable[str]) -> set[str]:
+        return {f"{robot}/fleet/{name}" for robot in robots for name in names}
+
+    each = Rights(
+        publish=topics(_FROM_SCHEDULER) | {"/diagnostics", "parameters"}, subscribe=topics(_TO_SCHEDULER)
+    )
+    _add_what_every_node_has(each, SCHEDULER)
+    return each
+
+
 _SENT = ("frame", "image_raw", "image_raw/compressed", "camera_info")
 
 
@@ -154,9 +172,10 @@ def _add_what_every_node_has(each: Rights, name: str) -> None:
     each.publish |= {"/rosout", "/parameter_events"}
     each.subscribe |= {"/parameter_events", "/clock"}
     each.reply |= {f"~/{service}" for service in (*_PARAMETERS, _TYPE)}
-    if name in LIFECYCLE_NODES:
+    if name in (*LIFECYCLE_NODES, SCHEDULER):
         each.reply |= {f"~/{service}" for service in (*_LIFECYCLE, _TIMELINE)}
         each.publish.add("~/transition_event")
+    if name in LIFECYCLE_NODES:
         each.reply.add(f"{name}_asking/{_TYPE}")  # nodes/service_calls.py
 
 
@@ -164,9 +183,12 @@ def policy(contract: Contract, namespace: str = "", sim: bool = False, fleet: bo
     """Return the policy as XML in the schema of sros2 (version 0.2.0)."""
     root = ElementTree.Element("policy", version="0.2.0")
     enclaves = ElementTree.SubElement(root, "enclaves")
-    at = "/" + "/".join(filter(None, namespace.split("/")))
-    for name, each in rights(contract, sim, fleet).items():
-        place = ElementTree.SubElement(enclaves, "enclave", path=enclave(namespace, name))
+    nodes = [(namespace, name, each) for name, each in rights(contract, sim, fleet).items()]
+    if fleet:
+        nodes.append(("", SCHEDULER, scheduler_rights(namespace)))
+    for within, name, each in nodes:
+        at = "/" + "/".join(filter(None, within.split("/")))
+        place = ElementTree.SubElement(enclaves, "enclave", path=enclave(within, name))
         profiles = ElementTree.SubElement(place, "profiles")
         profile = ElementTree.SubElement(profiles, "profile", ns=at, node=name)
         for kind, verb, names in (
@@ -195,7 +217,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     contract_option(parser)
     namespace_option(parser)
     parser.add_argument("--sim", action="store_true", help="include the simulated robot")
-    parser.add_argument("--fleet", action="store_true", help="for a robot that gets its chunks from a fleet")
+    parser.add_argument(
+        "--fleet",
+        action="store_true",
+        help="for a robot that gets its chunks from a fleet, and its scheduler",
+    )
     parser.add_argument(
         "--output", type=output_file, metavar="FILE", help="write the policy to a file instead"
     )

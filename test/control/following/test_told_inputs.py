@@ -94,3 +94,26 @@ def test_it_goes_on_within_300_ms_once_all_is_fresh(robot):
     while robot.states[-1] is not Motion.RUNNING and robot.now < since + S:
         run(robot, 0.01)
     assert robot.now - since <= 300 * MS
+
+
+@pytest.mark.parametrize("stamps", [{}, {"camera/front": 1}, {"camera/front": 2**62}, {"camera/rear": 5}])
+def test_one_stray_report_stops_no_robot_whose_chunks_another_producer_makes(stamps: dict[str, int]) -> None:
+    robot = Robot()
+    robot.go()
+    for _ in range(3):
+        watchdog = robot.follower.safety.watchdog
+        watchdog.told(stamps, robot.now, dict.fromkeys(stamps, "no image"), "no instruction yet")
+        robot.run(2.0, goal=-1.0)
+    assert robot.states == [Motion.RUNNING]
+
+
+def test_a_producer_that_reports_nothing_takes_over_from_inference_without_a_stop() -> None:
+    robot = Robot()
+    robot.go()
+    for _ in range(20):
+        robot.run(0.05, goal=0.5)
+        robot.follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)
+    robot.run(3.0, goal=-1.0)
+    assert robot.states == [Motion.RUNNING]
+    robot.run(1.0)
+    assert robot.follower.safety.state is Motion.HOLDING, "its chunks are watched as before"

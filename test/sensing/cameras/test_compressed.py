@@ -90,9 +90,28 @@ def test_what_it_is_stands_in_its_own_bytes_and_not_in_the_format():
     assert read_header(view(PNG, "jpeg")) == Header("png", H, W, 8)
 
 
-@pytest.mark.parametrize("padding", [1, 2, 77])
-def test_zeros_behind_a_jpeg_are_padding(padding):
-    np.testing.assert_array_equal(rgb(JPEG + bytes(padding)), rgb(JPEG))
+@pytest.mark.parametrize("padding", [1, 2, 77, 300_000])
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+def test_zeros_and_fill_bytes_behind_a_jpeg_are_padding(byte, padding):
+    np.testing.assert_array_equal(rgb(JPEG + padding * byte), rgb(JPEG))
+
+
+@pytest.mark.parametrize("fill", [1, 3, 1000, 300_000])
+def test_fill_bytes_before_any_marker_of_a_jpeg_change_nothing(fill):
+    """ITU-T T.81, B.1.1.2: any marker may be preceded by any number of fill bytes FF."""
+    filled, at = JPEG[:2], 2
+    while JPEG[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(JPEG[at + 2 : at + 4], "big")
+        filled, at = filled + fill * b"\xff" + JPEG[at:end], end
+    filled += fill * b"\xff" + JPEG[at:-2] + fill * b"\xff" + JPEG[-2:]
+    np.testing.assert_array_equal(rgb(filled), rgb(JPEG))
+
+
+def test_a_jpeg_of_a_hundred_thousand_markers_is_refused_and_one_with_a_large_profile_is_not():
+    segment = b"\xff\xe2" + (2).to_bytes(2, "big")
+    with pytest.raises(ValueError, match="without a frame header"):
+        rgb(JPEG[:2] + 100_000 * segment + JPEG[2:])
+    np.testing.assert_array_equal(rgb(JPEG[:2] + 300 * segment + JPEG[2:]), rgb(JPEG))
 
 
 def huge(data: bytes) -> bytes:

@@ -12,7 +12,7 @@ from rings import H, W, is_whole, known_image, make_reader, newest_stamp, put, w
 from streams import MS, make_contract
 
 from vla_accel_ros.sensing.cameras.frames import Lease, NotReady
-from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter
+from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter, pack_record
 from vla_accel_ros.sensing.cameras.ring_reader import RingCounts, RingReader
 
 BOTH = pytest.mark.parametrize("copy", [True, False], ids=["copied", "in place"])
@@ -126,6 +126,19 @@ def test_clear_forgets_the_frames_but_not_those_to_come(writer, name, copy):
     assert why_not(reader) == "no frame of camera front yet"
     put(writer, 2)
     assert newest_stamp(reader) == 2
+
+
+@BOTH
+def test_a_record_with_a_very_high_number_hides_no_later_frame(writer, name, copy):
+    reader = make_reader(name, copy)
+    handle = put(writer, 1)
+    wild = pack_record(handle.slot, 2**64 - 2, 1, writer.geometry.frame_bytes)
+    writer._segment.write(writer.geometry.record_at(handle.slot), wild)
+    assert newest_stamp(reader) == 1
+    reader.clear()
+    for stamp in range(2, 2 + 3 * writer.geometry.slots):
+        put(writer, stamp)
+        assert newest_stamp(reader) == stamp
 
 
 @BOTH

@@ -177,7 +177,7 @@ class ChunkFollower:
         # Only here: a refused chunk must not keep the robot moving.
         if self.buffer.counts["slow"] == slow and self._is_newest(chunk):
             self._newest_ns = chunk.stamp_ns
-            self.safety.watchdog.seen_chunk(chunk.stamp_ns)
+            self.safety.watchdog.seen_chunk(chunk.stamp_ns, now_ns)
         return trajectory
 
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:

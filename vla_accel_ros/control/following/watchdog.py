@@ -25,7 +25,8 @@ INFERENCE, CHUNK, CAMERA, JOINT_STATES = "inference", "chunk", "camera/", "joint
 INFERENCE_S = 0.6
 """Inference is late when it has reported nothing for this long."""
 QUIET_S = 0.25
-"""After this much silence of inference, which reports 20 times a second, its inputs are not blamed."""
+"""After this much silence of inference, which reports 20 times a second, its inputs are not blamed, and
+chunks of later images are somebody else's."""
 _AHEAD_NS = 1_000_000_000
 
 
@@ -70,6 +71,7 @@ class Watchdog:
         self._limits_s: dict[str, float] = {}
         self._stamps_ns: dict[str, int] = {}
         self._notes: dict[str, tuple[str, str]] = {}
+        self._told_ns: int | None = None  # when inference reported last
         for name, limit_s in limits_s.items():
             self.watch(name, limit_s)
 
@@ -86,9 +88,14 @@ class Watchdog:
         self._stamps_ns[name] = stamp_ns
         self._notes.pop(name, None)
 
-    def seen_chunk(self, stamp_ns: int) -> None:
+    def seen_chunk(self, stamp_ns: int, now_ns: int) -> None:
         """A chunk arrived. Its stamp is that of its oldest image, so it counts for the cameras too, unless
-        inference reports them itself."""
+        inference reports them itself. If inference is silent while chunks of later images come, somebody else
+        makes them (a foreign producer), and inference is no longer watched."""
+        told_ns = self._told_ns
+        quiet = told_ns is not None and stamp_ns > told_ns and now_ns - told_ns > QUIET_S * 1e9
+        if quiet and INFERENCE in self._limits_s:
+            del self._limits_s[INFERENCE], self._stamps_ns[INFERENCE]
         for name in (CHUNK, *(() if INFERENCE in self._limits_s else self._cameras)):
             self.seen(name, stamp_ns)
 
@@ -101,8 +108,12 @@ class Watchdog:
         slow: str = "",
     ) -> None:
         """Take what inference reports about its inputs: the newest stamp of each stream, the problem of each,
-        and why it makes no chunks or makes them too slowly. From now on inference itself is watched."""
+        and why it makes no chunks or makes them too slowly. From the second report on inference itself is
+        watched; a single one may be a stranger's, and changes nothing."""
+        before_ns, self._told_ns = self._told_ns, now_ns
         if INFERENCE not in self._limits_s:
+            if before_ns is None or abs(now_ns - before_ns) > INFERENCE_S * 1e9:
+                return
             self.watch(INFERENCE, INFERENCE_S)
         self.seen(INFERENCE, now_ns)
         for name in self._cameras:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -61,6 +61,12 @@ class Measured:
     def of(cls, one: Replica) -> Measured:
         """Read the present measurements of a replica."""
         return cls.read(one.profile, one.most, one.config)
+
+    @classmethod
+    def all(cls, replicas: Iterable[Replica]) -> list[Measured]:
+        """Read those of all replicas, without those that never started while others did."""
+        every = [cls.of(one) for one in replicas]
+        return [one for one in every if one.serve] or every
 
     @classmethod
     def read(cls, profile: Profile, most: int = 0, config: EngineConfig | None = None) -> Measured:

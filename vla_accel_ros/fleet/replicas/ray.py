@@ -79,7 +79,7 @@ class RayReplica:
         self._make, self._deadlines, self._clock = make, deadlines, clock
         self._actor: Any = None
         self._ending: list[Any] = []  # actors to kill
-        self._serving = self._closed = False
+        self._serving = self._placed = self._closed = False
         self._calls: dict[int, _Call] = {}
         self._robots: dict[str, RobotDescription] = {}
         self._numbers = 0
@@ -217,6 +217,11 @@ class RayReplica:
         for call in calls:
             _settle(call.future, error=ReplicaLost(f"replica {self.name} is lost: {why}"))
 
+    def _nowhere(self) -> str:
+        """Return the sentence about an actor that no Ray node began to run."""
+        gpus = f" and {self.where.gpus:g} GPUs" if self.where.gpus else ""
+        return f"is there a Ray node with a free {self.where.tier!r}{gpus}? None took it in time"
+
     def _watch(self) -> None:
         """Thread: fail each call at its deadline, and check whether the actor lives."""
         while True:
@@ -234,8 +239,10 @@ class RayReplica:
                 actor = self._actor
             for call in late:
                 why = f"it did not answer {call.what} in time"
-                if call.what == "start":
-                    why += f" (is there a Ray node with a free {self.where.tier!r}?)"
+                if not self._placed:
+                    why = self._nowhere()
+                elif call.what == "start":
+                    why += f": it loads or measures for longer than start_s, {self._deadlines.start:g} s"
                 if call.alive:
                     self._lose(actor, why)
                 else:  # the actor may be busy or dead
@@ -282,6 +289,9 @@ class RayReplica:
                 return
             self._actor = actor = self._ray.remote(Server).options(**options).remote(self._make)
             self.starts += 1
+            self._placed = False
+        self._call("echo", data.count, self._deadlines.start, NOTHING, alive=True).result()
+        self._placed = True
         started = self._call("start", data.started, self._deadlines.start, alive=True).result()
         sent = np.zeros(max(1, started.observation_bytes), np.uint8)
         times = []
@@ -302,6 +312,7 @@ class RayReplica:
             told_s = self.where.network_s
             self.network_s = statistics.median(times) if told_s is None else told_s
             self._serving = True
+            self._changed.notify_all()
 
 
 def _end(error: Exception) -> str:

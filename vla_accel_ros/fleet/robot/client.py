@@ -8,9 +8,9 @@ round whose observation it sent, even from an earlier attempt if that is fresh e
 the arm may be at rest. All other chunks are counted and ignored.
 
 No wait is endless or silent. While the scheduler is silent the client announces the robot again
-(`Step.announce`) every ANNOUNCE_S; a refusal ends after at most LONGEST_RETRY_S. If an admission names
-another `scheduler` process, which does not know the open request, the client asks again. The latest admission
-on the scheduler's latched topic counts.
+(`Step.announce`) every ANNOUNCE_S; a refusal ends after at most LONGEST_RETRY_S. An admitted robot that asks
+for nothing is announced every HEARTBEAT_S. If an admission names another `scheduler` process, which does not
+know the open request, the client asks again. The latest admission on the scheduler's latched topic counts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from vla_accel_ros.fleet.robot.execution import Execution, S
 from vla_accel_ros.types import Chunk
 
 ANNOUNCE_S = 1.0
+HEARTBEAT_S = 2.0
+"""A robot that the scheduler would hear nothing of for this long describes itself again, so that it keeps its
+seat while it has nothing to do."""
 LONGEST_RETRY_S = 2.0
 LEAST_GAP_S = 0.03
 """Least time between two requests."""
@@ -327,10 +330,12 @@ class FleetClient:
         return self._announced_ns + round(ANNOUNCE_S * S)
 
     def _silent(self, now_ns: int) -> bool:
-        """Return whether the scheduler must be told of this robot."""
+        """Return whether the scheduler must hear of this robot."""
         if self.admission is None or not self.admission.admitted or self._unknown:
             return True
-        return self._in_a_row > 0 and now_ns - self._heard_ns > ANNOUNCE_S * S
+        if self._in_a_row > 0 and now_ns - self._heard_ns > ANNOUNCE_S * S:
+            return True
+        return now_ns - max(self._announced_ns, self._asked_ns or self._announced_ns) >= HEARTBEAT_S * S
 
     def _silence(self, now_ns: int) -> str:
         since_ns = max(self._heard_ns, now_ns if self._first_ns is None else self._first_ns)

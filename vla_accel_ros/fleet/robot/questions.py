@@ -13,7 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from vla_accel_ros.fleet.protocol import Admission, ChunkRequest, EncodedObservation, Round, TextAnswer
+from vla_accel_ros.fleet.protocol import (
+    MOST_WORDS,
+    Admission,
+    ChunkRequest,
+    EncodedObservation,
+    Round,
+    TextAnswer,
+)
 from vla_accel_ros.fleet.robot.execution import S
 
 MOST_OPEN = 16
@@ -52,6 +59,8 @@ class Questions:
         with the reason, if the question is not accepted."""
         if not text.strip():
             raise ValueError("the question is empty: say what to answer")
+        if len(text) > MOST_WORDS:
+            raise ValueError(f"the question has {len(text)} letters: ask with at most {MOST_WORDS}")
         if admission is None:
             raise ValueError("no fleet's scheduler has admitted this robot, so none can answer: start one")
         if not admission.admitted:

@@ -150,7 +150,11 @@ class Completion:
             pending.work.cancel()
             self._requeue(robot, pending)
         else:
-            self.drop(robot, "the robot could no longer use the chunk", counted=True)
+            why = "the robot could no longer use the chunk"
+            if now_s < robot.next_s:
+                rate_hz = robot.verdict.chunks_per_s
+                why += f": it asks more often than the {rate_hz:.3g} times a second that it was admitted with"
+            self.drop(robot, why, counted=True)
 
     def _retry(self, robot: Robot, pending: PendingRequest, why: str) -> None:
         """Queue the request of a lost replica again, unless too many replicas were lost over it."""

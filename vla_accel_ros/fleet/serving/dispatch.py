@@ -47,7 +47,7 @@ class Dispatcher:
         done: Callable[[Future[Served]], None],
     ) -> None:
         self._members, self._queue, self._call, self._done = members, queue, call, done
-        self._stale_s, self._call_s = settings.stale_s, settings.call_s
+        self._stale_s, self._call_s, self._burst = settings.stale_s, settings.call_s, settings.burst
         self._replicas = replicas = members.replicas
         self._hedging = Hedging() if settings.hedge else None
         self._slowness = Slowness()
@@ -76,7 +76,7 @@ class Dispatcher:
                         self._call(pending.asked.round)
                 elif one.room() > 0:
                     behind_s = self._known[one.name].busy_s or 0.0
-                    future = begin(one, robot, pending, batch, now_s, behind_s)
+                    future = begin(one, robot, pending, batch, now_s, self._burst, behind_s)
                     self._queue.place(robot)
                     future.add_done_callback(self._done)
                     self._look(now_s)
@@ -256,14 +256,14 @@ def begin(
     pending: PendingRequest,
     batch: MicroBatch | None,
     now_s: float,
+    burst: int,
     behind_s: float = 0.0,
 ) -> Future[Served]:
-    """Start a request on a replica. behind_s: see Work."""
+    """Start a request on a replica. burst: see Settings. behind_s: see Work."""
     assert robot.task is not None
     robot.task.dispatched(now_s)
-    if robot.verdict.reason:  # its rate was lowered: allow it two requests at once, leave the rest to others
-        period_s = 1.0 / robot.verdict.chunks_per_s
-        robot.next_s = max(robot.next_s, now_s - period_s) + period_s
+    if not pending.lost:  # a chunk that is computed again costs no more
+        robot.spend(burst, now_s)
     pending.request.begun, pending.request.begun_s = True, now_s
     asked = pending.asked
     future = one.serve(asked.round, asked.observation)

@@ -124,7 +124,7 @@ class Judge:
         return in_time_of(self._measured(), self._rules, self.punctuality.slower, self._forecast)
 
     def _measured(self) -> list[Measured]:
-        return [Measured.of(one) for one in self._replicas]
+        return Measured.all(self._replicas)
 
     def _as_they_ask(self, robot: Robot, robots: Iterable[Robot], now_s: float) -> tuple[Any, ...] | None:
         """Return the arguments of the forecast `room`, or None."""

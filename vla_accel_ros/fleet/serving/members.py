@@ -24,11 +24,13 @@ from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import Admission, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, ReplicaLost
 from vla_accel_ros.fleet.serving.judging import Judge
-from vla_accel_ros.fleet.serving.records import NOT_JUDGED, Robot
+from vla_accel_ros.fleet.serving.records import NOT_JUDGED, NOT_READY, NOTHING_ASKED, Robot
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Cut, Ports, Settings, whole
 
 JUDGE_AGAIN_S = 2.0
 """How often refused and slowed robots are judged again."""
+ANSWER_S = 0.5
+"""A robot that is not judged, or for which no replica is ready, after this long is told so."""
 SEEN_AGAIN_S = 10.0
 """How often such a robot is judged by the others' observed rhythms."""
 
@@ -62,11 +64,13 @@ class Members:
 
     def described(self, description: RobotDescription, now_s: float) -> None:
         """Add a robot that described itself. Another process under its name, or another description, starts
-        it over. A robot that repeats its description has not received its admission, or has heard another
-        scheduler since, so it is told again."""
+        it over. A robot that repeats its description may not have received its admission, may have heard
+        another scheduler since, or may be refused because of the numbers of its requests: it is told again,
+        and its numbers start anew."""
         known = self.robots.get(description.robot)
         if known is not None and known.description == description:
             self.heard(known, now_s)
+            known.newest = NOTHING_ASKED if known.pending is None else known.pending.order
             if known.told is not None:
                 known.told = None
                 self._tell_ready(known)
@@ -149,6 +153,7 @@ class Members:
             self._tell_ready(robot)
             if settled and robot.told == robot.verdict:
                 self._unsettled.pop(robot.name, None)
+        self._tell_late(now_s)
 
     def lost(self, one: Replica, now_s: float) -> None:
         """A replica was lost: describe its robots to it again."""
@@ -159,10 +164,9 @@ class Members:
                 self._unsettled[robot.name] = robot
 
     def not_served(self, replica: str, now_s: float) -> set[Robot]:
-        """Return the robots that this replica cannot serve yet, or that must wait because their rate was
-        lowered."""
+        """Return the robots that this replica cannot serve yet, or that had the chunks of their rate."""
         found = {robot for robot in self._unsettled.values() if not robot.is_ready(replica)}
-        return found | {robot for robot in self._lowered.values() if now_s < robot.next_s}
+        return found | {robot for robot in self.robots.values() if now_s < robot.next_s}
 
     def _review(self, now_s: float) -> None:
         """Judge all robots that are due, as far as their forecasts are ready."""
@@ -254,12 +258,31 @@ class Members:
                 self._failed(robot, robot.verdict.reason)
                 self._tell(robot)
 
-    def _tell(self, robot: Robot) -> None:
-        verdict, description = robot.verdict, robot.description
+    def _tell_late(self, now_s: float) -> None:
+        """Tell robots why they have no admission yet, if that takes long."""
+        for robot in (*self._new.values(), *self._unsettled.values()):
+            if robot.told is None and now_s - robot.since_s >= ANSWER_S:
+                self._tell(robot, NOT_READY if robot.judged else NOT_JUDGED)
+
+    def _tell(self, robot: Robot, verdict: Verdict | None = None) -> None:
+        """Tell a robot its verdict, or another one that is true until then."""
+        verdict, description = verdict or robot.verdict, robot.description
         if robot.told != verdict:
             robot.told = verdict
-            said = (verdict.admitted, verdict.reason, verdict.chunks_per_s)
+            reason = verdict.reason or self._lower_priority(description)
+            said = (verdict.admitted, reason, verdict.chunks_per_s)
             self._ports.admit(Admission(description.engine, robot.name, self.name, *said))
+
+    def _lower_priority(self, description: RobotDescription) -> str:
+        """Return a sentence if less than the robot's priority is granted, else an empty one."""
+        robot, priority = description.robot, description.priority
+        granted = self._settings.granted(robot, priority)
+        if priority <= granted:
+            return ""
+        return (
+            f"its priority {priority} counts as {granted}; the operator of the scheduler can grant more with "
+            f"priorities: {robot}:{priority}"
+        )
 
     def _wake(self, future: Future[Any]) -> None:
         self._ports.wake()

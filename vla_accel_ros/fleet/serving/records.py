@@ -21,7 +21,16 @@ from vla_accel_ros.fleet.serving.rhythms import Asked
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
+Order = tuple[int, int, int]
+"""(task, round, attempt) of a request."""
+NOTHING_ASKED: Order = (-1, -1, -1)
+FARTHEST = 1000
+"""How far a number may be ahead of the one before: some requests are lost on their way."""
+FIRST_BELOW = 1 << 32
+"""Bound for the first numbers of a robot, which may have asked another scheduler before."""
+
 NOT_JUDGED = Verdict(False, reason="the scheduler is computing whether this robot fits")
+NOT_READY = Verdict(False, reason="no replica is ready for this robot yet")
 
 
 @dataclass(eq=False)
@@ -74,7 +83,7 @@ class PendingRequest:
     number: int = -1
 
     @property
-    def order(self) -> tuple[int, int, int]:
+    def order(self) -> Order:
         """Grows with the robot's requests: (task, round, attempt)."""
         return order_of(self.asked)
 
@@ -82,14 +91,15 @@ class PendingRequest:
 @dataclass
 class Counts:
     """Outcomes of a robot's requests. misses: past their deadline. refused: failed otherwise. replaced: by a
-    newer round. repeated: duplicates or outdated. foreign: of another process of the robot. called: observed
-    again. hedged: computed by two replicas."""
+    newer round. repeated: duplicates. out_of_order: see the function. foreign: of another process of the
+    robot. called: observed again. hedged: computed by two replicas."""
 
     answered: int = 0
     misses: int = 0
     refused: int = 0
     replaced: int = 0
     repeated: int = 0
+    out_of_order: int = 0
     foreign: int = 0
     called: int = 0
     hedged: int = 0
@@ -98,8 +108,8 @@ class Counts:
 @dataclass(eq=False)
 class Robot:
     """One robot. ready: result of `describe` at each replica. introduced: those whose session was announced.
-    heard_s: last sign of life. since_s: when it was described. next_s: when its next chunk may begin, if its
-    rate was lowered. asked: times of its latest requests. judged_s: when it was judged by the others'
+    heard_s: last sign of life. since_s: when it was described. next_s: when its next chunk may begin, by its
+    promised rate. asked: times of its latest requests. judged_s: when it was judged by the others'
     rhythms."""
 
     description: RobotDescription
@@ -112,9 +122,9 @@ class Robot:
     told: Verdict | None = None
     task: Task | None = None
     pending: PendingRequest | None = None
-    newest: tuple[int, int, int] = (-1, -1, -1)
+    newest: Order = NOTHING_ASKED
     step_dt_s: float = 0.0
-    next_s: float = 0.0
+    next_s: float = -math.inf
     queued_s: float = 0.0
     age_s: float = 0.0
     asked: Asked = field(default_factory=Asked)
@@ -125,6 +135,11 @@ class Robot:
     def judged(self) -> bool:
         """Whether there is a verdict on it."""
         return self.verdict is not NOT_JUDGED
+
+    def spend(self, burst: int, now_s: float) -> None:
+        """Take a chunk from its token bucket, which holds `burst` and is filled at its promised rate."""
+        period_s = 1.0 / self.verdict.chunks_per_s
+        self.next_s = max(self.next_s, now_s - (burst - 1) * period_s) + period_s
 
     @property
     def name(self) -> str:
@@ -189,9 +204,30 @@ def report_of(robot: Robot, now_s: float) -> Report:
     )
 
 
-def order_of(request: ChunkRequest) -> tuple[int, int, int]:
+def order_of(request: ChunkRequest) -> Order:
     """See PendingRequest.order."""
     return request.round.task, request.round.number, request.attempt
+
+
+def out_of_order(newest: Order, order: Order) -> str | None:
+    """Return why a request cannot follow a robot's newest one, None if it can: it is older, or so far ahead
+    that everything the robot itself asks for would be older.
+
+    Such a request came from somebody else, or the newest one did. A robot that describes itself again starts
+    its numbers anew.
+    """
+    fields = ", ".join(f"{name} {number}" for name, number in zip(("task", "round", "attempt"), order))
+    if newest == NOTHING_ASKED:
+        wrong = max(order) >= FIRST_BELOW
+        return f"{fields}: numbers begin at 1; the first must be below {FIRST_BELOW}" if wrong else None
+    task, number, attempt = newest
+    said = f"the newest of this robot is task {task}, round {number}, attempt {attempt}"
+    if order < newest:
+        return f"{fields} is old: {said}; publish fleet/robot again to start the numbers anew"
+    before = newest if order[:2] == newest[:2] else (task, number, 0) if order[0] == task else (task, 0, 0)
+    if any(after - earlier > FARTHEST for after, earlier in zip(order, before)):
+        return f"{fields} is more than {FARTHEST} ahead: {said}; publish fleet/robot again to start anew"
+    return None
 
 
 def fairness(wait_ratios: Iterable[float]) -> float:

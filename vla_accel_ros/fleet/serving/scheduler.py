@@ -28,7 +28,15 @@ from vla_accel_ros.fleet.serving.dispatch import Dispatcher
 from vla_accel_ros.fleet.serving.members import Members
 from vla_accel_ros.fleet.serving.questions import Questions
 from vla_accel_ros.fleet.serving.queue import Queue
-from vla_accel_ros.fleet.serving.records import PendingRequest, Report, Robot, fairness, order_of, report_of
+from vla_accel_ros.fleet.serving.records import (
+    PendingRequest,
+    Report,
+    Robot,
+    fairness,
+    order_of,
+    out_of_order,
+    report_of,
+)
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, USUAL, Cut, Ports, Settings, whole
 from vla_accel_ros.fleet.task import Task
 
@@ -131,8 +139,12 @@ class FleetScheduler:
             again_s = self.settings.gone_s if robot.judged else ASK_AGAIN_S
             self._completion.refuse(request, robot.verdict.reason, again_s)
             return
-        if self._is_old(robot, request):
+        if self._is_duplicate(robot, request):
             robot.counts.repeated += 1
+            return
+        if (why := out_of_order(robot.newest, order_of(request))) is not None:
+            robot.counts.out_of_order += 1
+            self._completion.refuse(request, why, ASK_AGAIN_S)
             return
         robot.newest = order_of(request)
         self._note(robot, request, now_s)
@@ -195,13 +207,13 @@ class FleetScheduler:
         """Drop the request of a robot that can no longer be served."""
         self._completion.drop(robot, why)
 
-    def _is_old(self, robot: Robot, request: ChunkRequest) -> bool:
-        """Return whether a request is a duplicate or outdated. An observation that was called for may keep
-        its attempt number, so its sending time decides."""
+    def _is_duplicate(self, robot: Robot, request: ChunkRequest) -> bool:
+        """Return whether a request has come before. An observation that was called for may keep its attempt
+        number, so its sending time decides."""
         pending, order = robot.pending, order_of(request)
         if pending is not None and pending.calling and order == pending.order:
             return request.sent_ns <= pending.asked.sent_ns
-        return order <= robot.newest
+        return order == robot.newest
 
     def _note(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
         """Record what the request says of its robot's task."""
@@ -219,7 +231,7 @@ class FleetScheduler:
             self._dispatcher.ended(robot.task, now_s)
 
     def _priority(self, robot: Robot, request: ChunkRequest) -> int:
-        return max(robot.description.priority, request.priority)
+        return self.settings.granted(robot.name, max(robot.description.priority, request.priority))
 
     def _enqueue(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
         """Make this the robot's pending request."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.session import Session
@@ -17,12 +17,17 @@ Cut = Callable[[Chunk, str], Chunk]
 """Limits a chunk to its horizon, for a task with this instruction."""
 
 
+ANYONE = "*"
+
+
 @dataclass(frozen=True)
 class Settings:
     """stale_s: an older observation is renewed before it is computed. call_s: how long to wait for the new
     one. gone_s: a robot without a sign of life for so long has gone. serve_s: give up a replica that computes
     longer. lost: how many replicas may be lost over one request. hedge: start slow requests on a second
-    replica too. rules: of admission. Raises ValueError if gone_s is not above serve_s."""
+    replica too. burst: how many chunks a robot may get at once; then it gets those of its promised rate.
+    priorities: the highest priority that the operator grants a robot, by name or for ANYONE else; 0 for
+    others. rules: of admission. Raises ValueError if gone_s is not above serve_s."""
 
     stale_s: float = 0.2
     call_s: float = 0.1
@@ -30,6 +35,8 @@ class Settings:
     serve_s: float = 5.0
     lost: int = 2
     hedge: bool = False
+    burst: int = 2
+    priorities: Mapping[str, int] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
@@ -38,6 +45,21 @@ class Settings:
                 f"gone_s is {self.gone_s} and serve_s {self.serve_s}: robots would be removed while they "
                 "wait for a chunk; give more for gone_s"
             )
+
+    def granted(self, robot: str, priority: int) -> int:
+        """Return the priority that counts when a robot asks for this one."""
+        return min(priority, self.priorities.get(robot, self.priorities.get(ANYONE, 0)))
+
+
+def read_priorities(text: str) -> dict[str, int]:
+    """Parse the parameter priorities. Raises ValueError for a word that is not ROBOT:PRIORITY."""
+    granted = {}
+    for word in text.split():
+        robot, _, number = word.rpartition(":")
+        if not (robot == ANYONE or robot.startswith("/")) or not number.lstrip("-").isdecimal():
+            raise ValueError(f"priorities has {word!r}; give NAMESPACE:PRIORITY, such as /left:100 or *:10")
+        granted[robot] = int(number)
+    return granted
 
 
 USUAL = Settings()

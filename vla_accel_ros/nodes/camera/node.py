@@ -17,6 +17,7 @@ from rclpy.node import Node
 from sensor_msgs.msg import CameraInfo
 
 from vla_accel_ros.contract.parts import NAME, NAME_FORM
+from vla_accel_ros.nodes.brief import BriefLogs
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
@@ -30,7 +31,7 @@ _LONGEST_NAME = 64  # its topics and its ring, with a namespace, keep to the lon
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 
 
-class CameraNode(Node):
+class CameraNode(BriefLogs, Node):
     """The node camera; see the module docstring and nodes/params/cameras.py.
 
     Raises ValueError, one sentence, for parameters that cannot work and an invalid calibration.

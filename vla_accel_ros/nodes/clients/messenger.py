@@ -22,6 +22,7 @@ from std_msgs.msg import String
 
 from vla_accel_msgs.msg import Inputs, LanguageOutput, Motion
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.clients.client_node import ClientNode
 from vla_accel_ros.nodes.service_calls import ask_again
 
@@ -76,7 +77,7 @@ class Messenger(ClientNode):
         answers: list[LanguageOutput] = []
 
         def hear(message: LanguageOutput) -> None:
-            ours = message.prompt == question and not (answers and answers[-1].finished)
+            ours = message.prompt in (question, brief(question)) and not (answers and answers[-1].finished)
             if ours and (not answers or message.request_id == answers[0].request_id):
                 if not message.refused:
                     grown(message.text[len(answers[-1].text) if answers else 0 :])

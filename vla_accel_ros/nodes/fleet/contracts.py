@@ -1,57 +1,99 @@
 """A robot's contract as received: its text, and the text of the URDF that it names.
 
-It comes from another machine, so no file of this machine is read: the URDF is the one that came with it.
+It comes from another machine, so no file of this machine is read: the URDF is the one that came with it. YAML
+is read at some 100 kB a second, so no text is read twice, whichever robots send it, and the node that serves
+them reads none in its own thread (`Reader`).
 """
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import yaml
 
-from vla_accel_ros.contract import bounded_yaml
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import RobotDescription
 
-MOST_LETTERS = 1 << 20
-"""Limit for the text of a contract or a URDF."""
-_KEPT = 256
+_KEPT = 128
+_READING = threading.Lock()
+_ROBOT = "\0"
+"""Stands for the robot's name in a kept refusal."""
 
 
 def contract_of(description: RobotDescription) -> Contract:
-    """Read and check the contract. Raises ValueError, which names the robot, with all mistakes."""
-    read = _read(description.robot, description.contract, description.urdf)
+    """Read and check the contract. Raises ValueError, which names the robot, with all mistakes. Takes
+    tenths of a second for a new text."""
+    description.check_lengths()
+    with _READING:
+        read = _read(description.contract, description.urdf)
     if isinstance(read, str):
-        raise ValueError(read)
+        raise ValueError(read.replace(_ROBOT, description.robot))
     return read
 
 
 @lru_cache(_KEPT)
-def _read(robot: str, contract: str, urdf: str) -> Contract | str:
-    """The contract, or why it is refused; cached, since a robot sends its description every second."""
-    of = f"the contract of {robot}"
-    if max(len(contract), len(urdf)) > MOST_LETTERS:
-        return f"{of} or its URDF has more than {MOST_LETTERS} letters; shorten it"
+def _read(contract: str, urdf: str) -> Contract | str:
+    """The contract, or why it is refused."""
+    of = f"the contract of {_ROBOT}"
     with tempfile.TemporaryDirectory(prefix="vla_accel_ros-fleet-") as folder:
-        file = Path(folder) / "contract.yaml"
+        file, its_urdf = Path(folder) / "contract.yaml", Path(folder) / "robot.urdf"
         try:
-            (Path(folder) / "robot.urdf").write_text(urdf)
-            file.write_text(_with_its_urdf(contract, urdf))
-            return replace(Contract.load(file), urdf=None)
-        except RecursionError:
-            return f"{of} is nested too deeply; write it flat"
+            if urdf:
+                its_urdf.write_text(urdf)
+            file.write_text(contract)
+            return replace(Contract.load(file, its_urdf), urdf=None)
+        except FileNotFoundError:
+            return f"{of}: it names a URDF; send its text beside it"
         except (ValueError, OSError, yaml.YAMLError) as error:
             why = str(error).replace(str(file), of).replace(folder, of)
             return why if of in why else f"{of}: {why}"
 
 
-def _with_its_urdf(contract: str, urdf: str) -> str:
-    fields = bounded_yaml.load(contract)
-    if not isinstance(fields, dict) or "urdf" not in fields:
-        return contract
-    if not urdf:
-        raise ValueError("it names a URDF; send its text beside it")
-    return yaml.safe_dump({**fields, "urdf": "robot.urdf"}, sort_keys=False)
+@dataclass(frozen=True)
+class _Read:
+    description: RobotDescription
+    contract: Future[Contract]
+
+
+class Reader:
+    """Reads contracts in a thread. wake: called, in that thread, when one is read."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake, self._thread = wake, ThreadPoolExecutor(1, "contracts")
+        self._reading: dict[str, _Read] = {}
+
+    def read(self, description: RobotDescription) -> bool:
+        """Read a robot's contract; the newest description of a robot counts. Returns whether it is next."""
+        before = self._reading.get(description.robot)
+        if before is None or before.description != description:
+            self.forget(description.robot)
+            future = self._thread.submit(contract_of, description)
+            self._reading[description.robot] = _Read(description, future)
+            future.add_done_callback(lambda _: self._wake())
+        return all(read.contract.done() for read in self._reading.values() if read.description != description)
+
+    def finished(self) -> Iterator[tuple[RobotDescription, Contract | ValueError]]:
+        """Yield, once, what was read since the last call: the contract, or why it is refused."""
+        for robot, read in tuple(self._reading.items()):
+            if not read.contract.done():
+                continue
+            del self._reading[robot]
+            error = read.contract.exception()
+            if error is not None and not isinstance(error, ValueError):
+                raise error
+            yield read.description, read.contract.result() if error is None else error
+
+    def forget(self, robot: str) -> None:
+        """A robot has gone, or has another description."""
+        if (read := self._reading.pop(robot, None)) is not None:
+            read.contract.cancel()
+
+    def close(self) -> None:
+        """End the thread after the text that it reads now."""
+        self._thread.shutdown(cancel_futures=True)

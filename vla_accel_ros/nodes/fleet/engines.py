@@ -102,7 +102,8 @@ class RayEngines:
     machine, for its own cluster.
 
     Make it in the main thread. Replicas are started one after another, so that none is measured while another
-    is loaded beside it. Raises ValueError, one sentence, if something does not fit or is not available.
+    is loaded beside it. One that does not start is told with its own error and tried again, while the others
+    serve. Raises ValueError, with the error of each, if none starts.
     """
 
     engine = None
@@ -122,6 +123,7 @@ class RayEngines:
         try:
             each = 1.0 if self._cluster.gpus() and making.load.device != "cpu" else 0.0
             numbers: Counter[str] = Counter()
+            failed: list[str] = []
             for place, told in places:
                 name = f"{place.tier}{numbers[place.tier]}"
                 numbers[place.tier] += 1
@@ -129,8 +131,11 @@ class RayEngines:
                 one = RayReplica(name, making, place, deadlines)
                 self.replicas += (one,)
                 if (error := one.ready.exception()) is not None:
-                    raise ValueError(f"replica {name}: {error}")
-            self.updates = self.replicas[0].updates
+                    failed.append(f"replica {name}: {error}")
+                    _LOG.warning("%s; it is tried again, the others serve", failed[-1])
+            if len(failed) == len(self.replicas):
+                raise ValueError("; ".join(failed))
+            self.updates = max(one.updates for one in self.replicas)
         except BaseException:
             self.close()
             raise

@@ -10,6 +10,7 @@ fit is measured while configuring.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import fields
@@ -27,6 +28,7 @@ from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
 from vla_accel_ros.fleet.horizon import ALL, Horizons
 from vla_accel_ros.fleet.policies.policy import PolicyOptions, policy_factory
 from vla_accel_ros.fleet.protocol import (
+    MOST_WORDS,
     Admission,
     ChunkAnswer,
     ChunkRequest,
@@ -37,13 +39,13 @@ from vla_accel_ros.fleet.protocol import (
 from vla_accel_ros.fleet.replicas.ray_options import Deadlines
 from vla_accel_ros.fleet.robot.client import USEFUL
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
-from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings
+from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings, read_priorities
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
-from vla_accel_ros.nodes.fleet.contracts import contract_of
+from vla_accel_ros.nodes.fleet.contracts import Reader
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
 from vla_accel_ros.nodes.fleet.others import NAME, OtherSchedulers
 from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet, of_graph
@@ -60,8 +62,10 @@ from vla_accel_ros.nodes.running.shutdown import fatal
 from vla_accel_ros.nodes.throttled import Throttled
 
 STEP_HZ = 50.0
-LOOK_HZ = 2.0
+LOOK_HZ = 4.0
 """How often the graph is checked for robots."""
+OPENING_S = 0.03
+"""How long topics of new robots are opened, some milliseconds each, before others are served again."""
 ASK_AGAIN_S = 1.0
 
 
@@ -70,6 +74,7 @@ class FleetSchedulerNode(ManagedNode):
 
     forecast: Forecast = staticmethod(at_once)
     """It takes long, so a thread computes it."""
+    burst = Settings.burst
 
     def __init__(self) -> None:
         super().__init__(NAME, FLEET_SCHEDULER)
@@ -78,6 +83,8 @@ class FleetSchedulerNode(ManagedNode):
         self._guard: GuardCondition | None = None
         self._sessions: Sessions | None = None
         self._forecasts: Background | None = None
+        self._reader: Reader | None = None
+        self._unopened: list[str] = []
         self._topics: dict[str, RobotTopics] = {}
         self._unreadable, self._refusal = 0, Throttled(self, 1.0)
         self._ignored = Throttled(self, 10.0)
@@ -101,21 +108,26 @@ class FleetSchedulerNode(ManagedNode):
         warn = self.get_logger().warning
         self._sessions = sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
         ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
-        settings = Settings(**seconds, hedge=value(self, "hedge"), rules=rules)
+        granted = read_priorities(value(self, "priorities"))
+        settings = Settings(
+            **seconds, hedge=value(self, "hedge"), burst=self.burst, priorities=granted, rules=rules
+        )
         self._forecasts = forecasts = Background(self._wake, self.forecast)
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts
         )
-        fit = robots_that_fit([Measured.of(one) for one in engines.replicas], 1.0, rules)
+        fit = robots_that_fit(Measured.all(engines.replicas), 1.0, rules)
         self.get_logger().info(
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit, "
             f"with {within_s:.3g} s to wait"
         )
+        self._reader = Reader(self._wake)
         self._others.look()
         self.every(1.0 / STEP_HZ, self._step)
         self.every(1.0 / LOOK_HZ, self._look)
 
     def deactivate(self) -> None:
+        self._unopened = []
         for robot in tuple(self._topics):
             self._close_robot(robot)
         if self._scheduler is not None:
@@ -123,10 +135,10 @@ class FleetSchedulerNode(ManagedNode):
 
     def release(self) -> None:
         self._scheduler = None
-        for beside in (self._sessions, self._forecasts):
+        for beside in (self._sessions, self._forecasts, self._reader):
             if beside is not None:
                 beside.close()
-        self._sessions = self._forecasts = None
+        self._sessions = self._forecasts = self._reader = None
         engines, self._engines = self._engines, None
         if engines is not None:
             engines.close()
@@ -173,6 +185,8 @@ class FleetSchedulerNode(ManagedNode):
 
     def _step(self) -> None:
         if self._scheduler is not None and self.active:
+            self._open_robots()
+            self._take_descriptions()
             self._scheduler.step(self._time.now_s())
 
     def _look(self) -> None:
@@ -186,39 +200,69 @@ class FleetSchedulerNode(ManagedNode):
         for robot in tuple(self._topics):
             if robot not in there:
                 self._close_robot(robot)
-        for robot in sorted(there - self._topics.keys()):
+        self._unopened = sorted(there - self._topics.keys())
+
+    def _open_robots(self) -> None:
+        """Open the topics of new robots, for OPENING_S at most."""
+        until_s = time.monotonic() + OPENING_S
+        while self._unopened and time.monotonic() < until_s:
             if len(self._topics) >= 2 * value(self, "most_robots"):
                 self._ignored.error(
-                    f"{robot} is ignored: there are {len(self._topics)} robots; raise most_robots"
+                    f"{len(self._unopened)} robots are ignored, {self._unopened[0]} among them: there are "
+                    f"{len(self._topics)} others; raise most_robots"
                 )
+                self._unopened = []
                 return
+            robot = self._unopened.pop(0)
             self._topics[robot] = RobotTopics(
                 self, robot, self._on_robot, self._on_request, self._on_question
             )
 
     def _close_robot(self, robot: str) -> None:
         self._topics.pop(robot).close()
+        if self._reader is not None:
+            self._reader.forget(robot)
         if self._scheduler is not None:
             self._scheduler.gone(robot, self._time.now_s())
         self.get_logger().info(f"{robot} has gone")
 
     def _on_robot(self, topics: RobotTopics, message: FleetRobot) -> None:
-        if self._scheduler is None or not self.active:
+        if self._scheduler is None or self._reader is None or not self.active:
             return
         try:
             description = fleet_convert.description_from_message(message)
             _check_name(topics, description.robot)
-            contract = contract_of(description)
         except ValueError as error:
-            self._refuse(topics, error)
-            if message.engine and message.robot == topics.robot:
-                self._scheduler.gone(topics.robot, self._time.now_s())
-                topics.description = topics.contract = None
-                told = Admission(message.engine, topics.robot, self._scheduler.name, False, str(error))
-                self._admit(told)
+            if _names_its_sender(topics, message):
+                self._refuse_robot(topics, message.engine, error)
+            else:
+                self._refuse(topics, error)
             return
-        topics.description, topics.contract = description, contract
-        self._scheduler.described(description, self._time.now_s())
+        if description == topics.description:  # a sign of life
+            self._scheduler.described(description, self._time.now_s())
+        elif not self._reader.read(description):
+            why = "the scheduler reads this robot's contract after those that came before"
+            self._admit(Admission(description.engine, topics.robot, self._scheduler.name, False, why))
+
+    def _take_descriptions(self) -> None:
+        """Tell the scheduler of the robots whose contracts were read."""
+        assert self._scheduler is not None and self._reader is not None
+        for description, contract in self._reader.finished():
+            topics = self._topics[description.robot]
+            if isinstance(contract, ValueError):
+                self._refuse_robot(topics, description.engine, contract)
+            else:
+                topics.description, topics.contract = description, contract
+                self._scheduler.described(description, self._time.now_s())
+
+    def _refuse_robot(self, topics: RobotTopics, engine: str, error: ValueError) -> None:
+        """Refuse a description, and forget the earlier one of the same process."""
+        assert self._scheduler is not None
+        self._refuse(topics, error)
+        if topics.description is None or topics.description.engine == engine:
+            self._scheduler.gone(topics.robot, self._time.now_s())
+            topics.description = topics.contract = None
+        self._admit(Admission(engine, topics.robot, self._scheduler.name, False, str(error)))
 
     def _on_request(self, topics: RobotTopics, message: FleetRequest) -> None:
         if self._scheduler is None or not self.active:
@@ -240,9 +284,8 @@ class FleetSchedulerNode(ManagedNode):
         except ValueError as error:
             self._refuse(topics, error)
             round_ = Round(message.engine, message.robot, message.task, message.round)
-            said = TextAnswer(
-                round_, message.instruction, convert.stamp_ns(message.stamp), str(error), refused=True
-            )
+            stamp_ns, question = convert.stamp_ns(message.stamp), message.instruction[:MOST_WORDS]
+            said = TextAnswer(round_, question, stamp_ns, str(error), refused=True)
             topics.text.publish(fleet_convert.text_to_message(said, self._scheduler.name))
             return
         self._scheduler.questioned(request, self._time.now_s())
@@ -265,7 +308,7 @@ class FleetSchedulerNode(ManagedNode):
         self._refusal.warning(f"in {topics.robot}: {error}")
 
     def _refuse_request(self, topics: RobotTopics, message: FleetRequest, why: str) -> None:
-        if self._scheduler is None or message.robot != topics.robot:
+        if self._scheduler is None or not _names_its_sender(topics, message):
             return
         round_ = Round(message.engine, message.robot, message.task, message.round)
         sent_ns = convert.stamp_ns(message.header.stamp)
@@ -280,7 +323,7 @@ class FleetSchedulerNode(ManagedNode):
                 return
             topics.admitted = admission
         rate = f"{admission.chunks_per_s:.3g} chunks a second"
-        said = f"is served, {rate}" if admission.admitted else "is refused"
+        said = f"is served, {rate}" if admission.admitted else "is not served"
         log = self.get_logger()
         if admission.reason:
             log.warning(f"{admission.robot} {said}: {admission.reason}")
@@ -318,6 +361,11 @@ class FleetSchedulerNode(ManagedNode):
         lines.append(of_graph(self._others.sentence))
         engine = None if self._engines is None else self._engines.engine
         return lines if engine is None else [*lines, of_engine(engine)]
+
+
+def _names_its_sender(topics: RobotTopics, message: FleetRobot | FleetRequest) -> bool:
+    """Whether a message that is refused says who it is from, in letters that an answer may repeat."""
+    return message.robot == topics.robot and 0 < len(message.engine) <= fleet_convert.MOST_LETTERS
 
 
 def _check_name(topics: RobotTopics, robot: str) -> None:

@@ -62,6 +62,8 @@ def of_replica(one: Replica) -> DiagnosticStatus:
         if stage == SERVE
     }
     values = {"room": one.room(), "most": one.most, "network [s]": one.network_s, **times}
+    if not times:
+        return status(f"replica {one.name}", WARN, "has not started; the log says why", values)
     return status(f"replica {one.name}", OK, "computes", values)
 
 

@@ -24,6 +24,7 @@ from vla_accel_ros.control.chunking.plausibility import received_chunk
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.engine.streaming import loop
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.types import Agreement, Chunk, Observation
@@ -170,8 +171,8 @@ def inputs_to_message(inputs: Inputs, streams: tuple[str, ...]) -> InputsMessage
     message = InputsMessage(
         streams=list(streams),
         stamps=[Time() for _ in streams],
-        problems=[inputs.problems.get(stream, "") for stream in streams],
-        waiting_for=inputs.waiting_for,
+        problems=[brief(inputs.problems.get(stream, "")) for stream in streams],
+        waiting_for=brief(inputs.waiting_for),
         chunks_per_s=inputs.chunks_per_s,
         chunks_per_s_needed=inputs.chunks_per_s_needed,
     )
@@ -194,8 +195,8 @@ def inputs_from_message(message: InputsMessage) -> Inputs:
     return Inputs(
         told_ns=stamp_ns(message.header.stamp),
         stamps_ns={name: stamp for name, stamp in stamps.items() if stamp},
-        problems={name: problem for name, problem in zip(message.streams, message.problems) if problem},
-        waiting_for=message.waiting_for,
+        problems={name: brief(why) for name, why in zip(message.streams, message.problems) if why},
+        waiting_for=brief(message.waiting_for),
         chunks_per_s=message.chunks_per_s,
         chunks_per_s_needed=message.chunks_per_s_needed,
     )
@@ -245,7 +246,7 @@ def answer_to_message(answer: TextAnswer, version: int) -> LanguageOutput:
 
 def refusal_to_message(question: str, reason: str, now_ns: int) -> LanguageOutput:
     """The answer to a question that is refused."""
-    message = LanguageOutput(prompt=question, text=reason, finished=True, refused=True)
+    message = LanguageOutput(prompt=brief(question), text=brief(reason), finished=True, refused=True)
     set_stamp(message.header.stamp, now_ns)
     return message
 

@@ -25,6 +25,7 @@ from vla_accel_msgs.msg import (
 )
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import (
+    MOST_WORDS,
     Admission,
     ChunkAnswer,
     ChunkRequest,
@@ -33,13 +34,12 @@ from vla_accel_ros.fleet.protocol import (
     Round,
     TextAnswer,
 )
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.messages.convert import chunk_from_message, chunk_to_message, set_stamp, stamp_ns
 from vla_accel_ros.nodes.messages.fleet_pictures import picture_from_message, picture_to_message, pictures
 
 MOST_LETTERS = 256
 """Limit for the names of processes, robots and replicas."""
-MOST_WORDS = 65536
-"""Limit for the characters of an instruction."""
 LEAST_HZ = 1e-3
 """Lowest rate at which a robot may need chunks; 0 says that the rate is not known."""
 
@@ -59,13 +59,13 @@ def description_to_message(description: RobotDescription, now_ns: int) -> FleetR
 
 
 def description_from_message(message: FleetRobot) -> RobotDescription:
-    """The RobotDescription of a message. Raises ValueError if its name, engine or contract is missing, or its
-    rate is invalid."""
+    """The RobotDescription of a message. Raises ValueError if its name, engine or contract is missing, a text
+    is too long, or its rate is invalid."""
     who = f"fleet/robot of {message.robot[:MOST_LETTERS]!r}"
     _check_names(who, message.engine, message.robot)
     if not message.contract.strip():
         raise ValueError(f"{who} has no contract: send the text of the robot's contract file")
-    return RobotDescription(
+    description = RobotDescription(
         engine=message.engine,
         robot=message.robot,
         contract=message.contract,
@@ -75,11 +75,14 @@ def description_from_message(message: FleetRobot) -> RobotDescription:
         priority=message.priority,
         chunks_per_s=_needed(who, message.chunks_per_s),
     )
+    description.check_lengths()
+    return description
 
 
 def admission_to_message(admission: Admission) -> FleetAdmission:
     """An admission as a message; the fields of both have the same names."""
-    return FleetAdmission(**{**vars(admission), "chunks_per_s": float(admission.chunks_per_s)})
+    told = {"chunks_per_s": float(admission.chunks_per_s), "reason": brief(admission.reason)}
+    return FleetAdmission(**{**vars(admission), **told})
 
 
 def admission_from_message(message: FleetAdmission) -> Admission:
@@ -94,7 +97,7 @@ def admission_from_message(message: FleetAdmission) -> Admission:
         robot=message.robot,
         scheduler=message.scheduler,
         admitted=message.admitted,
-        reason=message.reason,
+        reason=brief(message.reason),
         chunks_per_s=_seconds(who, "chunks_per_s", message.chunks_per_s),
     )
 
@@ -192,7 +195,7 @@ def answer_to_message(answer: ChunkAnswer, contract: Contract) -> FleetAnswer:
         task=answer.round.task,
         round=answer.round.number,
         attempt=answer.attempt,
-        refusal=answer.refusal,
+        refusal=brief(answer.refusal),
         retry_s=float(answer.retry_s),
         queued_s=float(answer.queued_s),
         served_s=float(answer.served_s),
@@ -233,7 +236,7 @@ def answer_from_message(message: FleetAnswer, contract: Contract) -> ChunkAnswer
         scheduler=message.scheduler,
         sent_ns=stamp_ns(message.sent),
         chunk=chunk,
-        refusal=message.refusal,
+        refusal=brief(message.refusal),
         retry_s=_seconds(who, "retry_s", message.retry_s),
         queued_s=_seconds(who, "queued_s", message.queued_s),
         served_s=_seconds(who, "served_s", message.served_s),
@@ -247,7 +250,7 @@ def text_to_message(answer: TextAnswer, scheduler: str) -> LanguageOutput:
     message = LanguageOutput(
         request_id=answer.round.number,
         prompt=answer.prompt,
-        text=answer.text,
+        text=brief(answer.text) if answer.refused else answer.text,
         finished=True,
         refused=answer.refused,
     )
@@ -265,7 +268,7 @@ def text_from_message(message: LanguageOutput, engine: str, robot: str) -> TextA
         Round(engine, robot, 0, message.request_id),
         message.prompt,
         stamp_ns(message.header.stamp),
-        message.text,
+        brief(message.text) if message.refused else message.text,
         message.refused,
         message.header.frame_id[: 2 * MOST_LETTERS],
     )

@@ -63,7 +63,8 @@ OF_A_FLEET = (
     Parameter(
         "fleet_priority",
         0,
-        "Higher is served first; from 100 on before everything that waits.",
+        "Higher is served first; from 100 on before everything that waits. Above 0 only as far as the "
+        "scheduler's parameter priorities grants it.",
         minimum=-1000,
         maximum=1000,
     ),

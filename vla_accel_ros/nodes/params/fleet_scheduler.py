@@ -94,8 +94,9 @@ FLEET_SCHEDULER = (
     Parameter(
         "gone_s",
         10.0,
-        "A robot that is silent for this long is forgotten until its next request [s].",
-        minimum=0.5,
+        "A robot that is silent for this long is forgotten until its next request [s]. An idle one says "
+        "every 2 s that it is there.",
+        minimum=5.0,
         maximum=3600.0,
     ),
     Parameter(
@@ -137,6 +138,12 @@ FLEET_SCHEDULER = (
         "hedge",
         False,
         "Also start a request on another replica with room when it takes longer than 99 of 100 did.",
+    ),
+    Parameter(
+        "priorities",
+        "",
+        "Highest priority that robots get, NAMESPACE:PRIORITY ..., such as /left:100 *:10, where * is for "
+        "all others. Without an entry a robot gets at most 0, whatever its fleet_priority.",
     ),
     Parameter("most_robots", 64, "More robots are refused.", minimum=1, maximum=1024),
     Parameter(

@@ -28,6 +28,7 @@ from std_msgs.msg import String
 
 from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.brief import BriefLogs, brief
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.running.shutdown import fatal
@@ -37,7 +38,7 @@ from vla_accel_ros.timeline import TIMELINE
 _REFUSALS = (ValueError, TypeError, OSError)
 
 
-class ManagedNode(LifecycleNode):
+class ManagedNode(BriefLogs, LifecycleNode):
     """Base of the lifecycle nodes; subclasses override the eight hooks below."""
 
     def __init__(self, name: str, table: Iterable[Parameter]) -> None:
@@ -228,14 +229,14 @@ class ManagedNode(LifecycleNode):
             for step in steps:
                 step()
         except _REFUSALS as error:
-            self.trouble = f"cannot {what}: {error}"
+            self.trouble = brief(f"cannot {what}: {error}")
             self.get_logger().error(self.trouble)
             self.get_logger().debug(traceback.format_exc())
             if what == "configure":
                 self._close()
             return TransitionCallbackReturn.FAILURE
         except Exception as error:
-            self.trouble = f"cannot {what}: {type(error).__name__}: {error}"
+            self.trouble = brief(f"cannot {what}: {type(error).__name__}: {error}")
             self.get_logger().error(f"{self.trouble}\n{traceback.format_exc()}")
             if why := self.hopeless(error):
                 fatal(why)

@@ -18,6 +18,7 @@ from std_srvs.srv import Trigger
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import SERVO
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.service_calls import ServiceCalls
 from vla_accel_ros.nodes.trajectory.hold import RELEASED, Hold
@@ -132,5 +133,5 @@ def _switch_kind() -> Any:
 
 def say(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:
     """The response, filled with these words."""
-    response.success, response.message = success, message
+    response.success, response.message = success, brief(message)
     return response

@@ -18,6 +18,7 @@ from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 from vla_accel_ros.nodes.messages import convert
@@ -54,7 +55,7 @@ class MotionTopic:
         message, causes = self._message, reasons if causes is None else causes
         if (message.state, message.lead_s, self._causes) != (convert.MOTION[state], self._lead_s, causes):
             message.lead_s, self._causes = self._lead_s, causes
-            message.state, message.reasons = convert.MOTION[state], list(reasons)
+            message.state, message.reasons = convert.MOTION[state], [brief(reason) for reason in reasons]
             convert.set_stamp(message.header.stamp, now_ns)
             self._publisher.publish(message)
 

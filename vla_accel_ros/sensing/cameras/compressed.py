@@ -9,6 +9,7 @@ detected. The pixels are taken as stored, as cv_bridge does: without EXIF rotati
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import cv2
@@ -17,13 +18,16 @@ import numpy as np
 from vla_accel_ros.sensing.cameras.image import CompressedView
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-_JPEG = b"\xff\xd8"
+_JPEG, _END = b"\xff\xd8", b"\xff\xd9"
+_FILL = re.compile(b"\xff+")
 MOST_PIXELS = 7680 * 4320
 """An 8K camera's; a caller that knows the camera gives less. OpenCV takes 6 bytes a pixel, 193 MB for
 this."""
 _MOST_SCANS = 32
 """Limit for a JPEG. Progressive ones have 10; each scan goes over all pixels, 30 ms at 8K even for 12
 bytes."""
+_MOST_MARKERS = 1024
+"""Limit for those before the frame header; a large colour profile is 255 of them."""
 _FEW_PIXELS = 1 << 20
 """Pictures of up to this size are decoded whatever their file's size: 6 MB."""
 _PIXELS_A_BYTE = {"jpeg": 512, "png": 8256}
@@ -132,27 +136,28 @@ def read_header(view: CompressedView) -> Header:
 
 
 def _has_end(data: np.ndarray) -> bool:
-    """Whether the last bytes, without padding, are the end marker of a JPEG."""
-    tail = data[-2:]
-    if tail[-1] == 0:
-        used = np.flatnonzero(data)
-        tail = data[used[-1] - 1 : used[-1] + 1]
-    return tail.tobytes() == b"\xff\xd9"
+    """Whether the last bytes, without padding by 00 or FF, are the end marker of a JPEG."""
+    tail = data[-2:].tobytes()
+    if tail != _END:
+        used = np.flatnonzero((data != 0x00) & (data != 0xFF))
+        tail = data[used[-1] - 1 : used[-1] + 1].tobytes()
+    return tail == _END
 
 
 def _jpeg_header(data: np.ndarray) -> Header:
-    """Go from marker to marker to the frame header (ITU-T T.81, B.2.2). Raises ValueError if there is
-    none."""
-    at = len(_JPEG)
-    while at + 9 < len(data) and data[at] == 0xFF:
-        marker, length = int(data[at + 1]), (int(data[at + 2]) << 8) + int(data[at + 3])
-        if marker == 0xFF:  # fill bytes before a marker
-            at += 1
-        elif marker in _STANDALONE:
+    """Go from marker to marker to the frame header (ITU-T T.81, B.2.2). Raises ValueError if there is none
+    behind _MOST_MARKERS others."""
+    raw, at = data.tobytes(), len(_JPEG)
+    for _ in range(_MOST_MARKERS):
+        fill = _FILL.match(raw, at)  # any number of FF before the marker (B.1.1.2)
+        if fill is None or fill.end() + 8 >= len(raw):
+            break
+        at = fill.end() - 1
+        marker, length = raw[at + 1], int.from_bytes(raw[at + 2 : at + 4], "big")
+        if marker in _STANDALONE:
             at += 2
         elif 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
-            bits, h1, h0, w1, w0 = (int(byte) for byte in data[at + 4 : at + 9])
-            components = int(data[at + 9])
+            bits, h1, h0, w1, w0, components = raw[at + 4 : at + 10]
             if marker not in _JPEG_KINDS or components not in _COMPONENTS:
                 raise ValueError(
                     f"compressed image is a jpeg of kind {marker:02X} with {components} components, which no "
@@ -160,7 +165,7 @@ def _jpeg_header(data: np.ndarray) -> Header:
                 )
             # In coded data FF is never followed by DA, so this finds every scan; those of a thumbnail count
             # too.
-            return Header("jpeg", h1 << 8 | h0, w1 << 8 | w0, bits, data.tobytes().count(_SCAN))
+            return Header("jpeg", h1 << 8 | h0, w1 << 8 | w0, bits, raw.count(_SCAN))
         else:
             at += 2 + length
     raise ValueError(f"compressed image of {len(data)} bytes is a jpeg without a frame header: it is damaged")

@@ -36,7 +36,7 @@ class OpenRing:
                 self.page_lock = memory.page_lock()
             if in_place or self.page_lock.locked:
                 self.images = [self.geometry.image(memory, slot) for slot in range(self.geometry.slots)]
-        self._cleared = 0
+        self._cleared: list[Record] = []
         self._damage: dict[int, bytes] = {}
         self._new_damage = 0
 
@@ -46,16 +46,19 @@ class OpenRing:
 
     def published(self) -> list[Record]:
         """Complete frames since `clear`, newest arrival first."""
+        return [record for record in self._complete() if record not in self._cleared]
+
+    def clear(self) -> None:
+        """Forget the frames that are there now, and no later one, whatever their numbers."""
+        self._cleared = self._complete()
+
+    def _complete(self) -> list[Record]:
         first = self.geometry.record_at(0)
         raw = self._view.read(first, self.geometry.records_bytes)
         starts = (self.geometry.record_at(slot) - first for slot in range(self.geometry.slots))
         records = (self._record(slot, raw[at : at + RECORD_BYTES]) for slot, at in enumerate(starts))
-        whole = [record for record in records if record is not None and record.sequence > self._cleared]
+        whole = [record for record in records if record is not None]
         return sorted(whole, key=lambda record: -record.sequence)
-
-    def clear(self) -> None:
-        """Forget the frames that are there now."""
-        self._cleared = max((record.sequence for record in self.published()), default=self._cleared)
 
     def holds(self, record: Record) -> bool:
         """Whether the slot still has this frame, and nobody is writing it."""
