@@ -155,7 +155,10 @@ def _sizes(model: ModelFacts, contract: Contract) -> list[Finding]:
         mend = "write actions: twist unless it was fine-tuned on joints"
         found.append(warning("actions", what, mend))
     if contract.actions == "joints" and model.other_actions:
-        what = f"those of the model in {model.where} are {model.other_actions}, no targets of joints"
+        what = (
+            f"those of the model in {model.where} are {model.other_actions}, no targets of joints, neither "
+            "absolute nor relative ones"
+        )
         return [*found, error("actions", what, f"of {OTHERS}, only the first are actions: joints")]
     if contract.actions == "joints" and not model.alike:
         what = (
