@@ -23,7 +23,7 @@ S = 1_000_000_000
 
 @dataclass
 class Row:
-    """One line of the table. stop_s: from the fault until the joints stood, None when they never did.
+    """One run of a fault. stop_s: from the fault until the joints stood, None when they never did.
     position, velocity, acceleration: peak of the executed path, 1 at the limit (position: 1 + share of the
     range beyond). resumed_s: from the mend until they moved by themselves, None when they did not. person:
     what a person had to call, "" for nothing. said: what `motion` told.
@@ -43,6 +43,11 @@ class Row:
     def as_dict(self) -> dict[str, object]:
         """Return the rounded values for JSON."""
         return {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(self).items()}
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether a limit was exceeded."""
+        return max(self.velocity, self.acceleration, self.position) > 1.001
 
 
 def measure(robot: Robot, case: Case, seed: int) -> Row:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import median_low
 
 from faulting.measure import Row
 
@@ -19,43 +21,78 @@ PASSING = (
 )
 SENTENCES = 3
 HEAD = (
-    "| fault | stands after [s] | peak speed | peak acceleration | goes on by itself | a person | said |",
-    "|---|---|---|---|---|---|---|",
+    "| fault | runs | stands after [s] | peak speed | peak acceleration | goes on by itself | a person "
+    "| said |",
+    "|---|---|---|---|---|---|---|---|",
 )
 
 
-def lines(rows: Iterable[Row]) -> list[str]:
-    """Return the table; peaks are relative to the contract's limits."""
-    return [*HEAD, *map(_line, rows)]
+def lines(runs: Mapping[str, list[Row]], wanted: Mapping[str, int]) -> list[str]:
+    """Return the table; peaks are relative to the contract's limits. wanted: how many runs each fault is to
+    have, by name."""
+    return [*HEAD, *(_line(rows, wanted[name]) for name, rows in runs.items() if rows)]
 
 
-def write(page: Path, rows: Iterable[Row]) -> None:
+def write(page: Path, runs: Mapping[str, list[Row]], wanted: Mapping[str, int]) -> None:
     """Replace the page's table."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text("\n".join((f"{before}{BEGIN}", *lines(rows), f"{END}{after}")))
+    page.write_text("\n".join((f"{before}{BEGIN}", *lines(runs, wanted), f"{END}{after}")))
 
 
-def _line(row: Row) -> str:
-    stop = "goes on" if row.stop_s is None else f"{row.stop_s:.2f}"
-    resumed = (
-        "never stood" if row.stop_s is None else "no" if row.resumed_s is None else _resumed(row.resumed_s)
-    )
+def _line(rows: list[Row], wanted: int) -> str:
+    row = rows[0]
     words = [reason for reason in row.said if not reason.startswith(PASSING)][:SENTENCES]
     said = "<br>".join(words) or "-"
-    if row.note:
-        said += f"<br>*{row.note}*"
+    if notes := Counter(row.note for row in rows if row.note):
+        said += "".join(f"<br>*{note}{_share(count, len(rows))}*" for note, count in notes.items())
     cells = (
         row.title,
-        stop,
-        f"{row.velocity:.2f}",
-        f"{row.acceleration:.2f}",
-        resumed,
-        row.person or "-",
+        str(len(rows)) if len(rows) >= wanted else f"{len(rows)} of {wanted}",
+        _spread([row.stop_s for row in rows], "goes on", len(rows)),
+        _spread([row.velocity for row in rows]),
+        _spread([row.acceleration for row in rows]),
+        _resumed(rows),
+        _most(row.person or "-" for row in rows),
         said,
     )
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
-def _resumed(seconds: float) -> str:
-    return f"{seconds:.2f} s after it" if seconds >= 0.0 else "before it was over"
+def _spread(values: Iterable[float | None], without: str = "", runs: int = 0) -> str:
+    """The median and the worst; without: the word for None, and how many there are."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return without
+    words = _worst(median_low(known), max(known))
+    return words if len(known) >= runs else f"{words}; {without}{_share(runs - len(known), runs)}"
+
+
+def _worst(middle: float, worst: float, unit: str = "") -> str:
+    return f"{middle:.2f}{unit}" if f"{middle:.2f}" == f"{worst:.2f}" else f"{middle:.2f}{unit}, {worst:.2f}"
+
+
+def _share(count: int, runs: int) -> str:
+    return "" if count == runs else f" ({count} of {runs})"
+
+
+def _resumed(rows: list[Row]) -> str:
+    words = Counter(
+        "never stood" if row.stop_s is None else "no" if row.resumed_s is None else "yes" for row in rows
+    )
+    after = [row.resumed_s for row in rows if row.stop_s is not None and row.resumed_s is not None]
+    parts = []
+    for word, count in words.most_common():
+        if word == "yes":
+            word = (
+                "before it was over"
+                if max(after) < 0.0
+                else f"{_worst(median_low(after), max(after))} s after it"
+            )
+        parts.append(f"{word}{_share(count, len(rows))}")
+    return "; ".join(parts)
+
+
+def _most(words: Iterable[str]) -> str:
+    counts = Counter(words)
+    return "; ".join(f"{word}{_share(count, counts.total())}" for word, count in counts.most_common())

@@ -36,7 +36,7 @@ class TrajectoryLogic(Homing):
         self._joints_ns = newest_ns
         newest = self._joints.newest()
         if isinstance(self.stream, JogStream):
-            self.stream.measured(newest, now_ns)
+            self.stream.measured(newest, newest_ns)
         fault = self.follower.measured(newest, newest_ns, now_ns)
         if fault and self.lent:
             self.follower.resume()

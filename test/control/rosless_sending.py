@@ -155,7 +155,8 @@ class Sending:
             one.hand_over.dropped()
             return
         sent_ns = self.clock_ns()
-        here = None if self._joints.newest_ns is None else self._joints.newest()[one.columns]
+        newest_ns = self._joints.newest_ns
+        here = None if newest_ns is None else (self._joints.newest()[one.columns], newest_ns)
         one.hand_over.rests(*self.held(one.joints), lead_s, here)
         path, _ = one.hand_over.next(decided, now_ns, sent_ns, lead_s)
         if path is not None:

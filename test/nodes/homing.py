@@ -193,13 +193,12 @@ class Robot:
         self.home.cancel(OPERATOR)
 
     def reset(self) -> None:
-        """~/reset."""
+        """Begin a call of ~/reset; what it answers comes with time."""
         motion, force = SimpleNamespace(begin=lambda: None), SimpleNamespace(begin=lambda follower: None)
-        node: Any = SimpleNamespace(
-            active=True, now_ns=self.node.now_ns, _home=self.home, _follower=self.follower
-        )
-        node._outputs, node._motion, node._force = self._outputs, motion, force
-        TrajectoryNode._on_reset(node, Trigger.Request(), Trigger.Response())
+        node: Any = SimpleNamespace(active=True, _home=self.home, _follower=self.follower)
+        node._hold, node._motion, node._force = self.standing, motion, force
+        self._calls["reset"] = TrajectoryNode._on_reset(node, Trigger.Request(), Trigger.Response())
+        self._continue()
 
     def jump(self, seconds: float) -> None:
         """The clock is set."""
@@ -274,7 +273,8 @@ class Robot:
             measured = np.angle(np.exp(1j * self._where)) if self._turning else self._where
             self._joints.add(NAMES, measured, self.node.now)
             measured = self._joints.newest()
-            self._adapter.measured(dict(zip(NAMES, measured.tolist())))
+            stamps = dict.fromkeys(NAMES, self.node.now)
+            self._adapter.measured(dict(zip(NAMES, measured.tolist())), stamps, True)
             self.follower.measured(measured, self.node.now, self.node.now)
 
     def _chunk(self, goal: float) -> None:

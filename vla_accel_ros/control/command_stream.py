@@ -13,15 +13,23 @@ MoveIt Servo takes velocities and integrates them from the robot's present posit
 (a late message, a slowdown near a singularity) would stay lost, so velocities alone drift off the path. A
 correction therefore pulls the measured joints to the commanded ones: proportional to the distance, and at
 most half of full speed. The sum changes within the acceleration limits, whatever the correction.
+
+A sample says where the joints were at its stamp, or up to DELAY_S before, and the commands since then are yet
+to show. So it is compared with where the velocities had led to by then. What a delay explains is no distance,
+and a joint whose samples stand still although it should move is not pulled. Samples may be wrong in any other
+way: the velocities therefore never lead out of the range, counted from where the joints last stood.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
+from itertools import islice
 
 import numpy as np
 
+from vla_accel_ros.control.following.joint_faults import DELAY_S
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.limits.limiter import step_towards
 from vla_accel_ros.control.trajectory import MotionState, Trajectory
@@ -37,6 +45,12 @@ _SET_NS = 500_000
 _FRESH_NS = 200_000_000
 _PAST_S = 0.3
 _PULL = 0.5
+_DELAY_NS = round(DELAY_S * 1e9)
+_WAY_NS = _FRESH_NS + _DELAY_NS
+# A joint stands still while its samples differ by no more than this share of its range, and should not when
+# it was commanded to move so many times further.
+_STILL_OF_RANGE, _STANDING = 0.002, 5.0
+_STAND_NS = 200_000_000
 
 
 class Ticks:
@@ -180,6 +194,11 @@ class CommandStream:
         self._path = brake(self.joints, self._state, self._limits)
         self._on_path[:] = True
 
+    def reference(self, t_ns: int) -> np.ndarray:
+        """Position of the path at a time, float64 [D], once there is one."""
+        assert self._path is not None
+        return self._path.sample(t_ns)[0]
+
     def at_rest(self, now_ns: int) -> bool:
         """Whether no joint moves any more; also before the first trajectory."""
         return self._path is None or bool(self._on_path.all() and now_ns >= self._path.end_ns)
@@ -190,32 +209,60 @@ class JogStream:
 
     limits: of these joints. period_s: between two ticks. gain: of the pull to the path [1/s]; 0 lets it
     drift.
+
+    Attributes for diagnostics: `counts` (bounded: ticks at which a joint was kept from leaving its range);
+    `standing`, bool [D], joints whose samples stand still although they should move.
     """
 
     def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float, gain: float) -> None:
-        self.path = CommandStream(joints, limits, period_s)
+        self.path, self.counts = CommandStream(joints, limits, period_s), Counter[str]()
         self._limits, self._gain = limits, gain
-        self._measured: tuple[np.ndarray, int] | None = None
+        self._still = _STILL_OF_RANGE * limits.span
         self.forget()
 
     def forget(self) -> None:
         """Command nothing until the next trajectory."""
         self.path.forget()
         self._velocity = np.zeros(len(self.path.joints))
+        self._reached: np.ndarray | None = None  # where the commanded velocities lead to by now
         self._tick_ns: int | None = None
-        self._pulling = True
+        self._restart(0)
 
-    def measured(self, position: np.ndarray, now_ns: int) -> None:
-        """Take measured joints, float64 [D]. The pull ends when nothing newer comes for 0.2 s."""
-        self._measured = (position, now_ns)
+    def _restart(self, now_ns: int) -> None:
+        """Forget the samples, and where the velocities led to before."""
+        self._way = deque[tuple[int, np.ndarray]]()  # what _reached was, by time
+        self._sample: tuple[np.ndarray, np.ndarray] | None = None
+        self._taken: np.ndarray | None = None  # stamps of the sample that was compared last
+        # Least and greatest distance of the joints from _reached.
+        self._off = np.zeros((2, len(self.path.joints)))
+        # Where samples stand, since which stamps, and from where to where the velocities have led since then.
+        self._spot: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self.standing = np.zeros(len(self.path.joints), bool)
+        self._moved_ns, self._pulling = now_ns, True
+
+    def measured(self, position: np.ndarray | None, stamps_ns: int | np.ndarray) -> None:
+        """Take measured joints, float64 [D], None if they are not believed, and the stamp of each, int64 [D],
+        or of all. The pull ends when the oldest of the newest is 0.2 s old."""
+        if position is None or not len(position):
+            self._sample = None
+        else:
+            self._sample = position, np.broadcast_to(stamps_ns, position.shape)
 
     def follow(self, trajectory: Trajectory, now_ns: int) -> None:
-        """Follow this trajectory, over these joints and maybe others, in place of the previous one."""
+        """Follow this trajectory, over these joints and maybe others, in place of the previous one. Joints
+        that have stood since `rest` are where they are measured."""
         self.path.follow(trajectory, now_ns)
+        sample = self._sample if self._is_fresh(now_ns) else None
+        if self._reached is None:
+            self._reached = self.path.reference(now_ns) if sample is None else sample[0].copy()
+        elif sample is not None and not self._pulling and self._stand(int(sample[1].min())):
+            self._restart(self._moved_ns)
+            self._sample, self._reached = sample, sample[0].copy()
         self._pulling = True
 
     def stop(self, now_ns: int, steady_ns: int | None = None) -> None:
         """Brake from the last command, because the path's times have lost their meaning; end the pull."""
+        self._restart(now_ns)
         self._pulling = False
         self.path.stop(now_ns, steady_ns)
         if steady_ns is None:
@@ -229,17 +276,23 @@ class JogStream:
         """Velocities, float64 [D], to command now; None before the first trajectory. steady_ns: see
         CommandStream."""
         state = self.path.tick(now_ns, steady_ns)
-        if state is None or state.velocity is None:
+        if state is None or state.velocity is None or self._reached is None:
             return None
         tick_ns = now_ns if steady_ns is None else steady_ns
         passed_s = self.path.longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
         self._tick_ns = tick_ns
+        self._reached = self._reached + self._velocity * min(max(passed_s, 0.0), STOOD_S)
+        self._way.append((now_ns, self._reached))
+        while len(self._way) > 1 and self._way[1][0] <= now_ns - _WAY_NS:
+            self._way.popleft()
+        self._compare(now_ns)
         if passed_s > STOOD_S:
             self._velocity = np.zeros_like(state.velocity)
-        wanted = state.velocity + self._pull(state.position, now_ns)
+        wanted = self._inside(state.velocity + self._pull(state.position, now_ns))
         change = self._limits.acceleration * min(max(passed_s, 0.0), self.path.longest_s)
-        velocity = np.clip(wanted, -self._limits.velocity, self._limits.velocity)
-        self._velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
+        self._velocity = np.clip(wanted, self._velocity - change, self._velocity + change)
+        if self._velocity.any():
+            self._moved_ns = now_ns
         return self._velocity
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
@@ -250,11 +303,71 @@ class JogStream:
         """Whether no joint moves any more; also before the first trajectory."""
         return self.path.at_rest(now_ns) and not self._velocity.any()
 
+    def _stand(self, stamp_ns: int) -> bool:
+        """Whether by then the joints have been commanded and measured to stand for 0.2 s."""
+        if self._spot is None or self.standing.any():
+            return False
+        return stamp_ns - max(self._moved_ns, int(self._spot[1].max())) >= _STAND_NS
+
+    def _is_fresh(self, now_ns: int) -> bool:
+        return self._sample is not None and now_ns - int(self._sample[1].min()) <= _FRESH_NS
+
+    def _compare(self, now_ns: int) -> None:
+        """Compare a new sample with where the velocities led to until its stamp."""
+        if self._sample is None or not self._is_fresh(now_ns):
+            self._off[:] = 0.0
+            return
+        position, stamps = self._sample
+        if self._taken is not None and (stamps == self._taken).all():
+            return
+        self._taken = stamps
+        # Where the joints may be by their stamps, and where they have been commanded to be by then.
+        first, least, most, last = self._shown(stamps)
+        off = np.stack([position - most, position - least])
+        new = (position, stamps, last, last)
+        spot, since_ns, least, most = self._spot or new
+        # however late a sample shows it, the joint has been at `first` since its spot
+        due = np.where(stamps - _DELAY_NS >= since_ns, first, least)
+        stays = np.abs(position - spot) <= self._still
+        kept = (spot, since_ns, np.minimum(least, due), np.maximum(most, due))
+        spot, since_ns, least, most = (np.where(stays, a, b) for a, b in zip(kept, new))
+        self._spot, self.standing = (spot, since_ns, least, most), most - least > _STANDING * self._still
+        self._off = np.where(self.standing, 0.0, off)
+
+    def _shown(self, stamps: np.ndarray) -> np.ndarray:
+        """Where the velocities had led to within the delay before the stamp of each joint: first, least,
+        greatest, last, float64 [4, D]."""
+        times, shown = [t_ns for t_ns, _ in self._way], np.empty((4, len(stamps)))
+        for stamp_ns in np.unique(stamps).tolist():
+            begin = max(bisect_right(times, stamp_ns - _DELAY_NS) - 1, 0)
+            end = max(bisect_left(times, stamp_ns), begin) + 1
+            way = np.array([reached for _, reached in islice(self._way, begin, end)])
+            its = stamps == stamp_ns
+            shown[:, its] = np.stack([way[0], way.min(axis=0), way.max(axis=0), way[-1]])[:, its]
+        return shown
+
     def _pull(self, commanded: np.ndarray, now_ns: int) -> np.ndarray:
-        if not self._pulling or self._measured is None or now_ns - self._measured[1] > _FRESH_NS:
+        if not self._pulling or self._reached is None or not self._is_fresh(now_ns):
             return np.zeros_like(commanded)
+        away = commanded - np.clip(commanded, *(self._reached + self._off))
         most = _PULL * self._limits.velocity
-        return np.clip(self._gain * (commanded - self._measured[0]), -most, most)
+        return np.where(self.standing, 0.0, np.clip(self._gain * away, -most, most))
+
+    def _inside(self, velocity: np.ndarray) -> np.ndarray:
+        """The velocity within its limit, and such that the joints can still brake within their range: those
+        that move as commanded, and those that are measured further out."""
+        assert self._reached is not None
+        limits, ahead_s = self._limits, self.path.longest_s
+        outer = np.stack(
+            [self._reached + np.minimum(self._off[1], 0.0), self._reached + np.maximum(self._off[0], 0.0)]
+        )
+        room = np.maximum([outer[0] - limits.lower, limits.upper - outer[1]], 0.0)
+        step = limits.acceleration * ahead_s
+        down, up = np.minimum(np.sqrt(step**2 + 2.0 * limits.acceleration * room) - step, limits.velocity)
+        self.counts["bounded"] += bool(
+            (velocity < -down - _ROUNDING).any() or (velocity > up + _ROUNDING).any()
+        )
+        return np.clip(velocity, -down, up)
 
 
 def _ended(path: Trajectory, limits: JointLimits) -> Trajectory:

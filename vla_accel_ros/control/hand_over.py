@@ -124,7 +124,11 @@ class HandOver:
         self._moved = True
 
     def rests(
-        self, position: np.ndarray | None, t_ns: int, lead_s: float, here: np.ndarray | None = None
+        self,
+        position: np.ndarray | None,
+        t_ns: int,
+        lead_s: float,
+        here: tuple[np.ndarray, int] | None = None,
     ) -> None:
         """The controller reported that it rested at a position, float64 [D], at t_ns; None if it reports
         nothing of the kind. Call it before `next`.
@@ -132,14 +136,17 @@ class HandOver:
         A trajectory that was sent less than lead_s before may still be on its way. Only a stop is then sent
         until the controller reports again.
 
-        here: measured joints, None if unknown. A position that is further from them than the usual distance
-        is not believed.
+        here: measured joints and their stamp, None if unknown. A position that is further from them than the
+        usual distance, and than they may have moved since, is not believed.
         """
         executed, self._doubtful = self._executed, False
         if executed is None or position is None or not self._inside(position):
             return
-        if here is not None and (np.abs(position - here) > usual(self._limits.velocity)).any():
-            return
+        if here is not None:
+            speed, measured = self._limits.velocity, here[0]
+            near = usual(speed) + speed * max(t_ns - here[1], 0) * 1e-9
+            if (np.abs(position - measured) > near).any():
+                return
         there, velocity = executed.sample(t_ns)
         if not velocity.any() and (np.abs(position - there) <= _ROUNDING).all():
             return  # as sent

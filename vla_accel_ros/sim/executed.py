@@ -184,6 +184,28 @@ def judge_velocities(
     ]
 
 
+def integrated(ticks: list[tuple[int, np.ndarray]], start: np.ndarray) -> np.ndarray:
+    """Positions, float64 [N, D], to which streamed velocities lead joints that follow them, from float64 [D]:
+    each velocity until the next, but for no longer than a controller does without one."""
+    times, speeds = np.array([t for t, _ in ticks]), np.array([v for _, v in ticks])
+    lasted_s = np.clip(np.diff(times) * 1e-9, 0.0, STOOD_S)[:, None]
+    return start + np.concatenate([np.zeros((1, len(start))), np.cumsum(speeds[:-1] * lasted_s, axis=0)])
+
+
+def judge_integrated(
+    ticks: list[tuple[int, np.ndarray]], start: np.ndarray, limits: JointLimits, longest_s: float
+) -> list[Broken]:
+    """The worst violation of each limit by streamed velocities and the positions to which they lead; ticks:
+    (time, [D]); start: where the joints are at the first."""
+    if len(ticks) < 2:
+        return []
+    times = np.array([t for t, _ in ticks])
+    return [
+        *_worst("position", times, 1.0 + _beyond(integrated(ticks, start), limits)),
+        *judge_velocities(ticks, limits.velocity, limits.acceleration, longest_s),
+    ]
+
+
 def _beyond(positions: np.ndarray, limits: JointLimits) -> np.ndarray:
     """How far outside, as a share of the range."""
     out = np.maximum(positions - limits.upper, limits.lower - positions)

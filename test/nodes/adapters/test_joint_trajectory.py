@@ -97,7 +97,7 @@ def test_who_says_that_it_holds_where_its_joints_are_not_is_not_believed(adapter
     say(adapter, began_ns, node.now, path.sample(node.now)[0], False)
     adapter.lead_s(node.now)
     node.now += 200 * MS
-    adapter.measured(dict(zip(NAMES, (ANEW + 0.05).tolist())))
+    adapter.measured(dict(zip(NAMES, (ANEW + 0.05).tolist())), dict.fromkeys(NAMES, node.now), True)
     say(adapter, node.now - 30 * MS, node.now - 10 * MS, told, True)
     adapter.send(path.since(node.now), node.now)
     got = convert.trajectory_from_message(deserialize_message(heard[-1], JointTrajectory), node.now)
@@ -367,3 +367,27 @@ def test_what_a_controller_with_another_clock_executes_is_not_what_was_decided(h
         away = max(away, np.abs(buffer.reference(node.now)[0] - executed).max())
     assert away > DELAY_S * SPEED, "a following error"
     assert error < 1e-6
+
+
+def test_a_trajectory_that_leaves_late_is_told(adapter, heard):
+    """The process is stopped after its last look at the clock."""
+    node = adapter._node
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=node.now)
+    adapter.send(path, node.now)
+    node.now += 100 * MS
+    adapter.send(path.since(node.now), node.now)
+    assert adapter.values()["left late"] == 0 and not adapter.trouble
+
+    def stopped(message: bytes, for_ms: int) -> None:
+        node.now += for_ms * MS
+        heard.append(message)
+
+    adapter._publisher.publish = lambda message: stopped(message, 15)
+    adapter.send(path.since(node.now), node.now)
+    assert adapter.values()["left late"] == 0, "it arrives in time"
+    adapter._publisher.publish = lambda message: stopped(message, 2000)
+    adapter.send(path.since(node.now), node.now)
+    assert adapter.values()["left late"] == 1
+    assert "1.9" in adapter.trouble and "late" in adapter.trouble
+    node.now += 11 * S
+    assert not adapter.trouble

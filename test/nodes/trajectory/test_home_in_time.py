@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from homing import ACCELERATION, CONTROLLERS, HOME, SPEED, Robot
 
+from vla_accel_ros.control.following.joining import MOVING
 from vla_accel_ros.control.following.watchdog import Motion
 from vla_accel_ros.nodes.trajectory.hold import AT_HOME, HOMING, NOT_AT_HOME, OPERATOR, RELEASED, SETTLE_S
 
@@ -401,8 +402,56 @@ def test_a_fault_ends_a_move_within_limits(by_action):
 def test_a_move_does_not_go_on_after_the_joints_were_put_elsewhere(robot):
     robot.goes_home()
     robot.reset()
-    begin = len(robot.path) + 1  # a stream is cut off: it goes on from where the joints are
     robot.run(4.0)
     assert "the joints were put elsewhere" in robot.answers["home"].message
-    velocity = np.diff(robot.path[begin:], axis=0) * 100
-    assert np.abs(np.diff(velocity, axis=0)).max() * 100 <= ACCELERATION * 1.05
+    robot.assert_smooth()
+
+
+def test_a_robot_in_motion_brakes_before_it_begins_anew(robot):
+    """A stream of positions that ends at full speed stops the joints in one period of their controller."""
+    robot.moves()
+    moved = robot.speed
+    robot.reset()
+    assert "reset" not in robot.answers
+    robot.run(0.5, goal=1.8)
+    assert robot.answers["reset"].success and moved > 1.5
+    robot.run(1.0, goal=-1.8)
+    assert robot.follower.safety.state is Motion.RUNNING and robot.position[0] < 0.0
+    robot.assert_smooth()
+
+
+def test_joints_that_are_put_elsewhere_while_it_brakes_are_no_fault():
+    robot = Robot("joint_trajectory")
+    robot.moves()
+    robot.reset()
+    robot.sag = np.full(2, -1.0)
+    robot.run(1.0)
+    assert robot.answers["reset"].success and not robot.standing.holds
+
+
+def test_joints_that_contradict_themselves_are_not_moved_home(robot):
+    """Two publishers tell of one robot in turn."""
+    robot.run(0.5)
+    for _ in range(20):
+        robot.sag = 0.4 - robot.sag
+        robot.run(0.01)
+    robot.call("home")
+    stood = robot.path[-1]
+    for _ in range(300):
+        robot.sag = 0.4 - robot.sag
+        robot.run(0.01)
+    assert not robot.answers["home"].success
+    assert "a is measured at two places" in robot.answers["home"].message
+    np.testing.assert_array_equal(robot.position, stood)
+
+
+def test_joints_that_others_still_move_are_not_moved_home(robot):
+    robot.run(0.5)
+    for tick in range(400):
+        if tick == 20:
+            robot.call("home")
+        robot.sag = robot.sag + 0.005
+        robot.run(0.01)
+    assert not robot.answers["home"].success
+    assert MOVING in robot.answers["home"].message
+    np.testing.assert_array_equal(robot.position, np.zeros(2))

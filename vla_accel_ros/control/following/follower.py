@@ -23,13 +23,14 @@ from vla_accel_ros.control.chunking.plausibility import nonsense
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.following.image_ages import ImageAges
 from vla_accel_ros.control.following.joining import Joining
-from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch, astray
+from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch
 from vla_accel_ros.control.following.watchdog import CHUNK, JOINT_STATES, Change, Motion, Safety
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.streaming.loop import LoopStats
 from vla_accel_ros.types import Chunk
 
 _RESTART_NS = 200_000_000
+_DOUBT_NS = 1_000_000_000
 
 
 class ChunkFollower:
@@ -147,6 +148,23 @@ class ChunkFollower:
         if self.joining.begun and limits.continuous.any():
             last = self.buffer.reference(stamp_ns)[0]
         return position if last is None else limits.near(position, last)
+
+    def believes(self, stamp_ns: int) -> bool:
+        """Whether the joints of this stamp, the newest that were measured, are where the robot is."""
+        return self.joining.stamp_ns == stamp_ns and not self._leaps.lasting and not self.faults
+
+    @property
+    def contradiction(self) -> str:
+        """A sentence if a joint was measured at two places within a second, else empty: nobody knows where it
+        is."""
+        last, newest_ns = self._leaps.last, self.joining.stamp_ns
+        if last is None or newest_ns - last[1] >= _DOUBT_NS:
+            return ""
+        leap, name = last[0], self.buffer.joints[last[0].joint]
+        return (
+            f"{name} is measured at two places within a second, {leap.by:+.2f} rad apart: look at its "
+            "encoder, and for a second publisher of joint states"
+        )
 
     def refused(self, why: str) -> None:
         """A chunk was refused: it does not count as fresh, and the next stop gives this reason."""
@@ -325,8 +343,9 @@ class ChunkFollower:
         if joint is None:
             return ""
         self.counts["following_errors"] += 1
+        name = self.buffer.joints[joint]
+        said = self._following.sentence(joint, name, commanded[joint], position[joint])
         self._following.forget()
-        said = astray(self.buffer.joints[joint], commanded[joint], position[joint])
         return self._fault(f"{said} ~/resume goes on from where the joints stand", joint, int(stamps.max()))
 
     def _commanded(self, t_ns: int) -> np.ndarray:

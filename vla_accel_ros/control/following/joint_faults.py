@@ -8,7 +8,9 @@ samples. The samples cannot tell what a leap means, so it never becomes a new po
 *Following errors*: a joint is far from its command for longer than delays explain. Examples: a drive that is
 off, an emergency stop, a collision, joint states that are frozen but freshly stamped. The commanded path
 would run ahead by any distance, and a drive that comes back would step there. Each joint has a distance and a
-time limit; a joint that is meant to be held back, such as a gripper by its object, has none.
+time limit; a joint that is meant to be held back, such as a gripper by its object, has none. A joint that
+stands still while its command passes over more than that distance does not follow either, however near to it
+the command is just now.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ DELAY_S = 0.15
 """Longest time from command to measurement: transport there, the servo's lag, transport back."""
 LEAST = 0.05
 LASTING_S = 0.2
+# Share of a joint's distance within which its samples differ while it stands still.
+_STILL = 0.1
 
 
 class Leap(NamedTuple):
@@ -39,7 +43,8 @@ class LeapWatch:
     """Looks for leaps in the samples of D joints. Time is given. A whole turn of a continuous joint is none.
 
     Attributes: `good`, the last position within reach, float64 [D], None before the first; `lasting`, whether
-    a leap lasts; `short`, how many leaps ended before they tripped.
+    a leap lasts; `short`, how many leaps ended before they tripped; `last`, the last sample out of reach and
+    its stamp.
     """
 
     def __init__(self, limits: JointLimits) -> None:
@@ -52,6 +57,7 @@ class LeapWatch:
         self.good: np.ndarray | None = None
         self._good_ns = self._since_ns = np.zeros(len(self._slack), np.int64)
         self.lasting = self._tripped = False
+        self.last: tuple[Leap, int] | None = None
 
     def begin(self, position: np.ndarray, stamps_ns: np.ndarray | int) -> None:
         """Take this sample as good, whatever came before."""
@@ -73,6 +79,8 @@ class LeapWatch:
             self.short += self.lasting and not self._tripped
             self.begin(position, stamps_ns)
             return None
+        joint = int(np.argmax(beyond))
+        self.last = Leap(joint, float(away[joint])), int(np.max(stamps_ns))
         if not self.lasting:
             self.lasting, self._since_ns = True, self._good_ns * 0 + stamps_ns
             return None
@@ -87,14 +95,6 @@ class LeapWatch:
 def usual(velocity: np.ndarray) -> np.ndarray:
     """Usual distance [D] that joints with these velocity limits [D] may lag."""
     return np.maximum(DELAY_S * velocity, LEAST)
-
-
-def astray(name: str, commanded: float, measured: float) -> str:
-    """The sentence of a following error."""
-    return (
-        f"{name} does not follow: commanded {commanded:.2f}, measured {measured:.2f} rad: is its drive on "
-        "and its way clear?"
-    )
 
 
 class FollowingError:
@@ -114,14 +114,18 @@ class FollowingError:
     def forget(self) -> None:
         """Restart the measurement: the joints are not commanded, or from now on by others."""
         self._since_ns: list[int | None] = [None] * len(self.rad)
+        # Where the samples stand still, and the least and greatest command since then.
+        self._spot, self._least, self._most = np.full((3, len(self.rad)), np.nan)
 
     def take(self, commanded: np.ndarray, measured: np.ndarray, stamps_ns: np.ndarray | int) -> int | None:
         """Compare commanded and measured joints, float64 [D] each, at the stamp of each joint's sample, int64
-        [D], or of all. Returns the column of a joint that has been too far off for too long, else None."""
-        over = np.abs(commanded - measured) > self.rad
-        if not over.any():
-            self.forget()
-            return None
+        [D], or of all. Returns the column of a joint that has been too far off, or stood still, for too long,
+        else None."""
+        stays = np.abs(measured - self._spot) <= _STILL * self.rad
+        self._spot = np.where(stays, self._spot, measured)
+        self._least = np.where(stays, np.fmin(self._least, commanded), commanded)
+        self._most = np.where(stays, np.fmax(self._most, commanded), commanded)
+        over = (np.abs(commanded - measured) > self.rad) | (self._most - self._least > self.rad)
         stamps = np.broadcast_to(stamps_ns, over.shape).tolist()
         for joint, (is_over, stamp_ns) in enumerate(zip(over, stamps)):
             since_ns = self._since_ns[joint]
@@ -132,3 +136,12 @@ class FollowingError:
             elif stamp_ns - since_ns >= self.s[joint] * 1e9:
                 return joint
         return None
+
+    def sentence(self, joint: int, name: str, commanded: float, measured: float) -> str:
+        """Says of the joint in this column that it does not follow."""
+        if abs(commanded - measured) > self.rad[joint]:
+            where = f"commanded {commanded:.2f}, measured {measured:.2f} rad"
+        else:
+            least, most = self._least[joint], self._most[joint]
+            where = f"commanded from {least:.2f} to {most:.2f}, it stands still at {measured:.2f} rad"
+        return f"{name} does not follow: {where}: is its drive on and its way clear?"

@@ -56,8 +56,10 @@ class Adapter(ABC):
         """Follow this trajectory from now on; it may have other joints too. decided_ns: when it was decided;
         this process may not have been scheduled since."""
 
-    def measured(self, positions: Mapping[str, float]) -> None:
-        """Take measured joint positions by name, as they arrive."""
+    def measured(self, positions: Mapping[str, float], stamps_ns: Mapping[str, int], believed: bool) -> None:
+        """Take measured joint positions by name, as they arrive. stamps_ns: when each was measured. believed:
+        False while a joint leaps or does not follow, until a person has resumed; nothing may be moved to such
+        positions."""
 
     def reference(self, now_ns: int) -> Mapping[str, float]:
         """Commanded position that its controller reports, by joint name; empty without a recent report."""

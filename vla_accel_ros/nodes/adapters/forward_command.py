@@ -39,7 +39,7 @@ class ForwardCommandAdapter(Adapter):
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
         self._stream.follow(trajectory, self._node.now_ns(), self._here)
 
-    def measured(self, positions: Mapping[str, float]) -> None:
+    def measured(self, positions: Mapping[str, float], stamps_ns: Mapping[str, int], believed: bool) -> None:
         self._here = np.array([positions[name] for name in self.controller.joints])
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:

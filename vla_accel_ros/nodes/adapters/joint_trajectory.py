@@ -8,8 +8,10 @@ acknowledgements, so this never waits for them.
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -39,6 +41,9 @@ TOLD_NS = 500_000_000
 HEAR_S = 1.0
 """How long to wait for a controller to report its setpoint before the first motion: many report nothing."""
 _NEWS_NS = 100_000_000  # the same while it is commanded
+_REPORTS = 64
+_TOLD_S = 10.0
+"""How long it is told that a trajectory has left late."""
 
 
 class JointTrajectoryAdapter(Adapter):
@@ -68,11 +73,13 @@ class JointTrajectoryAdapter(Adapter):
         # stamp: zero is for a controller with another clock, whose reports say nothing about ours.
         self._state = ControllerState(node, controller) if stamp == "now" else None
         self._told: ReportedState | None = None
+        self._reported = deque[ReportedState](maxlen=_REPORTS)  # while its speed is scaled
         self._holds = False  # it holds by itself
         self._scaled = False
         self._clock, self._hear_until_s = clock, 0.0
-        self._here: np.ndarray | None = None
+        self._here: tuple[np.ndarray, int] | None = None  # measured joints, and their stamp
         self._limits, self._rests_ns = limits, 0
+        self._left_late, self._late, self._told_until_s = 0, "", -math.inf
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
@@ -111,6 +118,7 @@ class JointTrajectoryAdapter(Adapter):
                 break
             lead_s = 2.0 * max(lead_s, _DOUBLED_S)
         self._publisher.publish(serialized)
+        self._check_left(by_ns, self._delivery.lead_s)
         assert path is not None
         if self._stamped:
             self._hand_over.sent(path, decided, now_ns)
@@ -119,8 +127,24 @@ class JointTrajectoryAdapter(Adapter):
         if self._publisher.get_subscription_count():
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._node.now_ns())
 
-    def measured(self, positions: Mapping[str, float]) -> None:
-        self._here = np.array([positions[name] for name in self.controller.joints])
+    def _check_left(self, by_ns: int, lead_s: float) -> None:
+        """Note that a trajectory that should have left by then, to arrive lead_s later, has left so late that
+        its controller joins it with a step: this process was not scheduled between its last look at the clock
+        and the middleware."""
+        usual_s = min(self._delivery.p99_s, lead_s)
+        late_s = (self._node.now_ns() - by_ns) * 1e-9 - (lead_s - usual_s)
+        if late_s > 0.0 and not self._node.clock_was_set():
+            self._left_late += 1
+            self._told_until_s = self._clock() + _TOLD_S
+            self._late = (
+                f"a trajectory left {late_s:.2f} s late, because this process was not scheduled: the joints "
+                "may have stepped; look at the load of this machine"
+            )
+
+    def measured(self, positions: Mapping[str, float], stamps_ns: Mapping[str, int], believed: bool) -> None:
+        joints = self.controller.joints
+        oldest_ns = min((stamps_ns[name] for name in joints), default=0)
+        self._here = np.array([positions[name] for name in joints]), oldest_ns
 
     def begin(self) -> None:
         self._delivery.forget()
@@ -173,8 +197,8 @@ class JointTrajectoryAdapter(Adapter):
         return told.reference if told is not None and abs(now_ns - told.stamp_ns) < TOLD_NS else {}
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:
-        if self._scaled and self._told is not None:
-            return self._told.reference
+        if self._scaled and self._reported:
+            return min(self._reported, key=lambda told: abs(told.stamp_ns - t_ns)).reference
         executed = self._hand_over if self._stamped else self._on_arrival
         return by_name(self.controller.joints, executed.commanded(t_ns))
 
@@ -196,13 +220,16 @@ class JointTrajectoryAdapter(Adapter):
             ours = self._delivery.executing(newest.began_ns, newest.stamp_ns)
         self._holds = newest.rests and (not ours or self._delivery.unsure)
         self._scaled = newest.speed != 1.0 or (self._scaled and not newest.rests)
+        if not self._scaled:
+            self._reported.clear()
+        self._reported.append(self._told)
 
     def _counted(self, told: ReportedState) -> ReportedState:
         """A report with continuous joints in the turn in which they are measured, which its controller does
         not know."""
         if self._here is None or not self._limits.continuous.any():
             return told
-        position = self._limits.near(self._positions(told), self._here)
+        position = self._limits.near(self._positions(told), self._here[0])
         known = by_name(self.controller.joints, position).items()
         return told._replace(reference={name: at for name, at in known if np.isfinite(at)})
 
@@ -235,7 +262,7 @@ class JointTrajectoryAdapter(Adapter):
 
     @property
     def trouble(self) -> str:
-        return self._delivery.trouble
+        return self._delivery.trouble or (self._late if self._clock() < self._told_until_s else "")
 
     def close(self) -> None:
         # The publisher may be destroyed next, and with it a stop that has not arrived.
@@ -250,6 +277,7 @@ class JointTrajectoryAdapter(Adapter):
             "deliveries": delivery.count,
             "never executed": delivery.lost,
             "sent late": self._hand_over.late,
+            "left late": self._left_late,
         }
 
 

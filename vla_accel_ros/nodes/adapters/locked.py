@@ -28,9 +28,9 @@ class LockedAdapter(Adapter):
         with self._lock:
             self._adapter.send(trajectory, decided_ns)
 
-    def measured(self, positions: Mapping[str, float]) -> None:
+    def measured(self, positions: Mapping[str, float], stamps_ns: Mapping[str, int], believed: bool) -> None:
         with self._lock:
-            self._adapter.measured(positions)
+            self._adapter.measured(positions, stamps_ns, believed)
 
     def reference(self, now_ns: int) -> Mapping[str, float]:
         with self._lock:

@@ -31,10 +31,10 @@ from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.timeline import Flows
 
-# After LONGEST_S (nodes/running/shutdown.py) a process that was asked to end is killed.
-_LONGEST_STOP_S = 1.2
 # What still moves then is far behind its path, and brakes where it is.
 _BEHIND_S = 0.6
+# After LONGEST_S (nodes/running/shutdown.py) a process that was asked to end is killed.
+_LONGEST_STOP_S = 3.5
 
 
 class Outputs:
@@ -87,11 +87,12 @@ class Outputs:
                 streamed = adapter.controller.rate_hz > 0.0
                 adapter.send(reaction.streamed if streamed else reaction.sent, now_ns)
 
-    def measured(self, positions: np.ndarray) -> None:
-        """Take measured joints, float64 [D] in the contract's order."""
-        named = by_name(self._names, positions)
+    def measured(self, positions: np.ndarray, stamps_ns: np.ndarray, believed: bool) -> None:
+        """Take measured joints, float64 [D] in the contract's order, and their stamps, int64 [D]; see
+        Adapter.measured."""
+        named, stamps = by_name(self._names, positions), dict(zip(self._names, stamps_ns.tolist()))
         for adapter in self.adapters:
-            adapter.measured(named)
+            adapter.measured(named, stamps, believed)
 
     def reference(self) -> np.ndarray:
         """The setpoint that controllers report, float64 [D] in the contract's order, NaN where they report

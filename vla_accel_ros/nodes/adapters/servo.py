@@ -140,9 +140,10 @@ class ServoJointAdapter(ServoAdapter):
         self._resting = False
         self._jog.follow(trajectory, self._node.now_ns())
 
-    def measured(self, positions: Mapping[str, float]) -> None:
-        here = np.array([positions[name] for name in self.controller.joints])
-        self._jog.measured(here, self._node.now_ns())
+    def measured(self, positions: Mapping[str, float], stamps_ns: Mapping[str, int], believed: bool) -> None:
+        joints = self.controller.joints
+        here, stamps = (np.array([of[name] for name in joints]) for of in (positions, stamps_ns))
+        self._jog.measured(here if believed else None, stamps)
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:
         return by_name(self.controller.joints, self._jog.commanded(t_ns))
@@ -158,7 +159,11 @@ class ServoJointAdapter(ServoAdapter):
         return self._jog.at_rest(now_ns)
 
     def values(self) -> dict[str, object]:
-        return {name: self._jog.path.counts[name] for name in ("late", "joined")}
+        counts = self._jog.path.counts + self._jog.counts
+        standing = [name for name, stands in zip(self.controller.joints, self._jog.standing) if stands]
+        return {name: counts[name] for name in ("late", "joined", "bounded")} | {
+            "measured to stand still": ", ".join(standing)
+        }
 
     def _next(self, now_ns: int) -> np.ndarray | None:
         return self._jog.tick(now_ns, steady_ns(self._node))

@@ -19,7 +19,8 @@ from typing import Any
 from rclpy.task import Future
 
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.watchdog import OPERATOR, Motion
+from vla_accel_ros.control.following.joining import MOVING
+from vla_accel_ros.control.following.watchdog import JOINT_STATES, OPERATOR, Motion
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.outputs import Outputs
@@ -34,6 +35,7 @@ HOMING = "going home"
 AT_HOME = "at home; ~/resume goes on"
 NOT_AT_HOME = "sent home, and not there; ~/resume goes on"
 RESTARTED = "restarted after a crash; ~/resume goes on"
+RESET = "the joints were put elsewhere"
 UNKNOWN = "what held the robot before the restart is unknown"
 SETTLE_S = 2.0
 _WRITTEN_S = 1.0
@@ -126,7 +128,7 @@ class Hold:
     @property
     def lent(self) -> bool:
         """Whether something other than chunks moves the robot, or is about to."""
-        return RELEASED in self.holds or HOMING in self.holds
+        return any(reason in self.holds for reason in (RELEASED, HOMING, RESET))
 
     @property
     def released(self) -> bool:
@@ -158,9 +160,15 @@ class Hold:
         return dict(zip(self._joints.joints, self._joints.stamps_ns.tolist()))
 
     @property
-    def outside(self) -> str:
-        """A sentence if a joint is measured where it cannot be, else empty."""
-        return self._follower.joining.outside
+    def doubtful(self) -> str:
+        """A sentence if a joint is measured where it cannot be, or at two places at once, else empty."""
+        return self._follower.joining.outside or self._follower.contradiction
+
+    @property
+    def moving(self) -> str:
+        """A sentence if the joints of a robot that gets no commands move, else empty. Joints that are late
+        cannot tell."""
+        return "" if self._follower.joining.at_rest or self.late(JOINT_STATES) else MOVING
 
     def late(self, name: str) -> str:
         """A sentence if this input is late, else empty."""
@@ -244,7 +252,7 @@ class Hold:
         active."""
         if not self.node.active:
             return False
-        self.hold(reason, passing=reason == HOMING)
+        self.hold(reason, passing=reason != RELEASED)
         if reason == HOMING:
             self.settle()  # a move begins at the measured position
         rests = await self.until_at_rest()

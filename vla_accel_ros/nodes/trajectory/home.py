@@ -16,7 +16,7 @@ from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.following.joint_faults import FollowingError, astray, usual
+from vla_accel_ros.control.following.joint_faults import FollowingError, usual
 from vla_accel_ros.control.limits.joint_limits import JointLimits, rest_to_rest_s
 from vla_accel_ros.control.moves import MoveInParts, broken_off, move
 from vla_accel_ros.control.trajectory import Trajectory
@@ -144,8 +144,7 @@ class Home:
         for adapter in self._adapters:
             if adapter.controller.topic in self._actions:
                 adapter.begin()
-        refusal = self._refusal()
-        if refusal:
+        if refusal := self._refusal() or self._hold.moving:
             return refusal
         outcomes = [await future for future in self._start()]
         return "; ".join(outcome.sentence for outcome in outcomes if not outcome.reached)
@@ -227,8 +226,8 @@ class Home:
         late = self._hold.late("joint_states")
         if late:
             return f"{late}: look at its driver"
-        if outside := self._hold.outside:
-            return outside
+        if doubtful := self._hold.doubtful:
+            return doubtful
         if RELEASED in self._hold.holds:
             return "the controllers are released: call ~/reclaim first"
         others = [h for h in self._hold.holds if h not in (HOMING, AT_HOME, NOT_AT_HOME, RESTARTED)]
@@ -296,12 +295,16 @@ class Home:
             at = np.array([commanded.get(joint.name, np.nan) for joint in self._joints])
             there = np.where(stamps_ns == stamp_ns, at, there)
         j = self._following.take(there, here, stamps_ns)
-        return "" if j is None else astray(self._joints[j].name, there[j], here[j])
+        if j is None:
+            return ""
+        return self._following.sentence(j, self._joints[j].name, there[j], here[j])
 
     def _away(self, trajectory: Trajectory) -> str:
         """The sentence of a joint that is not at the trajectory's end; empty if all are."""
         measured = self._hold.measured or {}
-        span = self._limits_of(trajectory.joints).span
+        stamps, span = self._hold.measured_ns, self._limits_of(trajectory.joints).span
+        if min(stamps.get(name, 0) for name in trajectory.joints) < trajectory.end_ns:
+            return "nothing has been measured since it ended; look at the driver of the joints"
         for name, goal, close in zip(trajectory.joints, trajectory.positions[-1], _CLOSE_OF_RANGE * span):
             if abs(measured[name] - goal) > close:
                 return f"{name} is at {measured[name]:.3f}, not {goal:.3f}; clear its way"

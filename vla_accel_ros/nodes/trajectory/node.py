@@ -5,7 +5,8 @@ of cameras (as inference reports them on `inputs`), joints and chunk against the
 arm stops smoothly and is held, and continues by itself when everything is fresh. Joints that leap or do not
 follow, and another publisher beside this node, stop it until a person resumes. ~/hold and ~/resume do the
 same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there;
-~/reset says that the joints were put elsewhere, as a simulator does. Holds survive a restart in the node's
+~/reset says that the joints were put elsewhere, as a simulator does; it is answered once the motion has ended
+and begins anew. Holds survive a restart in the node's
 state file, and after a crash the node comes up held. A node that is deactivated or ended stops the arm first.
 The age from image stamp to published trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and
 p99_s over the last 512 trajectories, runs counts them, misses those older than the chunk's age limit.
@@ -48,7 +49,7 @@ from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.nodes.trajectory.chunk_source import ChunkSource
 from vla_accel_ros.nodes.trajectory.force import ForceLoop
-from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, Hold
+from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, RESET, Hold
 from vla_accel_ros.nodes.trajectory.home import Home
 from vla_accel_ros.nodes.trajectory.moves import Tolerances
 from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
@@ -238,12 +239,12 @@ class TrajectoryNode(ManagedNode):
             return
         self._count_turns()
         newest, stamps_ns, now_ns = self._joints.newest(), self._joints.stamps_ns, self.now_ns()
-        self._outputs.measured(newest)
         oldest_ns, newest_ns = int(stamps_ns.min()), int(stamps_ns.max())
         # one joint that is stamped ahead hides that it is late
         stamp_ns = newest_ns if newest_ns - now_ns > self._joints_age_ns else oldest_ns
         columns = self._columns
         fault = self._follower.measured(newest[columns], stamp_ns, now_ns, stamps_ns[columns])
+        self._outputs.measured(newest, stamps_ns, self._follower.believes(stamp_ns))
         if fault and self._hold.lent:
             self._follower.resume()  # others move it; its position is found when it comes back
         elif fault:
@@ -332,15 +333,14 @@ class TrajectoryNode(ManagedNode):
         words = f"going on when fresh: {'; '.join(late)}" if late else "going on"
         return say(response, True, f"still held: {held}" if held else words)
 
-    def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+    async def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         if not self.active:
             return say(response, True, "the trajectory node is not active")
-        self._home.cancel("the joints were put elsewhere")
-        # No stop of chunks: it would begin where the joints were before.
-        self._follower.begin_anew(self.now_ns())
+        self._home.cancel(RESET)
+        if not await self._hold.come_to_rest(RESET):
+            return say(response, True, "the trajectory node is no longer active")
         self._force.begin(self._follower)
-        self._outputs.begin()
-        self._motion.begin()
+        self._hold.go_on(RESET)
         return say(response, True, "beginning anew from where the joints are")
 
     async def _on_release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:

@@ -77,10 +77,15 @@ class Release:
         return say(response, True, f"released; ~/reclaim takes the controllers back{unwritten}")
 
     async def reclaim(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """Take the controllers back and continue from the measured position."""
+        """Take the controllers back and continue from the measured position. Others' controllers are not
+        switched off in motion."""
         if self._state != "released":
             return say(response, self._state == "ours", f"the controllers are {self._state} already")
         switched = self._hold.switched
+        if switched:
+            self._hold.settle()
+            if await self._hold.until_at_rest() and (moving := self._hold.moving):
+                return say(response, False, f"{moving}: let them come to rest first; still released")
         if switched:
             try:
                 problem = self._switch(switched["off"], switched["on"], switched["sure"])
