@@ -235,9 +235,10 @@ def test_strangers_stop_no_robot_and_what_they_sent_is_quoted_briefly(
     long = fleet_convert.request_to_message(stranger.request())
     long.instruction = "say " + "x" * 5_000_000
     questions.publish(long)
+    until(lambda: said, 60.0, "refusal of a question")
     stranger.description = replace(stranger.description, contract="a: [" + "x, " * 40_000 + "]")
     stranger.describe()
-    until(lambda: said and not stranger.admissions[-1].admitted, 60.0, "refusals of the stranger")
+    until(lambda: not stranger.admissions[-1].admitted, 60.0, "refusal of the stranger")
     assert said[0].refused and len(said[0].text) <= 500 and "5000004" in said[0].text
     assert "16384" in stranger.admissions[-1].reason and len(stranger.admissions[-1].reason) <= 500
     before = len(robot.answers)
