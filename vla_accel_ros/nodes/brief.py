@@ -1,22 +1,14 @@
 """Cuts sentences, which may quote what others sent, to MOST_LETTERS.
 
-Every log line of a node passes here, and every sentence that a node publishes: reasons, refusals, problems,
-lines of /diagnostics and responses of services.
+Every log line of a node passes here (nodes/running/brief_log.py), and every sentence that a node publishes:
+reasons, refusals, problems, lines of /diagnostics and responses of services.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
-from rclpy.impl import rcutils_logger
-from rclpy.impl.logging_severity import LoggingSeverity
-
 MOST_LETTERS = 500
 _END = 150
 """Letters of the end that are kept: it says what to do."""
-_MOST_LINES = 200
-"""Limit for the lines of one log entry, such as a traceback."""
 
 
 def brief(sentence: str) -> str:
@@ -25,22 +17,3 @@ def brief(sentence: str) -> str:
         return sentence
     middle = f" [{len(sentence)} letters] "
     return f"{sentence[: MOST_LETTERS - _END - len(middle)]}{middle}{sentence[-_END:]}"
-
-
-class BriefLogger(rcutils_logger.RcutilsLogger):
-    """A node's logger whose lines are brief."""
-
-    def log(self, message: str, severity: int | LoggingSeverity, *args: Any, **filters: Any) -> bool:
-        lines = str(message).split("\n", _MOST_LINES)
-        return super().log("\n".join(map(brief, lines)), severity, *args, **filters)
-
-
-class BriefLogs:
-    """Mixed into a node, before rclpy's class: its log is brief."""
-
-    def get_logger(self) -> BriefLogger:
-        return BriefLogger(super().get_logger().name)  # type: ignore[misc]
-
-
-# rclpy binds the line that logs to one severity: it must look for the line that called this file.
-rcutils_logger._internal_callers.append(os.path.realpath(__file__))
