@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 
 from rclpy.node import Node
 
-from vla_accel_ros.control.following.reasons import unnumbered
-
 GRACE_S = 1.5
 """A reason that passes sooner is not logged; others in the graph are discovered meanwhile."""
 AGAIN_S = 10.0
@@ -46,29 +44,27 @@ class Throttled:
 class Reasons:
     """The log of a node for why something does not work, as long as it does not.
 
-    Each reason is logged once when it has lasted GRACE_S; again if it has come back, or its words have
-    changed, but at most every AGAIN_S. clock: monotonic seconds.
+    Each reason is logged once when it has lasted GRACE_S, and again if it has come back, at most every
+    AGAIN_S. clock: monotonic seconds.
     """
 
     def __init__(self, node: Node, clock: Callable[[], float] = time.monotonic) -> None:
         self._node, self._clock = node, clock
         self._since_s: dict[str, float] = {}
-        self._logged: dict[str, tuple[str, float]] = {}
+        self._logged_s: dict[str, float] = {}
 
     def log(self, what: str, reasons: Mapping[str, str], at_once: bool = False) -> None:
         """Log those that are due, after these words. reasons: all of the present, what each is about -> its
         sentence. at_once: without grace."""
         now_s, due = self._clock(), []
         self._since_s = {about: self._since_s.get(about, now_s) for about in reasons}
-        for about, sentence in reasons.items():
-            words, again_s = self._logged.get(about, ("", -AGAIN_S))
-            lasts = at_once or now_s >= self._since_s[about] + GRACE_S
-            if lasts and now_s >= again_s and unnumbered(sentence) != words:
-                self._logged[about] = unnumbered(sentence), now_s + AGAIN_S
-                due.append(sentence)
-        for about in self._logged.keys() - reasons.keys():  # it is told again if it comes back
-            self._logged[about] = "", self._logged[about][1]
-            if now_s >= self._logged[about][1]:
-                del self._logged[about]
+        for about, since_s in self._since_s.items():
+            logged_s = self._logged_s.get(about, float("-inf"))
+            lasts = at_once or now_s >= since_s + GRACE_S
+            if lasts and logged_s < since_s and now_s >= logged_s + AGAIN_S:
+                self._logged_s[about] = now_s
+                due.append(reasons[about])
+        recent = {about: at_s for about, at_s in self._logged_s.items() if now_s < at_s + AGAIN_S}
+        self._logged_s = {about: at_s for about, at_s in self._logged_s.items() if about in reasons} | recent
         if due:
             self._node.get_logger().warning(f"{what}: {'; '.join(due)}")

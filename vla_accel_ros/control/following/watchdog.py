@@ -50,8 +50,9 @@ class Late:
 
     @property
     def about(self) -> str:
-        """What names this reason: the input, and for a chunk also why it does not come."""
-        return f"{CHUNK} {unnumbered(self.note)}" if self.name == CHUNK else self.name
+        """What this reason is about: the input, and why it does not come; it does not change from moment to
+        moment."""
+        return f"{self.name} {unnumbered(self.note)}"
 
     def named_in(self, sentence: str) -> bool:
         """Whether a sentence is about this input."""

@@ -289,7 +289,7 @@ class TrajectoryNode(ManagedNode):
         self._causes.look(self._hold.released)
         watchdog = self._follower.safety.watchdog
         for late in watchdog.late(self.now_ns()):
-            if late.name == JOINT_STATES and late.age_s is None and not late.note:
+            if late.name == JOINT_STATES and not self._joints.names:
                 watchdog.note(late.name, self._causes.joint_states())
             elif late.name == INFERENCE or (late.name == CHUNK and not late.note and not watchdog.reported):
                 watchdog.note(late.name, self._causes.chunks())

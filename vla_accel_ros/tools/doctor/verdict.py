@@ -21,11 +21,13 @@ _BY_ITSELF = re.compile(r"(camera/\S+|joint_states|chunk|inputs|inference)\b")
 
 @dataclass(frozen=True)
 class Running:
-    """A process on this machine. stopped: by a signal. load: cores that it used while watched."""
+    """A process on this machine. stopped: by a signal. load: cores that it used while watched. starting: it
+    is young, or reads or writes."""
 
     pid: int
     stopped: bool = False
     load: float = 0.0
+    starting: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,24 @@ def _of_process(node: Node, process: Running) -> Finding:
     pid = process.pid
     silent = "does not answer" if node.state == "" else "is not in the graph"
     if process.stopped:
-        what = f"hangs: process {pid} was stopped by a signal"
-        return error(node.name, what, f"kill -CONT {pid} lets it go on; end it: kill -9 {pid}")
+        return error(
+            node.name, f"hangs: process {pid} was stopped by a signal", f"kill -CONT {pid} lets it go on"
+        )
+    if process.starting:
+        what = f"is starting: process {pid} {silent} yet, and is young, or reads or writes"
+        return error(node.name, what, "wait until it has loaded its model; its log tells how far it is")
     if process.load > BUSY:
         what = f"{silent}, but process {pid} works ({process.load:.1f} of a core)"
-        mend = f"wait while it starts or loads its model; if it never ends, end it: kill -9 {pid}"
-        return error(node.name, what, mend)
-    return error(node.name, f"hangs: process {pid} {silent} and does nothing", f"end it: kill -9 {pid}")
+        return error(
+            node.name, what, f"wait while it starts or loads its model; if it never ends, {_end(pid)}"
+        )
+    return error(
+        node.name, f"hangs: process {pid} {silent} and does nothing", f"read its log, then {_end(pid)}"
+    )
+
+
+def _end(pid: int) -> str:
+    return f"end it: kill {pid}, and only if it is still there after 10 s: kill -9 {pid}"
 
 
 def _of_inputs(name: str, inputs: Inputs | None) -> list[Finding]:
