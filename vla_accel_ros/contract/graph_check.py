@@ -106,14 +106,8 @@ def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
 
 
 def words() -> Wanted:
-    """The instruction topic, which is latched: a node that starts later must get the last instruction."""
-    return Wanted(
-        "instruction",
-        "instruction",
-        "std_msgs/msg/String",
-        qos=Qos("reliable", "transient_local"),
-        needed=False,
-    )
+    """The instruction topic. A publisher may be latched or not."""
+    return Wanted("instruction", "instruction", "std_msgs/msg/String", qos=Qos("reliable"), needed=False)
 
 
 def chunks(ours: bool) -> Wanted:
@@ -265,6 +259,4 @@ def _wrong_qos(wanted: Wanted, name: str, end: Endpoint, policy: str) -> tuple[s
     mend = f"set our parameter qos_overrides.{name}.subscription.{policy} to {values[0]}"
     if policy != "reliability" or not wanted.needed:
         mend = f"have it offer {policy} {values[1]}"
-    if wanted.about == "instruction" and policy == "durability":
-        mend += " (ros2 topic pub --qos-durability transient_local)"
     return f"{what}, so nothing arrives", mend

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -115,6 +118,36 @@ def test_while_a_slow_model_computes_cameras_are_told_to_be_alive_and_its_pace_i
             during = [s for s in stamps if stamp_ns < s < received_ns]
             assert during
     assert "chunks/s" in slow and ("; this contract needs " in slow or "older than chunk.max_age_s" in slow)
+
+
+def test_on_a_host_that_others_keep_busy_the_host_is_named_and_not_the_model(
+    start, operator, told, contract, tmp_path
+):
+    text = demo_contract().read_text()
+    (tmp_path / "robot.yaml").write_text(text.replace("max_age_s: 1.2}", "max_age_s: 0.001}"))
+    burning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    try:
+        with Drivers(contract):
+            node = start(
+                "inference",
+                autostart=True,
+                contract=str(tmp_path / "robot.yaml"),
+                model=str(make_checkpoint(tmp_path / "model")),
+                denoise_steps=1,
+                language_hz=0.0,
+            )
+            told.wait(lambda inputs: inputs.stamps_ns, "inputs")
+            operator.instruct(INSTRUCTION)
+            node.wait_for_log("this host is busy: ")
+            busy = line(operator, "inference", "this host is busy")
+            assert "the model makes" not in busy and "interrupted" in busy
+            told.wait(lambda inputs: not inputs.slow, "report without blame of the model")
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
 
 
 def test_a_robot_that_a_slow_model_stops_is_told_the_pace_of_the_model(start, operator, tmp_path):

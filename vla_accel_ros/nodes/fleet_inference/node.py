@@ -100,7 +100,7 @@ class FleetInferenceNode(ManagedNode):
         )
         self._client = client
         self._tell_instruction()
-        self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.listen_to_instructions(self._on_instruction)
         self.listen(String, "question", self._on_question, qos.REPORT)
         self.serve(Trigger, "~/cancel_answers", self._on_cancel)
         self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
@@ -273,7 +273,9 @@ class FleetInferenceNode(ManagedNode):
             return [status("inference", OK, "not active")]
         now_ns = self.now_ns()
         return [
-            of_observations(self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, 0),
+            of_observations(
+                self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, 0, self._inputs.busy
+            ),
             of_fleet(self._client, self._link, len(self._questions), now_ns),
             *self._streams.statuses(now_ns),
             self._trained.status(),

@@ -18,6 +18,7 @@ from vla_accel_ros.control.following.watchdog import Late
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.host import Host
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.throttled import AGAIN_S, Reasons, Throttled
 from vla_accel_ros.sensing.arrivals import Inputs
@@ -31,7 +32,7 @@ class InputsTopic:
 
     failed: set by the node: the sentence of an error that prevented a chunk, and "" after a chunk. detail:
     the part of that sentence that changes every time. stands: set by the node: whether the trajectory node
-    has reported why the robot stands.
+    has reported why the robot stands. busy: why chunks are made too slowly, if that is not the model.
     """
 
     def __init__(self, node: ManagedNode, contract: Contract, ingest: Ingest, pace: ChunkPace) -> None:
@@ -39,7 +40,8 @@ class InputsTopic:
         self._streams = {f"camera/{camera.name}": camera.name for camera in contract.cameras}
         self._streams["joint_states"] = "joint_states"
         self._reasons, self._slow = Reasons(node), Throttled(node, AGAIN_S)
-        self.failed = self.detail = ""
+        self.failed = self.detail = self.busy = ""
+        self._host = Host()
         self.stands = False
         self._publisher = node.output(InputsMessage, "inputs", qos.REPORT)
         # Often enough that the delay of the message itself never reaches a limit.
@@ -49,6 +51,7 @@ class InputsTopic:
         """The present report."""
         now_ns = self._node.now_ns()
         made, needed = self._pace.per_s(now_ns)
+        self.busy = self._host.busy if made < needed else ""
         problems = {stream: self._ingest.problem(name, now_ns) for stream, name in self._streams.items()}
         return Inputs(
             told_ns=now_ns,
@@ -56,23 +59,25 @@ class InputsTopic:
             problems={stream: problem for stream, problem in problems.items() if problem},
             waiting_for=self._ingest.waiting_for or self.failed + self.detail,
             chunks_per_s=made,
-            chunks_per_s_needed=needed,
+            chunks_per_s_needed=0.0 if self.busy else needed,
         )
 
     def promise(self) -> None:
         """Log, at activation, the pace that the warm-up suggests, and the one that the contract needs."""
         inputs, log = self.now(), self._node.get_logger()
-        if inputs.slow:
-            log.warning(inputs.slow)
+        if inputs.slow or self.busy:
+            log.warning(self.busy or inputs.slow)
         else:
             made, needed = inputs.chunks_per_s, inputs.chunks_per_s_needed
             log.info(f"the model makes {made:.1f} chunks/s; this contract needs {needed:.1f}")
 
     def warn(self) -> None:
         """Log what chunks wait for, and a model that is too slow, unless the trajectory node tells it."""
+        inputs = self.now()
+        if self.busy:
+            self._slow.warning(self.busy)
         if self.stands and self._node.count_publishers("motion"):
             return
-        inputs = self.now()
         reasons = {"": inputs.waiting_for} if inputs.waiting_for else {}
         for stream, problem in inputs.problems.items():
             late = Late(stream, None, 0.0)
@@ -87,10 +92,11 @@ class InputsTopic:
 
 
 def of_observations(
-    inputs: Inputs, instruction: str, newest_chunk_ns: int | None, errors: int
+    inputs: Inputs, instruction: str, newest_chunk_ns: int | None, errors: int, busy: str
 ) -> DiagnosticStatus:
-    """What chunks wait for, the age of the newest, and whether they are made fast enough."""
-    wrong = inputs.waiting_for or inputs.slow
+    """What chunks wait for, the age of the newest, and whether they are made fast enough. busy: see
+    InputsTopic."""
+    wrong = inputs.waiting_for or busy or inputs.slow
     values = {
         "chunk age [s]": "none yet" if newest_chunk_ns is None else (inputs.told_ns - newest_chunk_ns) * 1e-9,
         "chunks made [1/s]": inputs.chunks_per_s,

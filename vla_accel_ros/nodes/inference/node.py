@@ -135,7 +135,7 @@ class InferenceNode(ManagedNode):
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
         self._streams = Streams(self, contract, self._ingest, self._stream.joints_came)
-        self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.listen_to_instructions(self._on_instruction)
         self.listen(String, "question", self._on_question, qos.REPORT)
         self.serve(Trigger, "~/cancel_answers", self._on_cancel)
         self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
@@ -286,7 +286,11 @@ class InferenceNode(ManagedNode):
         now_ns = self.now_ns()
         return [
             of_observations(
-                self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, self._errors
+                self._inputs.now(),
+                self._ingest.instruction,
+                self._newest_chunk_ns,
+                self._errors,
+                self._inputs.busy,
             ),
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             self._executed.status(),

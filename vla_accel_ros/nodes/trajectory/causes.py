@@ -15,6 +15,7 @@ from vla_accel_ros.contract.graph_check import Wanted, fitting, outputs, states
 from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.control.following.watchdog import CLOCK_STANDS
 from vla_accel_ros.nodes.graph import UNNAMED, GraphCheck, endpoints, look, publishers
+from vla_accel_ros.nodes.running.host import Host
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 # A listener is discovered before its node. Its name is awaited for some looks; it may belong to no ROS node.
@@ -29,7 +30,7 @@ class Causes:
 
     def __init__(self, node: ManagedNode, contract: Contract, graph: GraphCheck) -> None:
         self._node, self._contract, self._graph = node, contract, graph
-        self._unnamed = Counter[str]()
+        self._unnamed, self._host = Counter[str](), Host()
         self.hindrances: dict[str, Sequence[str]] = {}
 
     def look(self, released: bool) -> None:
@@ -52,6 +53,10 @@ class Causes:
         return (
             self._graph.why(wanted.about) or f"{listed(silent)} publishes {wanted.topic}, and sends nothing"
         )
+
+    def slow(self) -> str:
+        """Why inputs that come are late, if that is known."""
+        return self._host.busy
 
     def chunks(self) -> str:
         """Why neither chunks nor reports of inference come."""

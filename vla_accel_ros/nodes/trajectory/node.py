@@ -293,6 +293,8 @@ class TrajectoryNode(ManagedNode):
                 watchdog.note(late.name, self._causes.joint_states())
             elif late.name == INFERENCE or (late.name == CHUNK and not late.note and not watchdog.reported):
                 watchdog.note(late.name, self._causes.chunks())
+            elif late.age_s is not None and not late.note and (slow := self._causes.slow()):
+                watchdog.note(late.name, slow)
 
     def _watch(self) -> None:
         self._source.follow_newest()
