@@ -208,7 +208,7 @@ class JointHistory:
     @property
     def names(self) -> tuple[str, ...]:
         """Every joint that any message has named, ours or not."""
-        return tuple(sorted({name for names in tuple(self._known) for name in names}))
+        return tuple(sorted({name for names in tuple(self._sources) for name in names}))
 
     @property
     def absence(self) -> str:
