@@ -118,3 +118,10 @@ def test_commands_that_nobody_hears_or_others_send_too():
     first, second = said(unheard=["arm/joint_trajectory"], others={"action_chunk": ["/player"]})
     assert first.startswith("arm/joint_trajectory: nobody listens to it -> start its controller")
     assert second == "action_chunk: is also published by /player -> stop all but ours"
+
+
+def test_commands_that_nobody_executes_are_told_once_with_what_mends_them():
+    said_so = "controllers[0].topic: nobody listens to /arm/joint_trajectory; start its controller"
+    (only,) = said(unheard=["arm/joint_trajectory"], motion=("holding", [said_so]))
+    assert "/arm/joint_trajectory" in only and only.endswith("-> start its controller")
+    assert "resume" not in only

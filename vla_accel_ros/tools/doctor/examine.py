@@ -20,7 +20,6 @@ from vla_accel_ros.contract import model_check
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
-from vla_accel_ros.contract.graph_check import inputs, outputs
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.clients.inspector import Inspector
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model, lacks_profile
@@ -77,7 +76,7 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
             visitor.ask_controllers(contract, Sender.of(contract, asked["trajectory"].get("stamp", "now")))
             tell(f"watching for {question.seconds:g} s")
             seen = visitor.watch(contract, question.seconds)
-            found["graph"] = visitor.look([*inputs(contract), *outputs(contract)]) + _schedulers(visitor)
+            found["graph"] = visitor.look(contract) + _schedulers(visitor)
             image_bytes = max((a.size for several in seen.arrivals.values() for a in several), default=0)
             found["streams"] = streams.judge(contract, seen, _lacks_profile(before))
             found["controllers"] = _controllers(visitor, contract)
@@ -149,7 +148,7 @@ def _commands(visitor: Inspector, contract: Contract | None) -> tuple[list[str],
             there.remove(owner)
         if there:
             others[topic] = there
-    return [topic for topic in topics if not visitor.subscriptions(topic)], others
+    return [] if contract is None else visitor.unheard(contract), others
 
 
 def _schedulers(visitor: Inspector) -> list[Finding]:

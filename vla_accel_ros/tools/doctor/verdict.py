@@ -16,6 +16,10 @@ from vla_accel_ros.sensing.arrivals import Inputs
 
 BUSY = 0.2
 """Share of a core above which a process that does not answer counts as busy."""
+# Reasons that pass by themselves once their cause is mended, as they say.
+_MENDED = re.compile(
+    r"controllers\[\d+\]|(a second|another) publisher .* is there|ROS time stands still|\S+: the controller"
+)
 _BY_ITSELF = re.compile(r"(camera/\S+|joint_states|chunk|inputs|inference)\b")
 
 
@@ -65,8 +69,10 @@ def why_not(robot: Robot) -> list[Finding]:
         found += _of_inputs(robot.inference.name, robot.inputs)
     if robot.trajectory.state == "active":
         found += _of_motion(robot, bool(found))
+    told = "; ".join(robot.motion[1]) if robot.motion is not None else ""
     for topic in robot.unheard:
-        found.append(error(topic, "nobody listens to it", "start its controller, or mend the contract"))
+        if topic not in told:
+            found.append(error(topic, "nobody listens to it", "start its controller, or mend the contract"))
     for topic, others in robot.others.items():
         found.append(error(topic, f"is also published by {', '.join(others)}", "stop all but ours"))
     return found
@@ -153,5 +159,8 @@ def _of_reason(robot: Robot, reason: str) -> Finding:
         return error(name, reason, mend)
     if reason.startswith("the model makes"):
         return error(name, reason, "raise chunk.max_age_s, or make the model faster")
+    if _MENDED.match(reason):
+        what, _, mend = reason.partition("; ")
+        return error(name, what, mend)
     service = "reclaim" if "~/reclaim" in reason else "resume"
     return error(name, reason, f"~/{service}: ros2 service call {name}/{service} std_srvs/srv/Trigger")
