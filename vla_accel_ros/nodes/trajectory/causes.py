@@ -25,13 +25,15 @@ _UNNAMED_LOOKS = 5
 class Causes:
     """Of a trajectory node; looks a few times a second.
 
-    Attributes: `hindrances`, why the robot must not move -> what that follows from (Safety.hold).
+    Attributes: `hindrances`, why the robot must not move -> what that follows from (Safety.hold); `silence`,
+    why no joint states come at all.
     """
 
     def __init__(self, node: ManagedNode, contract: Contract, graph: GraphCheck) -> None:
         self._node, self._contract, self._graph = node, contract, graph
         self._unnamed, self._host = Counter[str](), Host()
         self.hindrances: dict[str, Sequence[str]] = {}
+        self.silence = ""
 
     def look(self, released: bool) -> None:
         """Look now. released: others may command the controllers."""

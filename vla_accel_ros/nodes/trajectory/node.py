@@ -207,6 +207,7 @@ class TrajectoryNode(ManagedNode):
         turning = [joint.name for joint in contract.joints if joint.continuous]
         self._joints = JointHistory(contract.joint_names, continuous=turning)
         self._joints_age_ns = round(contract.joint_states.max_age_s * 1e9)
+        self._joints_refused = ""
         self._counts = self._rests = False
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
         self._force.begin(self._follower)
@@ -249,9 +250,10 @@ class TrajectoryNode(ManagedNode):
             stamp_ns = convert.stamp_ns(message.header.stamp)
             new = self._joints.add(message.name, message.position, stamp_ns, self.now_ns())
         except ValueError as refusal:
-            self._follower.safety.watchdog.note("joint_states", str(refusal))
+            self._joints_refused = str(refusal)
             self._refused["joint_states"].error(f"joint_states refused: {refusal}")
             return
+        self._joints_refused = ""
         if not new or self._joints.missing:
             return
         self._count_turns()
@@ -289,8 +291,8 @@ class TrajectoryNode(ManagedNode):
         self._causes.look(self._hold.released)
         watchdog = self._follower.safety.watchdog
         for late in watchdog.late(self.now_ns()):
-            if late.name == JOINT_STATES and not self._joints.names:
-                watchdog.note(late.name, self._causes.joint_states())
+            if late.name == JOINT_STATES:
+                self._causes.look_for_joints()
             elif late.name == INFERENCE or (late.name == CHUNK and not late.note and not watchdog.reported):
                 watchdog.note(late.name, self._causes.chunks())
             elif late.age_s is not None and not late.note and (slow := self._causes.slow()):
@@ -336,8 +338,8 @@ class TrajectoryNode(ManagedNode):
             if late.name == "joint_states":
                 self._neighbours.silent(states.topic)
                 problem = self._joints.problem(self.now_ns(), states.max_age_s)
-                if problem and not late.note:
-                    watchdog.note("joint_states", problem)
+                if note := self._joints_refused or problem or self._causes.silence:
+                    watchdog.note("joint_states", note)
             elif late.name == "chunk":
                 self._neighbours.silent("action_chunk")
                 if not late.note and not self._source.listens and self._source.problem:
