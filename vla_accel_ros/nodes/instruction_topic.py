@@ -22,6 +22,8 @@ try:
 except ImportError:  # Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
 
+__all__ = ["TOPIC", "SubscriptionEventCallbacks", "subscriptions"]
+
 TOPIC = "instruction"
 # A copy that comes later, on a host that is that busy, is taken for a new instruction.
 _COPY_S = 10.0

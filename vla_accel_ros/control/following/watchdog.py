@@ -177,8 +177,8 @@ class Watchdog:
                 chunk = [replace(cameras[0], name=CHUNK, note=note, detail=detail)]
             return [*(chunk or cameras), *others]
         if self.is_late(INFERENCE, now_ns) or (cameras + chunk and silent_s > QUIET_S):
-            note = self._notes.get(INFERENCE, ("", ""))
-            return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE], *note), *others]
+            why = self._notes.get(INFERENCE, ("", ""))
+            return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE], *why), *others]
         streams = [one for one in late if one not in chunk]
         return [one for one in late if one not in chunk or not _follows(one, streams)]
 

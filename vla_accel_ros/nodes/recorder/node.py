@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
@@ -135,9 +136,9 @@ class RecorderNode(ManagedNode):
         on_message = partial(self._put, bag_name)
         if ring:
             on_message = partial(self._take_frame, entry.camera, bag_name)
-        ways = [(on_message, profile, None)]
+        ways: list[tuple[Callable[[Any], object], QoSProfile, Any]] = [(on_message, profile, None)]
         if entry.topic == instruction_topic.TOPIC:
-            ways = instruction_topic.subscriptions(on_message)
+            ways = [*instruction_topic.subscriptions(on_message)]
         for callback, quality, events in ways:
             self._subscriptions_of_bag.append(
                 self.create_subscription(

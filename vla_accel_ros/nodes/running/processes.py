@@ -60,7 +60,7 @@ def processes(proc: Path = Path("/proc")) -> list[Process]:
                         node,
                         environment,
                         _namespace(words),
-                        **_stat((folder / "stat").read_text()),
+                        *_stat((folder / "stat").read_text()),
                         io_bytes=sum(_numbers(folder / "io", "rchar", "wchar", "read_bytes")),
                         preempted=sum(_numbers(folder / "status", "nonvoluntary_ctxt_switches")),
                     )
@@ -99,12 +99,11 @@ def _namespace(words: Sequence[str]) -> str:
     return f"/{inside}/" if inside else "/"
 
 
-def _stat(text: str) -> dict[str, float | bool]:
+def _stat(text: str) -> tuple[bool, float, float]:
     """Whether a process is stopped, its processor time and its age, from its /proc/PID/stat."""
     fields, tick = text.rpartition(")")[2].split(), os.sysconf("SC_CLK_TCK")
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / tick
-    cpu_s = (int(fields[11]) + int(fields[12])) / tick
-    return {"stopped": fields[0] in "Tt", "cpu_s": cpu_s, "age_s": age_s}
+    return fields[0] in "Tt", (int(fields[11]) + int(fields[12])) / tick, age_s
 
 
 def _numbers(path: Path, *names: str) -> list[int]:

@@ -48,13 +48,11 @@ class Causes:
         wanted = zip(outputs(self._contract), self._contract.controllers, strict=True)
         return tuple(output.about for output, controller in wanted if joint in controller.joints)
 
-    def joint_states(self) -> str:
-        """Why no joint states come at all."""
+    def look_for_joints(self) -> None:
+        """Look for who should send the joint states, which are late."""
         wanted = states(self._contract)
-        silent = publishers(self._node, wanted.topic)
-        return (
-            self._graph.why(wanted.about) or f"{listed(silent)} publishes {wanted.topic}, and sends nothing"
-        )
+        silent = f"{listed(publishers(self._node, wanted.topic))} publishes {wanted.topic}, and sends nothing"
+        self.silence = self._graph.why(wanted.about) or silent
 
     def slow(self) -> str:
         """Why inputs that come are late, if that is known."""
