@@ -35,6 +35,8 @@ from vla_accel_ros.types import Observation
 NO_INSTRUCTION = "no instruction yet: publish one on the instruction topic"
 _SILENT_OF_LIMIT = 0.8
 """Share of a stream's age limit after which its silence is named: before the robot stops for it."""
+_SILENT_S = 0.4
+"""Silence from the beginning is named after this."""
 _NOTHING_NEW = NotReady("no new frame since the last observation")
 _JUMP_NS = 500_000_000
 _STATES, _LONGEST_S = 2048, 2.0
@@ -213,7 +215,8 @@ class Ingest:
         if most_s is None:
             most_s = self._contract.joint_states.max_age_s
             joints = self._joints.problem(now_ns, most_s)
-        if (silent_s := monitor.silent_s(now_ns)) > _SILENT_OF_LIMIT * most_s:
+        limit_s = _SILENT_OF_LIMIT * most_s if name in self._stamps_ns else min(_SILENT_S, most_s)
+        if (silent_s := monitor.silent_s(now_ns)) > limit_s:
             return self.causes.get(name) or monitor.silence(round(silent_s, 1))
         return joints or self._wrong_stamp(name, now_ns) or monitor.warning(now_ns) or ""
 

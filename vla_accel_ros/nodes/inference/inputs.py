@@ -14,6 +14,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.pace import ChunkPace
+from vla_accel_ros.control.following.reasons import unnumbered
 from vla_accel_ros.control.following.watchdog import Late
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
@@ -78,12 +79,13 @@ class InputsTopic:
             self._slow.warning(self.busy)
         if self.stands and self._node.count_publishers("motion"):
             return
-        reasons = {"": inputs.waiting_for} if inputs.waiting_for else {}
+        waits, reasons = inputs.waiting_for, dict[str, str]()
         for stream, problem in inputs.problems.items():
-            late = Late(stream, None, 0.0)
-            if inputs.waiting_for and not late.named_in(inputs.waiting_for):
+            if not Late(stream, None, 0.0).named_in(inputs.waiting_for):
                 reasons[stream] = problem
-        self._reasons.log("no chunks are made", reasons)
+            elif problem != inputs.waiting_for:
+                waits = f"{waits}; {problem}"
+        self._reasons.log("no chunks are made", {unnumbered(waits): waits} | reasons if waits else {})
         if inputs.slow:
             self._slow.warning(inputs.slow)
 
