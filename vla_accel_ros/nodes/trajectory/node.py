@@ -146,7 +146,7 @@ class TrajectoryNode(ManagedNode):
             self._check.refuse_wrong()
         self._begin(self._contract)
         self._neighbours.begin()
-        self._look()
+        self._causes.look(self._hold.released)
         self._outputs.begin()
         if RELEASED not in self._hold.holds:
             self._outputs.open()
