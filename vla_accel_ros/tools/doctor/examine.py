@@ -23,6 +23,7 @@ from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.clients.inspector import Inspector
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model, lacks_profile
+from vla_accel_ros.nodes.running.host import Host
 from vla_accel_ros.nodes.running.processes import Process, domain, of_node, processes
 from vla_accel_ros.tools.doctor import gpu, machine, streams
 from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
@@ -59,7 +60,7 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
     """Return the verdict and all findings. tell: called with the present step."""
     found: dict[str, list[Finding]] = {}
     with Inspector(question.namespace) as visitor:
-        before, began_s = processes(), time.monotonic()
+        before, began_s, host = processes(), time.monotonic(), Host()
         tell("looking for nodes")
         there = visitor.discover([visitor.name(node) for node in NODES])
         running = {node: visitor.name(node) for node in NODES if visitor.name(node) in there}
@@ -86,6 +87,8 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
         now = processes()
         memory = machine.shared_memory()
         found["machine"] = machine.judge(visitor.rmw, os.environ, now, memory, image_bytes)
+        if busy := host.busy:
+            found["machine"].append(warning("processors", *busy.rsplit(": ", 1)))
         looks = _Looks(before, now, time.monotonic() - began_s)
         nodes = {node: _node(visitor, node, states.get(node), looks) for node in NODES}
         unheard, others = _commands(visitor, contract)
