@@ -84,7 +84,7 @@ def test_it_returns_with_the_causes_long_before_its_longest_wait(start, vla, ope
         assert "no instruction" not in err and "beginning anew" not in err
         drivers.silence("front", "wrist")
         status, _, err = vla("say", "reach the blue block", *patience)
-        assert status == 1 and err.count("camera/front") == err.count("camera/wrist") == 1
+        assert status == 1 and err.count("camera/front is") == err.count("camera/wrist is") == 1
 
 
 def test_it_waits_for_a_node_that_is_starting_beyond_its_longest_wait(start, vla, operator, tmp_path):
