@@ -31,6 +31,7 @@ from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
+from vla_accel_ros.control.following.reasons import unnumbered
 from vla_accel_ros.control.following.watchdog import (
     CHUNK,
     INFERENCE,
@@ -290,12 +291,15 @@ class TrajectoryNode(ManagedNode):
         self._neighbours.look()
         self._causes.look(self._hold.released)
         watchdog = self._follower.safety.watchdog
-        for late in watchdog.late(self.now_ns()):
+        lates, slow = watchdog.late(self.now_ns()), self._causes.slow()
+        told = {unnumbered(late.note) for late in lates}
+        for late in lates:
             if late.name == JOINT_STATES:
                 self._causes.look_for_joints()
             elif late.name == INFERENCE or (late.name == CHUNK and not late.note and not watchdog.reported):
                 watchdog.note(late.name, self._causes.chunks())
-            elif late.age_s is not None and not late.note and (slow := self._causes.slow()):
+            elif late.age_s is not None and not late.note and slow and unnumbered(slow) not in told:
+                told.add(unnumbered(slow))
                 watchdog.note(late.name, slow)
 
     def _watch(self) -> None:
