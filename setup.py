@@ -6,6 +6,7 @@ not fight over numpy.
 """
 
 import os
+import sys
 import xml.etree.ElementTree as ElementTree
 
 from setuptools import find_packages, setup
@@ -37,6 +38,21 @@ def share(folder: str) -> list[tuple[str, list[str]]]:
     return sorted(by_parent.items())
 
 
+def refuse_without_messages() -> None:
+    """End a colcon build that has not found vla_accel_msgs: colcon looks for no packages in a package, and
+    every node would fail to start."""
+    prefixes = os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
+    there = (f"{prefix}/share/ament_index/resource_index/packages/vla_accel_msgs" for prefix in prefixes)
+    builds = {"build", "develop"} & set(sys.argv[1:]) and "--help" not in sys.argv
+    if builds and any(prefixes) and not any(map(os.path.exists, there)):
+        here = os.path.abspath(".")
+        sys.exit(
+            "vla_accel_msgs is neither built nor sourced, and colcon does not find it in here. Build both:\n"
+            f"  colcon build --base-paths {here} {here}/msg"
+        )
+
+
+refuse_without_messages()
 setup(
     name=NAME,
     version=field("version"),

@@ -8,12 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+NAME = "vla_accel_ros"
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def built(folder: Path, *options: str) -> Path:
     """The package, built and installed in the folder on top of what is sourced, or of this environment."""
     prefix = os.environ.get("AMENT_PREFIX_PATH") or sys.prefix
+    done = colcon(folder, prefix, "build", "--base-paths", str(ROOT), "--packages-select", NAME, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 package finished" in done.stderr + done.stdout
+    return folder
+
+
+def colcon(folder: Path, prefix: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run colcon in a folder, with this prefix sourced."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {
         **os.environ,
@@ -24,12 +33,8 @@ def built(folder: Path, *options: str) -> Path:
     }
     executable = shutil.which("colcon", path=path)
     assert executable is not None
-    command: list[str | Path] = [executable, "--log-base", "log", "build", "--base-paths", ROOT]
-    command += ["--packages-select", "vla_accel_ros", *options]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 package finished" in done.stderr + done.stdout
-    return folder
+    command = [executable, "--log-base", "log", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def says_how_it_is_used(workspace: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from colcon_build import built, says_how_it_is_used
+from colcon_build import built, colcon, says_how_it_is_used
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
@@ -167,3 +167,14 @@ def test_vla_is_a_command_once_the_workspace_is_sourced(workspace: Path) -> None
 
 def test_it_is_so_when_files_are_linked_too(tmp_path: Path) -> None:
     says_how_it_is_used(built(tmp_path, "--symlink-install"))
+
+
+def test_a_build_without_the_messages_is_refused_with_the_line_that_builds_both(tmp_path: Path) -> None:
+    (tmp_path / "ros").mkdir()
+    done = colcon(tmp_path, str(tmp_path / "ros"), "build", "--base-paths", str(ROOT))
+    assert done.returncode != 0 and "vla_accel_msgs" in done.stderr, done.stdout + done.stderr
+    line = re.search(r"^ *colcon (build --base-paths .*)$", done.stderr, re.MULTILINE)
+    assert line is not None, done.stderr
+    manifests = [Path(folder) / "package.xml" for folder in line[1].split()[2:]]
+    names = {ElementTree.parse(manifest).getroot().findtext("name") for manifest in manifests}
+    assert names == {"vla_accel_msgs", "vla_accel_ros"}

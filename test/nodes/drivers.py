@@ -39,7 +39,8 @@ class Drivers:
     """Publishes a contract's cameras and joints, and listens where its controllers would. A context manager.
 
     cameras: faults by name. joints: names in the joint states. listen: QoS of the controllers' topics; None
-    for no controllers. parameters: of the controllers. context: in which a test may have more nodes.
+    for no controllers. parameters: of the controllers. driver: name of the node. context: in which a test may
+    have more nodes; nodes: those that are there.
     """
 
     def __init__(
@@ -49,11 +50,14 @@ class Drivers:
         joints: tuple[str, ...] | None = None,
         listen: QoSProfile | None = qos.COMMAND,
         parameters: dict[str, object] | None = None,
+        driver: str = "driver",
     ) -> None:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, signal_handler_options=SignalHandlerOptions.NO)
         self._executor = DirectExecutor(context=self.context)
-        node = self._add("driver")
+        self.nodes: list[Node] = []
+        self._silent: set[str] = set()
+        node = self._add(driver)
         for camera in contract.cameras:
             fault = (cameras or {}).get(camera.name, Fault())
             self._send(node, fault.type, camera.topic, picture(fault), fault.rate_hz, fault.stamp)
@@ -81,7 +85,12 @@ class Drivers:
     def _add(self, name: str) -> Node:
         node = rclpy.create_node(name, context=self.context)
         self._executor.add_node(node)
+        self.nodes.append(node)
         return node
+
+    def silence(self, *cameras: str) -> None:
+        """Let exactly these cameras send nothing."""
+        self._silent = set(cameras)
 
     def _send(
         self, node: Node, kind: type, topic: str, message: Any, rate_hz: float, stamp: Callable[[int], int]
@@ -89,6 +98,8 @@ class Drivers:
         publisher = node.create_publisher(kind, topic, qos.SENSOR)
 
         def send() -> None:
+            if any(f"/{camera}/" in topic for camera in self._silent):
+                return
             convert.set_stamp(message.header.stamp, stamp(node.get_clock().now().nanoseconds))
             publisher.publish(message)
 

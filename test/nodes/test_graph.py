@@ -131,7 +131,7 @@ def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, 
             "/joint_states is published by /late as sensor_msgs/msg/Image, not sensor_msgs/msg/JointState"
         )
         operator.wait(lambda: sentence in operator.diagnostics["trajectory: graph"].message, 90.0, "finding")
-        assert sentence in node.log
+        node.wait_for_log(sentence)
     finally:
         late.destroy_node()
         context.try_shutdown()

@@ -226,18 +226,23 @@ def test_a_publisher_with_a_qos_that_does_not_fit_is_told(start, operator):
     operator.wait(lambda: sentence in graph(operator, "trajectory"), 90.0, "word of it in the diagnostics")
 
 
-def test_an_instruction_that_is_not_latched_is_told_until_its_publisher_has_gone(start, operator, tmp_path):
+def test_an_instruction_that_is_not_latched_is_followed_and_nothing_warns_of_it(start, operator, tmp_path):
+    """As rosbridge, Foxglove and `ros2 topic pub` send it."""
     model = make_checkpoint(tmp_path / "model")
     process = start("inference", autostart=True, model=str(model))
-    operator.wait(lambda: graph(operator, "inference"), 90.0, "diagnostics of the topics")
     terminal = rclpy.create_node("terminal", context=operator.node.context)
-    terminal.create_publisher(String, "instruction", qos.REPORT)
-    sentence = "/instruction is offered durability volatile by /terminal but we request transient_local"
-    process.wait_for_log(sentence)
-    operator.wait(lambda: sentence in graph(operator, "inference"), 90.0, "word of it in the diagnostics")
-    assert "ros2 topic pub --qos-durability transient_local" in graph(operator, "inference")
+    volatile = terminal.create_publisher(String, "instruction", qos.REPORT)
+    operator.wait(lambda: volatile.get_subscription_count(), 90.0, "subscription")
+    volatile.publish(String(data="reach the red block"))
+    process.wait_for_log("instruction: 'reach the red block'")
+    operator.instruct("reach the blue block")
+    process.wait_for_log("instruction: 'reach the blue block'")
+    volatile.publish(String(data="reach the red block"))
+    operator.wait(lambda: process.log.count("instruction: 'reach the red block'") == 2, 90.0, "change")
+    operator.wait(lambda: graph(operator, "inference"), 90.0, "diagnostics of the topics")
     terminal.destroy_node()
-    operator.wait(lambda: sentence not in graph(operator, "inference"), 90.0, "diagnostics without it")
+    assert process.log.count("instruction: 'reach the blue block'") == 1, "its copy is no news"
+    assert "durability" not in process.log + graph(operator, "inference") and "QoS" not in process.log
 
 
 def graph(operator: Operator, node: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from stack import Stack
+from builders import CALM, make_checkpoint, make_config
+from drivers import Drivers
+from stack import CALM_SENSORS, Stack
 
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -62,6 +64,43 @@ def test_who_does_not_move_says_why(start, vla, tmp_path, operator: Operator):
     status, out, err = vla("say", "reach the blue block", "--timeout", "60")
     assert status == 1 and out.startswith("inference has it")
     assert err == "it does not move: held by the operator\n"
+
+
+def test_it_returns_with_the_causes_long_before_its_longest_wait(start, vla, operator, contract, tmp_path):
+    """The longest wait here is longer than a test may take."""
+    patience = ("--timeout", "3000")
+    status, out, err = vla("say", "reach the red block", *patience)
+    assert (status, out) == (1, "") and "/inference does not run" in err
+    start("inference", "left", autostart=True, model=str(make_checkpoint(tmp_path / "left")))
+    status, _, err = vla("say", "reach the red block", *patience)
+    assert status == 1 and "/left/inference" in err
+    with Drivers(contract, joints=("elbow_joint", *contract.joint_names[3:])) as drivers:
+        start("trajectory", autostart=True, check_controllers=False)
+        start("inference", autostart=True, model=str(make_checkpoint(tmp_path / "model")), language_hz=0.0)
+        operator.wait(lambda: "inference: inference" in operator.diagnostics, 90.0, "inference")
+        status, out, err = vla("say", "reach the red block", *patience)
+        assert status == 1 and out.startswith("inference has it")
+        assert err.count("no state of joint") == 1 and "elbow_joint" in err
+        assert "no instruction" not in err and "beginning anew" not in err
+        drivers.silence("front", "wrist")
+        status, _, err = vla("say", "reach the blue block", *patience)
+        assert status == 1 and err.count("camera/front is") == err.count("camera/wrist is") == 1
+
+
+def test_it_waits_for_a_node_that_is_starting_beyond_its_longest_wait(start, vla, operator, tmp_path):
+    model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
+    start("sim_robot", **CALM_SENSORS)
+    start("trajectory", autostart=True)
+    operator.wait(lambda: operator.measured and operator.motions, 90.0, "robot without inference")
+    start("inference", autostart=True, model=str(model), denoise_steps=2, language_hz=0.0)
+    status, out, err = vla("say", "reach the red block", "--timeout", "2")
+    assert status == 0, out + err
+
+
+def test_a_node_that_cannot_be_configured_is_told_with_its_reason(start, vla, operator, tmp_path):
+    start("inference", autostart=True, model=str(tmp_path / "nowhere")).wait_for_log("cannot configure")
+    status, _, err = vla("say", "reach the red block", "--timeout", "3000")
+    assert status == 1 and "/inference is unconfigured" in err and "nowhere" in err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from vla_accel_msgs.msg import Observed
+from vla_accel_msgs.msg import Motion, Observed
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.nodes.interfaces import definition, type_name
@@ -50,7 +50,7 @@ class Drive:
 
     contract: changes of the simulated arm's. seen: whether a camera's picture of a time is there. told,
     observed: (seconds, instruction) as it was given, and with which it was observed. picture: of every
-    camera, instead of grey ones.
+    camera, instead of grey ones. motion: (seconds, state) as the trajectory node reports it.
     set_by: when the clock is set, and by how many seconds. spoilt: bytes and type of a message on a topic, a
     second after the start.
     """
@@ -62,6 +62,7 @@ class Drive:
         told: tuple[tuple[float, str], ...] = ((0.0, "reach the red block"),),
         seen: Callable[[str, float], bool] = lambda camera, seconds: True,
         observed: tuple[tuple[float, str], ...] = (),
+        motion: tuple[tuple[float, int], ...] = (),
         size: tuple[int, int] = SIZE,
         commands: bool = True,
         set_by: tuple[float, float] = (np.inf, 0.0),
@@ -81,12 +82,16 @@ class Drive:
         self._now_ns = START_NS
         for robot in robots:
             self._write_to(f"/{robot}/session", session_to_message(self._session(robot), START_NS))
-        words, observations = list(told), list(observed)
+        words, observations, states = list(told), list(observed), list(motion)
         for tick in range(round(seconds * 300) + 1):
             now_s = tick / 300
             self._now_ns = START_NS + round((now_s + (set_by[1] if now_s >= set_by[0] else 0.0)) * S)
             while words and words[0][0] <= now_s:
                 self._write("instruction", String(data=words.pop(0)[1]))
+            while states and states[0][0] <= now_s:
+                report = Motion(state=states.pop(0)[1])
+                set_stamp(report.header.stamp, self._now_ns)
+                self._write("motion", report)
             while observations and observations[0][0] <= now_s:
                 seen_with = Observed(instruction=observations.pop(0)[1])
                 set_stamp(seen_with.header.stamp, self._now_ns)

@@ -158,7 +158,7 @@ def test_joints_that_are_missing_or_beyond_their_limits(contract):
         (
             ERROR,
             "joint_states: no state of elbow_flex; mend the names of joints, or start the driver that "
-            "publishes them; did you mean 'elbow'?",
+            "publishes them; did you mean 'elbow'?; others there: elbow",
         ),
         (
             WARNING,

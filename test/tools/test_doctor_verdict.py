@@ -42,11 +42,19 @@ def test_a_robot_that_runs_could_move():
         (Node("/inference", None, "", [Running(7)]), "hangs: process 7 is not in the graph and does nothing"),
         (
             Node("/inference", "", "", [Running(7, stopped=True)]),
-            "hangs: process 7 was stopped by a signal -> kill -CONT 7 lets it go on; end it: kill -9 7",
+            "hangs: process 7 was stopped by a signal -> kill -CONT 7 lets it go on",
         ),
         (
             Node("/inference", "", "", [Running(7, load=0.9)]),
             "does not answer, but process 7 works (0.9 of a core) -> wait while it starts or loads its model",
+        ),
+        (
+            Node("/inference", "", "", [Running(7, load=0.9, starting=True)]),
+            "is starting: process 7 does not answer yet",
+        ),
+        (
+            Node("/inference", None, "", [Running(7, starting=True)]),
+            "is starting: process 7 is not in the graph",
         ),
         (Node("/inference", ""), "hangs, or has died just now: it is in the graph and does not answer"),
     ],
@@ -54,6 +62,7 @@ def test_a_robot_that_runs_could_move():
 def test_a_node_that_is_not_active(node, sentence):
     (only,) = said(inference=node, inputs=None, motion=("holding", ["inference has said nothing for 3 s"]))
     assert only.startswith(f"/inference: {sentence}")
+    assert "kill -9" not in only or " kill 7" in only.partition("kill -9")[0]
 
 
 @pytest.mark.parametrize(
@@ -109,3 +118,10 @@ def test_commands_that_nobody_hears_or_others_send_too():
     first, second = said(unheard=["arm/joint_trajectory"], others={"action_chunk": ["/player"]})
     assert first.startswith("arm/joint_trajectory: nobody listens to it -> start its controller")
     assert second == "action_chunk: is also published by /player -> stop all but ours"
+
+
+def test_commands_that_nobody_executes_are_told_once_with_what_mends_them():
+    said_so = "controllers[0].topic: nobody listens to /arm/joint_trajectory; start its controller"
+    (only,) = said(unheard=["arm/joint_trajectory"], motion=("holding", [said_so]))
+    assert "/arm/joint_trajectory" in only and only.endswith("-> start its controller")
+    assert "resume" not in only

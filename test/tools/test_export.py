@@ -19,6 +19,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
+from vla_accel_msgs.msg import Motion
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
@@ -144,13 +145,13 @@ def test_the_layout_is_that_of_version_3(tmp_path):
     assert episode["stats/action/max"] == stats["action"]["max"]
 
 
-def test_another_instruction_is_another_task_and_by_choice_another_episode(tmp_path):
+def test_another_instruction_is_another_task_and_unless_told_otherwise_another_episode(tmp_path):
     words = ((0.0, "reach the red block"), (1.0, "reach the blue block"))
     Drive(tmp_path / "bag", told=words)
-    export([tmp_path / "bag"], tmp_path / "one")
+    export([tmp_path / "bag"], tmp_path / "one", split=False)
     assert rows(tmp_path / "one")["task_index"].tolist() == [0] * 30 + [1] * 31
     assert info(tmp_path / "one")["total_tasks"] == 2
-    assert export([tmp_path / "bag"], tmp_path / "two", split=True) == 2
+    assert cli.main(["export", str(tmp_path / "bag"), "--output", str(tmp_path / "two")]) == 0
     assert [episode["length"] for episode in described(tmp_path / "two")] == [30, 31]
     second = rows(tmp_path / "two", 1)
     assert second["index"][0] == 30 and second["frame_index"][0] == 0 and second["timestamp"][0] == 0.0
@@ -162,12 +163,40 @@ def test_what_the_recorder_came_too_late_to_hear_is_what_was_observed(tmp_path):
     red, blue, late = "reach the red block", "reach the blue block", 1.5
     observed = tuple((tick / 10, red if tick < 10 else blue) for tick in range(20))
     Drive(tmp_path / "bag", told=(), observed=observed)
-    export([tmp_path / "bag"], tmp_path / "out")
+    export([tmp_path / "bag"], tmp_path / "out", split=False)
     assert rows(tmp_path / "out")["task_index"].tolist() == [0] * 30 + [1] * 31
     assert [episode["tasks"] for episode in described(tmp_path / "out")] == [[red, blue]]
     Drive(tmp_path / "other", told=((late, red),), observed=observed)
-    export([tmp_path / "other"], tmp_path / "both")
+    export([tmp_path / "other"], tmp_path / "both", split=False)
     assert rows(tmp_path / "both")["task_index"].tolist() == [0] * 30 + [1] * 15 + [0] * 16
+
+
+def test_what_was_held_is_cut_and_counted(tmp_path, capsys):
+    motion = ((0.0, Motion.RUNNING), (1.0, Motion.STOPPING), (1.2, Motion.HOLDING), (2.0, Motion.RUNNING))
+    Drive(tmp_path / "bag", seconds=3.0, motion=motion)
+    assert cli.main(["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]) == 0
+    assert [episode["length"] for episode in described(tmp_path / "out")] == [30, 31]
+    assert "30 frames, 1.0 s" in capsys.readouterr().err
+    assert film(tmp_path / "out", "wrist", 1)[1][0] == pytest.approx(level(2.0), abs=2.0)
+    # Somebody may guide a held robot by hand: its measured joints move.
+    assert export([tmp_path / "bag"], tmp_path / "guided", actions="measured") == 1
+    Drive(tmp_path / "still", motion=((0.0, Motion.HOLDING),))
+    with pytest.raises(ValueError, match="held"):
+        export([tmp_path / "still"], tmp_path / "nothing")
+    Drive(tmp_path / "lent", motion=((0.0, Motion.RELEASED),))
+    assert export([tmp_path / "lent"], tmp_path / "whole") == 1
+
+
+def test_frames_that_repeat_an_image_are_counted_for_each_camera(tmp_path, capsys):
+    # The pictures come at 30 Hz; every third one of the wrist is missing.
+    def seen(camera: str, t: float) -> bool:
+        return camera == "front" or round(t * 30) % 3 != 2
+
+    Drive(tmp_path / "bag", seen=seen)
+    assert cli.main(["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().err
+    assert "20 frames (33%)" in said and "camera wrist" in said and "camera front" not in said
+    assert "20.2 times a second" in said, "of 61 frames in 61 / 30 s"
 
 
 def test_a_camera_that_was_silent_ends_an_episode(tmp_path):

@@ -8,11 +8,14 @@ later. Facts come in as plain data (nodes/graph.py collects them), so the checks
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
+from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, controller_kind
 
 JOINTS_TYPE = "sensor_msgs/msg/JointState"
@@ -27,6 +30,10 @@ FORCE_TYPES = {
     "Float64MultiArray": "std_msgs/msg/Float64MultiArray",
 }
 INFO_TYPE = "sensor_msgs/msg/CameraInfo"
+_OBSERVER = re.compile(
+    r"record|bag_play|rosbag|mcap|logger|bridge|rosapi|_ros2cli|rqt|rviz|plotjuggler|webviz|rerun|doctor|operator"
+)
+"""Names of nodes that listen to commands only to show, keep or forward them."""
 _DURABILITY = ("volatile", "transient_local", "transient", "persistent")
 
 
@@ -99,14 +106,8 @@ def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
 
 
 def words() -> Wanted:
-    """The instruction topic, which is latched: a node that starts later must get the last instruction."""
-    return Wanted(
-        "instruction",
-        "instruction",
-        "std_msgs/msg/String",
-        qos=Qos("reliable", "transient_local"),
-        needed=False,
-    )
+    """The instruction topic. A publisher may be latched or not."""
+    return Wanted("instruction", "instruction", "std_msgs/msg/String", qos=Qos("reliable"), needed=False)
 
 
 def chunks(ours: bool) -> Wanted:
@@ -135,16 +136,40 @@ def _at_root(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> 
     return name != root and wanted.type in topics.get(root, ())
 
 
+def fitting(wanted: Wanted, there: Sequence[Endpoint], sources: Collection[str] = ()) -> list[Endpoint]:
+    """The endpoints at the other end through which the robot gets what it needs: of our topic, those that may
+    execute what is sent, not recorders, bags, bridges and tools.
+
+    sources: nodes that publish the robot's joint states; what such a node receives reaches the robot,
+    whatever its name.
+    """
+    return [
+        end
+        for end in there
+        if end.type == wanted.type
+        and not _mismatch(wanted, end.qos)
+        and not (
+            wanted.ours and end.node not in sources and _OBSERVER.search(end.node.lower().split("/")[-1])
+        )
+    ]
+
+
 def judge(
-    wanted: Wanted, name: str, there: Sequence[Endpoint], topics: Mapping[str, Sequence[str]]
+    wanted: Wanted,
+    name: str,
+    there: Sequence[Endpoint],
+    topics: Mapping[str, Sequence[str]],
+    near: Mapping[str, Sequence[Endpoint]] = MappingProxyType({}),
+    sources: Collection[str] = (),
 ) -> list[Finding]:
     """The findings about one topic; one OK if there is no problem.
 
     name: of the topic in the graph. there: the endpoints at its other end (publishers unless it is ours),
-    without our own. topics: every topic of the graph with its types, for hints.
+    without our own. topics: every topic of the graph with its types, for hints. near: the endpoints at the
+    other end of such topics. sources: see `fitting`.
     """
     if not there:
-        return [_absent(wanted, name, topics)]
+        return [_absent(wanted, name, there, topics, near, sources)]
     found = []
     right = [end for end in there if end.type == wanted.type]
     level = warning if right else error
@@ -163,19 +188,38 @@ def judge(
                 "stop all but one",
             )
         )
+    if wanted.ours and right and not mismatched and not fitting(wanted, right, sources):
+        found.append(_absent(wanted, name, right, topics, near, sources))
     verb = "heard by" if wanted.ours else "published by"
     return found or [ok(wanted.about, f"{name} is {verb} {', '.join(sorted({end.node for end in right}))}")]
 
 
-def _absent(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> Finding:
-    near = sorted(topic for topic, types in topics.items() if wanted.type in types and topic != name)
+def _absent(
+    wanted: Wanted,
+    name: str,
+    there: Sequence[Endpoint],
+    topics: Mapping[str, Sequence[str]],
+    near: Mapping[str, Sequence[Endpoint]],
+    sources: Collection[str],
+) -> Finding:
+    candidates = []
+    for topic in sorted(topic for topic, types in topics.items() if wanted.type in types and topic != name):
+        ends = fitting(wanted, near.get(topic, ()), sources) if wanted.ours else near.get(topic, ())
+        if ends or not wanted.ours:
+            candidates.append(f"{topic} ({_nodes(ends)})" if ends else topic)
     who, start = ("listens to", "its controller") if wanted.ours else ("publishes", "its driver")
     mend = f"start {start}, or mend {wanted.about}"
     if _at_root(wanted, name, topics) and not wanted.ours:
         mend = f"write {wanted.about}: /{wanted.topic}, where it is"
-    elif near and not wanted.ours:
-        mend += f" (topics of its type: {', '.join(near[:5])}{', ...' if len(near) > 5 else ''})"
-    return warning(wanted.about, f"nobody {who} {name}", mend)
+    elif candidates:
+        heard = " that are listened to" if wanted.ours else ""
+        mend += f" (topics of its type{heard}: {listed(candidates)})"
+    only = f", apart from {_nodes(there)}, which executes nothing" if there else ""
+    return warning(wanted.about, f"nobody {who} {name}{only}", mend)
+
+
+def _nodes(ends: Sequence[Endpoint]) -> str:
+    return listed(sorted({end.node for end in ends}))
 
 
 def _wrong_type(wanted: Wanted, name: str, end: Endpoint) -> tuple[str, str]:
@@ -215,6 +259,4 @@ def _wrong_qos(wanted: Wanted, name: str, end: Endpoint, policy: str) -> tuple[s
     mend = f"set our parameter qos_overrides.{name}.subscription.{policy} to {values[0]}"
     if policy != "reliability" or not wanted.needed:
         mend = f"have it offer {policy} {values[1]}"
-    if wanted.about == "instruction" and policy == "durability":
-        mend += " (ros2 topic pub --qos-durability transient_local)"
     return f"{what}, so nothing arrives", mend

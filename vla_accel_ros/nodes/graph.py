@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -20,30 +20,52 @@ from rclpy.qos import QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding, refuse
-from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, judge, misplaced
+from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, fitting, judge, misplaced
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.diagnostics import status
 
 DISCOVERY_S = 0.5
+UNNAMED = "_NODE_NAME_UNKNOWN_"
+"""Name of a node that the middleware does not know yet, or of a program that is no node."""
 _LEVELS = {OK: diagnostics.OK, WARNING: diagnostics.WARN, ERROR: diagnostics.ERROR}
 _LOOK_S = 0.02
 
 
-def endpoints(node: Node, wanted: Wanted) -> tuple[str, list[Endpoint]]:
-    """The topic's name in the graph, and the endpoints at its other end that do not belong to `node`."""
-    name = node.resolve_topic_name(wanted.topic)
-    ask = node.get_subscriptions_info_by_topic if wanted.ours else node.get_publishers_info_by_topic
-    found = [_endpoint(info) for info in ask(name)]
-    return name, [end for end in found if end.node != node.get_fully_qualified_name()]
+def endpoints(node: Node, topic: str, ours: bool) -> list[Endpoint]:
+    """The endpoints at the other end of a topic that do not belong to `node`. topic: its name in the graph.
+    ours: we publish it."""
+    ask = node.get_subscriptions_info_by_topic if ours else node.get_publishers_info_by_topic
+    found = [_endpoint(info) for info in ask(topic)]
+    return [end for end in found if end.node != node.get_fully_qualified_name()]
 
 
-def look(node: Node, wanted: Sequence[Wanted]) -> list[Finding]:
-    """The findings about every topic in the present graph."""
+def look(node: Node, wanted: Sequence[Wanted], states: str = "") -> list[Finding]:
+    """The findings about every topic in the present graph. states: the topic of the robot's joint states,
+    whose publishers are part of it."""
     ours = {node.resolve_topic_name(each.topic) for each in wanted}
     topics = {name: types for name, types in node.get_topic_names_and_types() if name not in ours}
-    ends = [(_as_overridden(node, each), *endpoints(node, each)) for each in wanted]
-    elsewhere = misplaced([(each, name, bool(there)) for each, name, there in ends], topics)
-    return elsewhere or [finding for end in ends for finding in judge(*end, topics)]
+    sources = publishers(node, states) if states else ()
+    ends = [
+        (_as_overridden(node, each), node.resolve_topic_name(each.topic), _ends(node, each))
+        for each in wanted
+    ]
+    if len(ends) > 1:
+        elsewhere = misplaced([(each, name, bool(there)) for each, name, there in ends], topics)
+        if elsewhere:
+            return elsewhere
+    found = []
+    for each, name, there in ends:
+        near = (
+            [] if fitting(each, there, sources) else [t for t, types in topics.items() if each.type in types]
+        )
+        others = {topic: endpoints(node, topic, each.ours) for topic in near}
+        found += judge(each, name, there, topics, others, sources)
+    return found
+
+
+def publishers(node: Node, topic: str) -> list[str]:
+    """Names of the nodes that publish a topic, one for each publisher."""
+    return [name_of(info) for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic))]
 
 
 def qos_of(profile: QoSProfile) -> Qos:
@@ -60,7 +82,7 @@ def qos_of(profile: QoSProfile) -> Qos:
 def wait_for_discovery(node: Node, wanted: Sequence[Wanted], timeout_s: float = DISCOVERY_S) -> None:
     """Wait until each of these topics has an endpoint at its other end, at most timeout_s."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and not all(endpoints(node, each)[1] for each in wanted):
+    while time.monotonic() < deadline and not all(_ends(node, each) for each in wanted):
         time.sleep(_LOOK_S)
 
 
@@ -68,29 +90,55 @@ class GraphCheck:
     """Checks the topics of a node repeatedly. findings: of the last check.
 
     wanted: topics that the contract names. others: topics that may have no other end, and are never refused.
+    states: the topic of the robot's joint states. reasons: fields of the contract whose topics stop the robot
+    when nothing passes through them; the node logs that as the reason (`why`).
     """
 
-    def __init__(self, node: Node, wanted: Sequence[Wanted], others: Sequence[Wanted] = ()) -> None:
+    def __init__(
+        self,
+        node: Node,
+        wanted: Sequence[Wanted],
+        others: Sequence[Wanted] = (),
+        states: str = "",
+        reasons: Collection[str] = (),
+    ) -> None:
         self._node, self._wanted, self._others = node, wanted, others
+        self._states, self._reasons = states, reasons
         self._told: set[Finding] = set()
         self.findings: list[Finding] = []
 
     def refuse_wrong(self) -> None:
         """Wait for discovery and check; raises ValueError for errors, logs warnings."""
         wait_for_discovery(self._node, self._wanted)
-        refuse(look(self._node, self._wanted))
+        refuse(self._look(self._wanted))
         self.poll()
 
     def poll(self) -> None:
         """Check, and log new findings."""
-        spoken = [each for each in self._others if endpoints(self._node, each)[1]]
-        self.findings = look(self._node, [*self._wanted, *spoken])
+        self.findings = self._look(
+            [*self._wanted, *(each for each in self._others if _ends(self._node, each))]
+        )
         for finding in set(self.findings) - self._told:
+            if finding.about in self._reasons and self.why(finding.about):
+                continue
             if finding.level == ERROR:
                 self._node.get_logger().error(str(finding))
             elif finding.level == WARNING:
                 self._node.get_logger().warning(str(finding))
         self._told = set(self.findings)
+
+    def why(self, about: str) -> str:
+        """Why nothing can pass through the topic of a field now; empty if something may."""
+        wanted = [each for each in self._wanted if each.about == about]
+        sources = publishers(self._node, self._states) if self._states else ()
+        if any(
+            fitting(_as_overridden(self._node, each), _ends(self._node, each), sources) for each in wanted
+        ):
+            return ""
+        return str(self._look(wanted)[0])
+
+    def _look(self, wanted: Sequence[Wanted]) -> list[Finding]:
+        return look(self._node, wanted, self._states)
 
     def status(self) -> DiagnosticStatus:
         """The line of diagnostics with the problems."""
@@ -98,6 +146,10 @@ class GraphCheck:
         level = ERROR if any(finding.level == ERROR for finding in wrong) else WARNING
         words = " | ".join(map(str, wrong))
         return status("graph", _LEVELS[level] if wrong else _LEVELS[OK], words or "topics, types and QoS fit")
+
+
+def _ends(node: Node, wanted: Wanted) -> list[Endpoint]:
+    return endpoints(node, node.resolve_topic_name(wanted.topic), wanted.ours)
 
 
 def _as_overridden(node: Node, wanted: Wanted) -> Wanted:

@@ -33,7 +33,7 @@ from trajectory_msgs.msg import JointTrajectory
 from vla_accel_msgs.msg import GroundTruth
 from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.control.trajectory import MotionState
-from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes import instruction_topic, qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 from vla_accel_ros.nodes.controllers import state as controller_state
@@ -112,7 +112,8 @@ class SimRobotNode(BriefLogs, Node):
             # The only service of a controller node that a sender needs, to check its parameters.
             on_get = partial(self._on_get_parameters, name)
             self.create_service(GetParameters, f"{name}/get_parameters", on_get)
-        self.create_subscription(String, "instruction", self._on_instruction, qos.LATCHED)
+        for callback, profile, events in instruction_topic.subscriptions(self._on_instruction):
+            self.create_subscription(String, "instruction", callback, profile, event_callbacks=events)
         self.create_service(ResetScene, "~/reset", self._on_reset)
 
     def _now_ns(self) -> int:

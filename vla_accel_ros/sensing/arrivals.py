@@ -70,6 +70,17 @@ class StreamMonitor:
         """Age of the newest message by its stamp; None before the first."""
         return None if self._stamp_ns is None else (now_ns - self._stamp_ns) * 1e-9
 
+    def silent_s(self, now_ns: int) -> float:
+        """Seconds since the last message, or since the first call."""
+        self._start(now_ns)
+        last_ns = self._arrivals[-1] if self._arrivals else self._since_ns or now_ns
+        return (now_ns - last_ns) * 1e-9
+
+    def silence(self, silent_s: float) -> str:
+        """The sentence of a stream that has sent nothing for so long."""
+        where = f" on {self._topic}" if self._topic else ""
+        return f"{self.name} has sent nothing{where} for {silent_s:g} s: look at its driver and topic"
+
     def warning(self, now_ns: int) -> str | None:
         """A sentence if the stream arrives at less than 0.8 of its rate; None before a whole window was
         watched."""
@@ -79,9 +90,7 @@ class StreamMonitor:
         if rate_hz >= _SLOW * self.expected_hz:
             return None
         if not rate_hz:
-            where = f" on {self._topic}" if self._topic else ""
-            silent_s = _WINDOW_NS * 1e-9
-            return f"{self.name} has sent nothing{where} for {silent_s:g} s: look at its driver and topic"
+            return self.silence(_WINDOW_NS * 1e-9)
         sentence = f"{self.name} arrives at {rate_hz:.1f} Hz instead of {self.expected_hz:g} Hz"
         return f"{sentence}: {self._hint}" if self._hint else sentence
 

@@ -33,6 +33,10 @@ from vla_accel_ros.timeline import TIMELINE
 from vla_accel_ros.types import Observation
 
 NO_INSTRUCTION = "no instruction yet: publish one on the instruction topic"
+_SILENT_OF_LIMIT = 0.8
+"""Share of a stream's age limit after which its silence is named: before the robot stops for it."""
+_SILENT_S = 0.4
+"""Silence from the beginning is named after this."""
 _NOTHING_NEW = NotReady("no new frame since the last observation")
 _JUMP_NS = 500_000_000
 _STATES, _LONGEST_S = 2048, 2.0
@@ -50,7 +54,8 @@ class Ingest:
     page_lock: of all frames; see RingReader.
 
     Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`,
-    what an observation lacks (empty if there was one), `rings` for the cameras whose frames are in one.
+    what an observation lacks (empty if there was one), `rings` for the cameras whose frames are in one;
+    `causes`, set by the node: why a stream may be silent, by stream name.
     `sets` tells a loop when to take an observation.
     """
 
@@ -82,6 +87,7 @@ class Ingest:
         self._info: dict[str, tuple[int, int]] = {}
         self._most_pixels = {camera.name: camera.max_pixels for camera in contract.cameras}
         self.instruction, self._no_instruction = "", NO_INSTRUCTION
+        self.causes: dict[str, str] = {}
         self._max_age_s = min(self._oldest_s.values())
         self._observed_ns = 0
         self.clear()
@@ -205,12 +211,14 @@ class Ingest:
         missing, or that its rate is too low; empty if nothing is. name: as in `monitors`."""
         if name in self._refusals:
             return self._refusals[name][1]
-        joints = ""
-        if name == "joint_states":
-            joints = self._joints.problem(now_ns, self._contract.joint_states.max_age_s)
-        silent = not self.monitors[name].rate_hz(now_ns)
-        slow = self.monitors[name].warning(now_ns) or ""
-        return slow if silent and slow else joints or self._wrong_stamp(name, now_ns) or slow
+        monitor, joints, most_s = self.monitors[name], "", self._oldest_s.get(name)
+        if most_s is None:
+            most_s = self._contract.joint_states.max_age_s
+            joints = self._joints.problem(now_ns, most_s)
+        limit_s = _SILENT_OF_LIMIT * most_s if name in self._stamps_ns else min(_SILENT_S, most_s)
+        if (silent_s := monitor.silent_s(now_ns)) > limit_s:
+            return self.causes.get(name) or monitor.silence(round(silent_s, 1))
+        return joints or self._wrong_stamp(name, now_ns) or monitor.warning(now_ns) or ""
 
     def observe(self, now_ns: int, words: str | None = None) -> Observation | None:
         """The newest observation; None if there is no new one (`waiting_for` says why).
@@ -318,7 +326,7 @@ class Ingest:
                     f"camera {camera.name} is {age_s:.3f} s old, max_age_s allows {camera.max_age_s:g}"
                 )
         if self._joints.missing:
-            return NotReady(f"no state of joint {', '.join(self._joints.missing)} yet")
+            return NotReady(self._joints.absence)
         max_age_s = self._contract.joint_states.max_age_s
         wrong = self._joints.wrong_stamp(now_ns, max_age_s) or self._joints.far(min(stamps), max_age_s)
         return NotReady(wrong) if wrong else None

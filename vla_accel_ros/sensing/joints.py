@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.control.limits.joint_limits import TURN, near
 
 _JUMP_NS = 500_000_000
@@ -149,11 +150,14 @@ class JointHistory:
         return self._missing
 
     def problem(self, now_ns: int, max_age_s: float) -> str:
-        """A sentence that names the joints without any sample, without a stamp, stamped more than max_age_s
-        ahead, or without a sample for that long while others came; else empty."""
+        """A sentence that names the joints without any sample and those that came, or joints without a stamp,
+        stamped more than max_age_s ahead, or without a sample for that long while others came; else empty,
+        also before the first message."""
         with self._lock:
+            if not self.names:
+                return ""
             if self.missing:
-                return f"no state of joint {', '.join(self.missing)} yet: look at its driver and its name"
+                return f"{self.absence}: look at its driver and its name"
             if wrong := self.wrong_stamp(now_ns, max_age_s):
                 return wrong
             last, limit_ns = self._newest_ns, round(max_age_s * 1e9)
@@ -200,6 +204,17 @@ class JointHistory:
         if chosen.all():
             return "joint states"
         return f"states of joint {', '.join(name for name, its in zip(self.joints, chosen) if its)}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every joint that any message has named, ours or not."""
+        return tuple(sorted({name for names in tuple(self._sources) for name in names}))
+
+    @property
+    def absence(self) -> str:
+        """Words that name the joints without a sample, and all that came."""
+        came = f"; those that come are {listed(self.names)}" if self.names else ""
+        return f"no state of joint {listed(self.missing)} yet{came}"
 
     @property
     def newest_ns(self) -> int | None:
@@ -279,4 +294,4 @@ class JointHistory:
 
     def _require_all(self) -> None:
         if self.missing:
-            raise ValueError(f"no state of joint {', '.join(self.missing)} yet: is its driver running?")
+            raise ValueError(f"{self.absence}: is its driver running?")

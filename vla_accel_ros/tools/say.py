@@ -1,6 +1,7 @@
 """`vla say` and `vla ask`: talk to a running robot from a terminal, and print its reaction.
 
-Status 0: the robot follows the instruction, or has answered. Status 1: it does not, with the reason.
+Status 0: the robot follows the instruction, or has answered. Status 1: it does not, with the causes, as soon
+as they are known. Both wait for nodes that are starting.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ def _register(
     add = parser.add_argument
     add("words", metavar=words, help="the words as one argument, in quotes")
     namespace_option(parser)
-    add("--timeout", type=float, default=20.0, metavar="S", help="longest wait (default: %(default)g s)")
+    add(
+        "--timeout",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="longest wait once the nodes have started (default: %(default)g s)",
+    )
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[str, float]:
@@ -42,10 +49,15 @@ def _checked(arguments: argparse.Namespace) -> tuple[str, float]:
 
 def say(arguments: argparse.Namespace) -> int:
     """Deliver the instruction, and print whether the robot moves."""
+    from rich.console import Console
+
     from vla_accel_ros.nodes.clients.messenger import Messenger
 
     words, timeout_s = _checked(arguments)
-    with Messenger(arguments.namespace) as messenger:
+    with (
+        Console(stderr=True).status("") as status,
+        Messenger(arguments.namespace, status.update) as messenger,
+    ):
         messenger.instruct(words, timeout_s)
         print(f"inference has it: {words!r}", flush=True)
         moves, what = messenger.outcome(timeout_s)

@@ -51,6 +51,16 @@ def test_where_a_chunk_is_too_old_as_it_comes_no_pace_is_enough():
     assert pace.per_s(run(pace, 3.0, 0.9)) == pytest.approx((1 / 0.9, math.inf))
 
 
+def test_a_few_late_chunks_do_not_multiply_what_the_contract_needs():
+    pace, demands = ChunkPace(0.8), []
+    for i in range(60):
+        stamp_ns, latency_ns = i * S // 4, (790 if i % 7 == 3 else 200) * MS
+        pace.observed(stamp_ns, stamp_ns)
+        pace.made(stamp_ns, stamp_ns + latency_ns)
+        demands.append(pace.per_s(stamp_ns + latency_ns)[1])
+    assert max(demands[5:]) == pytest.approx(1 / 0.6)
+
+
 def test_a_slow_camera_is_no_slow_model():
     pace = ChunkPace(0.8)
     made, needed = pace.per_s(run(pace, 5.0, 0.05, camera_s=1.0))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +15,7 @@ from calling import call, change
 from drivers import Drivers, Fault
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import GetState
+from running import until
 from slow_model import SLOW_STEPS, make_slow_model
 from stack import CALM_SENSORS
 
@@ -23,6 +28,7 @@ from vla_accel_ros.sensing.arrivals import Inputs
 
 S = 1_000_000_000
 INSTRUCTION = "reach the green block"
+BUSY = "this host is busy: "
 
 
 @dataclass
@@ -50,12 +56,15 @@ def told(operator: Operator) -> Told:
     return Told(operator, messages)
 
 
-def line(operator: Operator, name: str, word: str) -> str:
-    """The message of a line of inference's diagnostics, once it has the word."""
+def line(operator: Operator, name: str, word: str, other: str = "") -> str:
+    """The message of a line of inference's diagnostics, once it has the word, or the other."""
     name = f"inference: {name}"
     there = operator.diagnostics
     operator.wait(
-        lambda: name in operator.diagnostics and word in operator.diagnostics[name].message,
+        lambda: (
+            name in operator.diagnostics
+            and re.search(f"{word}|{other or word}", operator.diagnostics[name].message)
+        ),
         90.0,
         f"{word!r} in {name}, which says {there[name].message if name in there else 'nothing'!r}",
     )
@@ -103,18 +112,51 @@ def test_while_a_slow_model_computes_cameras_are_told_to_be_alive_and_its_pace_i
             language_hz=0.0,
         )
         promised = told.wait(lambda inputs: inputs.stamps_ns, "inputs")
-        assert promised.slow.startswith("the model makes "), promised
-        node.wait_for_log("the model makes ")
+        assert not promised.slow or promised.slow.startswith("the model makes "), promised
+        until(lambda: "the model makes " in node.log or BUSY in node.log, 90.0, "promise", lambda: node.log)
         operator.instruct(INSTRUCTION)
         operator.wait(lambda: len(operator.chunks) > 5, 180.0, "chunks")
-        slow = line(operator, "inference", "the model makes ")
+        slow = line(operator, "inference", "the model makes ", BUSY)
     at = [(c.chunk.stamp_ns, c.received_ns) for c in operator.chunks]
     for name in ("camera/front", "camera/wrist"):
         stamps = sorted({inputs.stamps_ns[name] for inputs in told.messages if name in inputs.stamps_ns})
         for stamp_ns, received_ns in at[1:]:
             during = [s for s in stamps if stamp_ns < s < received_ns]
             assert during
-    assert "chunks/s" in slow and ("; this contract needs " in slow or "older than chunk.max_age_s" in slow)
+    # A machine that runs other tests, too, may be the cause.
+    assert BUSY in slow or (
+        "chunks/s" in slow and ("; this contract needs " in slow or "older than chunk.max_age_s" in slow)
+    )
+
+
+def test_on_a_host_that_others_keep_busy_the_host_is_named_and_not_the_model(
+    start, operator, told, contract, tmp_path
+):
+    text = demo_contract().read_text()
+    (tmp_path / "robot.yaml").write_text(text.replace("max_age_s: 1.2}", "max_age_s: 0.001}"))
+    burning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    try:
+        with Drivers(contract):
+            node = start(
+                "inference",
+                autostart=True,
+                contract=str(tmp_path / "robot.yaml"),
+                model=str(make_checkpoint(tmp_path / "model")),
+                denoise_steps=1,
+                language_hz=0.0,
+            )
+            told.wait(lambda inputs: inputs.stamps_ns, "inputs")
+            operator.instruct(INSTRUCTION)
+            node.wait_for_log("this host is busy: ")
+            busy = line(operator, "inference", "this host is busy")
+            assert "the model makes" not in busy and "interrupted" in busy
+            told.wait(lambda inputs: not inputs.slow, "report without blame of the model")
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
 
 
 def test_a_robot_that_a_slow_model_stops_is_told_the_pace_of_the_model(start, operator, tmp_path):
@@ -132,7 +174,7 @@ def test_a_robot_that_a_slow_model_stops_is_told_the_pace_of_the_model(start, op
     def reasons() -> list[str]:
         return [reason for motion in operator.motions for reason in motion.reasons]
 
-    operator.wait(lambda: any("; the model makes " in reason for reason in reasons()), 180.0, "pace")
+    operator.wait(lambda: re.search(f"; (the model makes |{BUSY})", " ".join(reasons())), 180.0, "pace")
     assert not any(reason.startswith("camera") and " old" in reason for reason in reasons())
 
 

@@ -16,7 +16,6 @@ from collections import deque
 from typing import NamedTuple
 
 WINDOW_S = 5.0
-USUAL = 0.9
 
 
 class _Made(NamedTuple):
@@ -78,13 +77,13 @@ class ChunkPace:
         return made, 1.0 / left_s if left_s > 0.0 else math.inf
 
     def _times(self, now_ns: int) -> tuple[float, float]:
-        """Median work and 90th-percentile latency in seconds. A chunk that is overdue counts with its time so
-        far."""
+        """Median work and latency in seconds: with that of a few late chunks, the contract would need many
+        times as much. A chunk that is overdue counts with its time so far."""
         while self._made and not 0 <= now_ns - self._made[0].at_ns <= WINDOW_S * 1e9:
             self._made.popleft()
         if self._made:
             work_s = _quantile([made.work_s for made in self._made], 0.5)
-            latency_s = _quantile([made.latency_s for made in self._made], USUAL)
+            latency_s = _quantile([made.latency_s for made in self._made], 0.5)
         else:
             work_s, latency_s = self._expected or (math.nan, math.nan)
         if self._taken:

@@ -20,7 +20,7 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.joint_faults import usual
-from vla_accel_ros.control.following.watchdog import JOINT_STATES, Motion, Safety
+from vla_accel_ros.control.following.watchdog import ANYTHING, HOMING, JOINT_STATES, RELEASED, Motion, Safety
 from vla_accel_ros.control.trajectory import Trajectory
 
 MOVING = "the joints are moving, but not by this node"
@@ -203,11 +203,11 @@ class Joining:
             return None
         self._safety.pause = ""
         if now_ns < self._others_until_ns:
-            self._safety.hold(MOVING)
+            self._safety.hold(MOVING, (RELEASED, HOMING))
             return None
         if self._safety.state is not Motion.HOLDING or not self.ready or self.measured is None:
             if not self.begun:
-                self._safety.hold(BEGINNING)
+                self._safety.hold(BEGINNING, ANYTHING)
             return None
         moved = self._moved(self.measured)
         if self._joined and not moved.any():
@@ -222,7 +222,7 @@ class Joining:
             self._safety.hold(outside)
             return None
         if leaping or (moved.any() and not self.at_rest):
-            self._safety.hold(MOVING)
+            self._safety.hold(MOVING, (RELEASED, HOMING))
             return None
         return self._join(self.measured, moved, now_ns) if self._safety.clear(now_ns) else None
 

@@ -4,8 +4,8 @@ Every input that motion depends on has an age limit, measured by its own stamp: 
 but was taken a second ago is a second old. When one is late the robot stops and holds. It continues by itself
 when all inputs have been fresh for a moment. A hold, by an operator or for another reason, lasts until it is
 taken back. A stamp further in the future than the limit counts as late too, so after a clock has jumped back
-nothing moves before fresh stamps arrive. The reported reason is the cause: when inference is silent, its
-cameras are not blamed, and a chunk that is late because of a camera is left out. Time is given.
+nothing moves before fresh stamps arrive. The reported reasons are causes: when inference is silent, its
+cameras are not blamed, and a chunk that is late because of a camera or the joints is left out. Time is given.
 
 rclpy reports jumps of /clock, but not a computer's clock that is set by hand or by a time service. All stamps
 then change their meaning: an arm with timed commands would leap, or stand still until the clock has caught
@@ -14,12 +14,14 @@ up. ClockWatch detects it.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
+from vla_accel_ros.control.following.reasons import roots, unnumbered
 
 INFERENCE, CHUNK, CAMERA, JOINT_STATES = "inference", "chunk", "camera/", "joint_states"
 INFERENCE_S = 0.6
@@ -27,6 +29,8 @@ INFERENCE_S = 0.6
 QUIET_S = 0.25
 """After this much silence of inference, which reports 20 times a second, its inputs are not blamed, and
 chunks of later images are somebody else's."""
+CLOCK_STANDS = "ROS time stands still"
+"""Beginning of the reason from which all late inputs follow."""
 _AHEAD_NS = 1_000_000_000
 
 
@@ -45,10 +49,15 @@ class Late:
         return "; ".join(filter(None, (self._sentence(), self.note + self.detail)))
 
     @property
-    def cause(self) -> str:
-        """The part of the reason that does not change from moment to moment."""
-        kind = "never" if self.age_s is None else "ahead" if self.age_s < 0 else "old"
-        return f"{self.name} {kind} {self.note}"
+    def about(self) -> str:
+        """What this reason is about: the input, and why it does not come; it does not change from moment to
+        moment."""
+        return f"{self.name} {unnumbered(self.note)}"
+
+    def named_in(self, sentence: str) -> bool:
+        """Whether a sentence is about this input."""
+        word = "joint" if self.name == JOINT_STATES else re.escape(self.name.removeprefix(CAMERA))
+        return re.search(rf"\b{word}\b", sentence) is not None
 
     def _sentence(self) -> str:
         if self.age_s is None:
@@ -94,9 +103,9 @@ class Watchdog:
         makes them (a foreign producer), and inference is no longer watched."""
         told_ns = self._told_ns
         quiet = told_ns is not None and stamp_ns > told_ns and now_ns - told_ns > QUIET_S * 1e9
-        if quiet and INFERENCE in self._limits_s:
+        if quiet and self.reported:
             del self._limits_s[INFERENCE], self._stamps_ns[INFERENCE]
-        for name in (CHUNK, *(() if INFERENCE in self._limits_s else self._cameras)):
+        for name in (CHUNK, *(() if self.reported else self._cameras)):
             self.seen(name, stamp_ns)
 
     def told(
@@ -111,7 +120,7 @@ class Watchdog:
         and why it makes no chunks or makes them too slowly. From the second report on inference itself is
         watched; a single one may be a stranger's, and changes nothing."""
         before_ns, self._told_ns = self._told_ns, now_ns
-        if INFERENCE not in self._limits_s:
+        if not self.reported:
             if before_ns is None or abs(now_ns - before_ns) > INFERENCE_S * 1e9:
                 return
             self.watch(INFERENCE, INFERENCE_S)
@@ -159,17 +168,24 @@ class Watchdog:
         """The late inputs, without those that are late because of another one."""
         late = self.late(now_ns)
         cameras = [one for one in late if one.name.startswith(CAMERA)]
-        told = [one for one in late if one.name == CHUNK or one in cameras]
-        others = [one for one in late if one not in told and one.name != INFERENCE]
+        chunk = [one for one in late if one.name == CHUNK]
+        others = [one for one in late if one not in cameras + chunk and one.name != INFERENCE]
         silent_s = self.age_s(INFERENCE, now_ns)
         if silent_s is None:  # cameras are watched by the stamps of chunks
-            if cameras and CHUNK in self._notes:
+            if not chunk and cameras and CHUNK in self._notes:
                 note, detail = self._notes[CHUNK]
-                return [replace(cameras[0], name=CHUNK, note=note, detail=detail), *others]
-            return late
-        if len(told) + len(others) < len(late) or (told and silent_s > QUIET_S):
-            return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE]), *others]
-        return [one for one in late if one.name != CHUNK or one.note or not cameras]
+                chunk = [replace(cameras[0], name=CHUNK, note=note, detail=detail)]
+            return [*(chunk or cameras), *others]
+        if self.is_late(INFERENCE, now_ns) or (cameras + chunk and silent_s > QUIET_S):
+            why = self._notes.get(INFERENCE, ("", ""))
+            return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE], *why), *others]
+        streams = [one for one in late if one not in chunk]
+        return [one for one in late if one not in chunk or not _follows(one, streams)]
+
+    @property
+    def reported(self) -> bool:
+        """Whether inference reports its inputs."""
+        return INFERENCE in self._limits_s
 
     @property
     def _cameras(self) -> tuple[str, ...]:
@@ -178,6 +194,11 @@ class Watchdog:
     def _known(self, name: str) -> None:
         if name not in self._limits_s:
             raise KeyError(f"{name} is not watched: the watchdog knows {', '.join(self._limits_s)}")
+
+
+def _follows(chunk: Late, streams: list[Late]) -> bool:
+    """Whether a chunk is late because of these streams."""
+    return any(stream.named_in(chunk.note) for stream in streams) if chunk.note else bool(streams)
 
 
 class Motion(Enum):
@@ -197,7 +218,11 @@ class Change:
     reasons: tuple[str, ...]
 
 
+ANYTHING = ("",)
+"""A reason that follows from any other."""
 OPERATOR = "held by the operator"
+RELEASED = "released to others; ~/reclaim takes the controllers back"
+HOMING = "going home"
 BRAKING = "coming to rest; everything is fresh again"
 SETTLING = "everything is fresh; going on in a moment"
 
@@ -208,8 +233,9 @@ class Safety:
     settle_s: how long all inputs must have been fresh before it runs again, so that an input at the edge of
     its limit does not make the robot stutter.
 
-    Attributes: `reasons`, sentences, empty only while it runs; `causes`, the parts of them that do not change
-    from moment to moment; `pause`, one more thing it waits for before it runs, empty for none.
+    Attributes: `reasons`, the sentences that follow from no other, empty only while it runs; `causes`, what
+    each of them is about, which does not change from moment to moment; `pause`, one more thing it waits for
+    before it runs, empty for none.
     """
 
     def __init__(self, watchdog: Watchdog, settle_s: float = 0.1):
@@ -220,11 +246,12 @@ class Safety:
         self.pause = ""
         self._settle_ns = round(settle_s * 1e9)
         self._fresh_since_ns: int | None = None
-        self._holds: dict[str, None] = {}
+        self._holds: dict[str, Sequence[str]] = {}
 
-    def hold(self, reason: str = OPERATOR) -> None:
-        """Stop at the next step and stay stopped until `resume` takes this reason back."""
-        self._holds[reason] = None
+    def hold(self, reason: str = OPERATOR, follows: Sequence[str] = ()) -> None:
+        """Stop at the next step and stay stopped until `resume` takes this reason back. follows: beginnings
+        of reasons from which this one follows."""
+        self._holds[reason] = follows
 
     def resume(self, reason: str = OPERATOR) -> None:
         """Take a hold back. It runs when there is none and all inputs are fresh."""
@@ -239,8 +266,8 @@ class Safety:
 
         at_rest: whether the commanded motion has ended. On a change to STOPPING, send a stop.
         """
-        why = {hold: hold for hold in self._holds}
-        why |= {late.cause: str(late) for late in self.watchdog.causes(now_ns)}
+        late = {str(each): each.about for each in self.watchdog.causes(now_ns)}
+        why = roots(self._holds | dict.fromkeys(late, (CLOCK_STANDS,)))
         if why:
             self._fresh_since_ns = None
         elif self._fresh_since_ns is None or self._fresh_since_ns > now_ns:
@@ -248,8 +275,9 @@ class Safety:
         before, self.state = self.state, self._next(now_ns, at_rest, bool(why))
         if not why and self.state is not Motion.RUNNING:
             sentence = BRAKING if self.state is Motion.STOPPING else self.pause or SETTLING
-            why = {sentence: sentence}
-        self.causes, self.reasons = tuple(why), tuple(why.values())
+            why = [sentence]
+        self.reasons = tuple(why)
+        self.causes = tuple(late.get(reason) or unnumbered(reason) for reason in why)
         return None if self.state is before else Change(before, self.state, self.reasons)
 
     def _next(self, now_ns: int, at_rest: bool, blocked: bool) -> Motion:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -154,9 +154,14 @@ class Outputs:
         return any(adapter.awaits_arrival for adapter in self.adapters)
 
     @property
-    def hindrances(self) -> list[str]:
-        """Sentences that say why controllers would not execute trajectories as they are meant."""
-        return [adapter.hindrance for adapter in self.adapters if adapter.hindrance]
+    def hindrances(self) -> dict[str, Sequence[str]]:
+        """Why controllers would not execute trajectories as they are meant -> what that follows from
+        (Safety.hold): nobody listens to the controller's topic."""
+        return {
+            adapter.hindrance: (f"controllers[{i}].topic",)
+            for i, adapter in enumerate(self.adapters)
+            if adapter.hindrance
+        }
 
     def rest(self) -> None:
         """The robot is at rest, and held."""

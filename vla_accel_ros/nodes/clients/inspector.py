@@ -27,10 +27,10 @@ from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.contract.contract import Camera, Contract
 from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.findings import Finding
-from vla_accel_ros.contract.graph_check import Wanted
+from vla_accel_ros.contract.graph_check import fitting, inputs, outputs
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import of_robot
-from vla_accel_ros.nodes.graph import look, name_of
+from vla_accel_ros.nodes.graph import endpoints, look, publishers
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
 from vla_accel_ros.nodes.running.executor import DirectExecutor
@@ -111,18 +111,23 @@ class Inspector:
         """Take the time from /clock."""
         self.node.set_parameters([Parameter("use_sim_time", value=True)])
 
-    def look(self, wanted: Sequence[Wanted]) -> list[Finding]:
-        """The findings about topics in the present graph."""
-        return look(self.node, wanted)
+    def look(self, contract: Contract) -> list[Finding]:
+        """The findings about the contract's topics in the present graph."""
+        return look(self.node, [*inputs(contract), *outputs(contract)], contract.joint_states.topic)
 
     def publishers(self, topic: str) -> list[str]:
         """Full names of the nodes that publish a topic, one for every publisher."""
-        there = self.node.get_publishers_info_by_topic(self.node.resolve_topic_name(topic))
-        return sorted(map(name_of, there))
+        return sorted(publishers(self.node, topic))
 
-    def subscriptions(self, topic: str) -> int:
-        """Number of subscriptions to a topic."""
-        return self.node.count_subscribers(self.node.resolve_topic_name(topic))
+    def unheard(self, contract: Contract) -> list[str]:
+        """The topics of commands that nobody would execute."""
+        sources = self.publishers(contract.joint_states.topic)
+        names = {wanted: self.node.resolve_topic_name(wanted.topic) for wanted in outputs(contract)}
+        return [
+            wanted.topic
+            for wanted, name in names.items()
+            if not fitting(wanted, endpoints(self.node, name, ours=True), sources)
+        ]
 
     def ask_controllers(self, contract: Contract, sender: Sender) -> None:
         """Request each controller's parameters while this spins, until `controllers` is called."""

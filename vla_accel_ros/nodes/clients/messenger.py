@@ -3,7 +3,8 @@
 A message that is published as soon as the node exists reaches only subscriptions that are discovered by then.
 So this publisher waits until the node `inference` of the robot's namespace is matched, and stays until that
 has acknowledged the message. Then `motion` and `inputs` say whether the robot moves, and `language_output`
-what it answers.
+what it answers. What keeps it from that is told as soon as it has lasted a moment; a node that is starting is
+waited for, and that time does not count.
 """
 
 from __future__ import annotations
@@ -14,58 +15,71 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.srv import GetState
 from rclpy.duration import Duration
+from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from rclpy.task import Future
 from std_msgs.msg import String
 
 from vla_accel_msgs.msg import Inputs, LanguageOutput, Motion
+from vla_accel_ros.control.following.joining import BEGINNING, JOINING, WAITING
+from vla_accel_ros.control.following.reasons import listed, unnumbered
+from vla_accel_ros.control.following.watchdog import BRAKING, SETTLING
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.clients.client_node import ClientNode
-from vla_accel_ros.nodes.service_calls import ask_again
+from vla_accel_ros.nodes.diagnostics import ERROR, of_robot
+from vla_accel_ros.nodes.running.processes import Process, domain, of_node, processes
 
 SETTLE_S = 1.0
-"""Reports that arrive earlier may still be about the instruction before."""
-_NEEDS_A_PERSON = re.compile(r"~/\w+|resume|reclaim|held|not active")
+"""Reports that arrive earlier may still be about the instruction before; a cause lasts longer."""
+DISCOVERY_S = 3.0
+"""Nodes that are not in the graph by then are not running."""
+_LOOK_S = 0.5
+_PASSING = (BRAKING, SETTLING, BEGINNING, JOINING, WAITING)
+# A chunk that is being made; why it does not come would follow a semicolon.
+_WAITS = re.compile(r"^chunk [^;]*; inference waits: ")
+_STATES = ("unconfigured", "inactive", "active", "finalized")
+_COMING = re.compile(r"chunk (has not come yet|is [^;]*)")
 
 
 class Messenger(ClientNode):
-    """Sends words to a robot, and receives its reports."""
+    """Sends words to a robot, and receives its reports. tell: called with what is waited for."""
 
-    def __init__(self, namespace: str = "") -> None:
+    def __init__(self, namespace: str = "", tell: Callable[[str], object] = lambda _: None) -> None:
         super().__init__(namespace)
+        self._begun_s = time.monotonic()
+        self._tell = tell
+        self._nodes = {name: _Node(self._node, name, self._begun_s) for name in ("inference", "trajectory")}
         self._motion: Motion | None = None
         self._inputs: Inputs | None = None
+        self._diagnostics: dict[str, DiagnosticStatus] = {}
         listen = self._node.create_subscription
         listen(Motion, "motion", partial(setattr, self, "_motion"), qos.LATCHED)
         listen(Inputs, "inputs", partial(setattr, self, "_inputs"), qos.REPORT)
+        listen(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
 
     def instruct(self, text: str, timeout_s: float) -> None:
         """Give the robot an instruction. Raises TimeoutError, one sentence, unless inference acknowledges
         it."""
-        self._deliver("instruction", text, qos.LATCHED, time.monotonic() + timeout_s)
+        self._deliver("instruction", text, qos.LATCHED, timeout_s)
         self._inputs = None  # earlier reports say nothing about this instruction
 
     def outcome(self, timeout_s: float) -> tuple[bool, str]:
-        """Whether the robot follows chunks, and one sentence about it. Waits for that at most timeout_s, and
-        does not wait if a person must act first."""
-        begun = time.monotonic()
+        """Whether the robot follows chunks, and one sentence about it. Waits for that, or for a cause that
+        keeps it from that, at most timeout_s after its nodes have started."""
+        begun_s = time.monotonic()
 
-        def over() -> bool:
-            if self._inputs is None or time.monotonic() - begun < SETTLE_S:
-                return False
-            reasons = " ".join(self._motion.reasons) if self._motion else ""
-            hopeless = "refused" in self._waiting_for or _NEEDS_A_PERSON.search(reasons)
-            return bool(hopeless) or (self._runs and not self._waiting_for)
+        def runs() -> bool:
+            heard = self._inputs is not None and time.monotonic() >= begun_s + SETTLE_S
+            return heard and self._motion is not None and not self._reasons()
 
-        end = begun + timeout_s
-        while not over() and time.monotonic() < end:
-            self._wait(over, min(0.2, end - time.monotonic()))
-        if self._runs and not self._waiting_for:
+        if self._until(runs, timeout_s, self._reasons):
             return True, "running: it follows chunks for this instruction"
-        return False, f"it does not move: {self._why()}"
+        return False, f"it does not move: {'; '.join(self._reasons(at_last=True)) or 'run `vla doctor`'}"
 
     def ask(self, question: str, timeout_s: float, grown: Callable[[str], None]) -> tuple[bool, str]:
         """Ask about what the robot sees; `grown` is called with each new piece of the answer.
@@ -73,7 +87,6 @@ class Messenger(ClientNode):
         Returns whether it was answered, and the answer or the reason for a refusal. Raises TimeoutError
         unless inference gets the question and finishes the answer in time.
         """
-        end = time.monotonic() + timeout_s
         answers: list[LanguageOutput] = []
 
         def hear(message: LanguageOutput) -> None:
@@ -84,24 +97,27 @@ class Messenger(ClientNode):
                 answers.append(message)
 
         self._node.create_subscription(LanguageOutput, "language_output", hear, qos.REPORT)
-        self._deliver("question", question, qos.REPORT, end)
+        self._deliver("question", question, qos.REPORT, timeout_s)
 
         def answered() -> bool:
             return bool(answers) and answers[-1].finished
 
-        if not self._wait(answered, end - time.monotonic()):
+        if not self._until(answered, timeout_s, partial(self._why_not, "inference")):
             what = "the answer is not finished" if answers else "there is no answer"
-            raise TimeoutError(f"{what} after {timeout_s:g} s: {self._inference(end) or self._why()}")
+            why = self._why_not("inference", at_last=True) or self._reasons(at_last=True)
+            raise TimeoutError(f"{what}: {'; '.join(why) or f'not within {timeout_s:g} s'}")
         return not answers[-1].refused, answers[-1].text
 
-    def _deliver(self, topic: str, text: str, profile: QoSProfile, end: float) -> None:
+    def _deliver(self, topic: str, text: str, profile: QoSProfile, timeout_s: float) -> None:
         publisher = self._node.create_publisher(String, topic, profile)
         name = publisher.topic_name
-        if not self._wait_briefly(lambda: self._heard_by_inference(publisher), end):
-            raise TimeoutError(f"no node called inference subscribes to {name}: {self._inference(end)}")
+        heard = partial(self._heard_by_inference, publisher)
+        if not self._until(heard, timeout_s, partial(self._why_not, "inference")):
+            why = "; ".join(self._why_not("inference", at_last=True)) or f"not within {timeout_s:g} s"
+            raise TimeoutError(f"no node called inference subscribes to {name}: {why}")
         publisher.publish(String(data=text))
         acknowledged = partial(publisher.wait_for_all_acked, Duration(seconds=0.05))
-        if not self._wait_briefly(acknowledged, max(end, time.monotonic() + SETTLE_S)):
+        if not self._until(acknowledged, max(timeout_s, SETTLE_S)):
             raise TimeoutError(f"{name} was published, but not every subscriber has acknowledged it")
 
     def _heard_by_inference(self, publisher: Publisher) -> bool:
@@ -111,37 +127,104 @@ class Messenger(ClientNode):
         there = any(one.node_name == "inference" and one.node_namespace == ours for one in listeners)
         return there and publisher.get_subscription_count() >= len(listeners)
 
-    def _wait_briefly(self, condition: Callable[[], bool], end: float) -> bool:
-        """Poll a condition that no message announces, until a time."""
-        while not (holds := condition()) and time.monotonic() < end:
+    def _until(
+        self, condition: Callable[[], bool], timeout_s: float, causes: Callable[[], list[str]] = list
+    ) -> bool:
+        """Wait until a condition holds; returns whether it does. It gives up after timeout_s, or when the
+        causes that keep it from that have been the same for SETTLE_S, but not while a node is starting."""
+        end_s = since_s = time.monotonic()
+        same: tuple[str, ...] | None = None
+        while not condition():
             self._executor.spin_once(timeout_sec=0.05)
-        return holds
+            now_s, starts = time.monotonic(), [w for w in (n.starts() for n in self._nodes.values()) if w]
+            found = (*starts, *map(unnumbered, causes()))
+            if starts or same is None:
+                end_s = now_s + timeout_s
+                self._tell("; ".join(starts))
+            if starts or found != same:
+                same, since_s = found, now_s
+            if now_s >= end_s or (found and now_s >= since_s + SETTLE_S):
+                return condition()
+        return True
 
-    @property
-    def _runs(self) -> bool:
-        return self._motion is not None and self._motion.state == Motion.RUNNING
+    def _why_not(self, node: str, at_last: bool = False) -> list[str]:
+        """Why a node takes no part, if that is certain; at_last: or, at the end of waiting, likely."""
+        why = self._nodes[node].why_not(at_last)
+        state = self._nodes[node].state
+        lines = [line for name, line in self._diagnostics.items() if name.startswith(f"{node}: ")]
+        trouble = next((line.message for line in lines if line.level == ERROR and state != "active"), "")
+        return [f"{why}: {trouble or 'activate it, or read its log'}" if state else why] if why else []
 
-    @property
-    def _waiting_for(self) -> str:
-        return "" if self._inputs is None else self._inputs.waiting_for
-
-    def _why(self) -> str:
-        """Why nothing moves, as far as it is reported."""
-        reasons = [self._waiting_for] if self._waiting_for else []
+    def _reasons(self, at_last: bool = False) -> list[str]:
+        """Why nothing moves, as far as it is reported. at_last: with what may pass by itself."""
+        reasons = [] if self._inputs is not None else self._why_not("inference", at_last)
         if self._motion is None:
-            reasons.append("nothing sends motion: is trajectory running in this namespace and ROS domain?")
-        elif not self._runs:
-            reasons += [reason for reason in self._motion.reasons if reason not in reasons]
-        return "; ".join(reasons) or "no reason is reported: run `vla doctor`"
+            reasons += self._why_not("trajectory", at_last)
+        elif self._motion.state != Motion.RUNNING:
+            reasons += [_WAITS.sub("", reason) for reason in self._motion.reasons]
+        elif self._inputs is not None and self._inputs.waiting_for:
+            reasons.append(self._inputs.waiting_for)
+        if at_last:
+            return reasons
+        return [r for r in reasons if r not in _PASSING and not _COMING.fullmatch(r)]
 
-    def _inference(self, end: float) -> str:
-        """What keeps inference from receiving messages; "" if nothing is known."""
-        namespace = self._node.get_namespace().rstrip("/")
-        name = f"{namespace}/inference"
-        if ("inference", self._node.get_namespace()) not in self._node.get_node_names_and_namespaces():
-            return f"{name} does not run in ROS domain {os.environ.get('ROS_DOMAIN_ID') or '0'}: start it"
-        client = self._node.create_client(GetState, f"{name}/get_state")
-        ask = partial(client.call_async, GetState.Request())
-        answer = ask_again(ask, max(SETTLE_S, end - time.monotonic()), self._wait)
-        state = "does not answer" if answer is None else f"is {answer.current_state.label}"
-        return "" if state == "is active" else f"{name} {state}: activate it, or read its log"
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        self._diagnostics |= of_robot(self._node.get_namespace(), message.status)
+
+
+class _Node:
+    """A node of the robot, as seen by one of another process: in the graph, by its answers, and as a process
+    of this machine. begun_s: when the other one came into the graph."""
+
+    def __init__(self, observer: Node, name: str, begun_s: float) -> None:
+        self._observer, self._begun_s = observer, begun_s
+        self.name = f"{observer.get_namespace().rstrip('/')}/{name}"
+        self._client = observer.create_client(GetState, f"{self.name}/get_state")
+        self._asked: Future | None = None
+        self._looked_s = float("-inf")
+        self._before: dict[int, Process] = {}
+        self._processes: list[Process] = []
+        self.state = ""
+        """Of its lifecycle; empty while it does not answer."""
+
+    def starts(self) -> str:
+        """A sentence while it is starting, else empty."""
+        self._look()
+        if self.state in _STATES:
+            return ""
+        young = [p for p in self._processes if p.is_starting(self._before.get(p.pid))]
+        return f"{self.name} is starting (process {young[0].pid})" if young else ""
+
+    def why_not(self, at_last: bool) -> str:
+        """Words about a node that does not run, does not answer or is not active; empty if it may be well."""
+        if self.state:
+            return f"{self.name} is {self.state}" if self.state in _STATES and self.state != "active" else ""
+        if self.starts() or (time.monotonic() < self._begun_s + DISCOVERY_S and not at_last):
+            return ""
+        stopped = next((process.pid for process in self._processes if process.stopped), 0)
+        if stopped:
+            return f"{self.name} hangs: process {stopped} was stopped by a signal: kill -CONT {stopped}"
+        nodes = self._observer.get_node_names_and_namespaces()
+        there = [f"{namespace.rstrip('/')}/{name}" for name, namespace in nodes]
+        if self.name in there or self._processes:
+            hangs = f"{self.name} does not answer: run `vla doctor`"
+            return hangs if self._processes or at_last else ""  # on another machine it may be starting
+        others = [name for name in there if name.endswith(self.name[self.name.rindex("/") :])]
+        hint = f"but {listed(others)} does: give its --namespace" if others else "start it"
+        where = f"does not run in ROS domain {domain(os.environ)}"
+        return f"{self.name} {where}: {hint}" if not others else f"{self.name} {where}, {hint}"
+
+    def _look(self) -> None:
+        """Ask for its state, and look for its process, twice a second."""
+        if self._asked is not None and self._asked.done():
+            self.state, self._asked = self._asked.result().current_state.label, None
+        now_s = time.monotonic()
+        if now_s < self._looked_s + _LOOK_S:
+            return
+        self._looked_s = now_s
+        self._before = {process.pid: process for process in self._processes}
+        self._processes = of_node(self.name, processes())
+        if self._client.service_is_ready():  # an answer may be lost: it is asked again
+            self._asked = self._client.call_async(GetState.Request())
+        else:
+            self.state = ""

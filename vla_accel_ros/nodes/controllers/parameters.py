@@ -110,10 +110,10 @@ class ControllerCheck:
         before = self.found.get(controller.topic, [])
         self._answered(controller, node, values)
         for finding in self.found.get(controller.topic, []):
-            if finding not in before:
+            if finding not in before and finding.level == ERROR:
+                self._on_error(str(finding))
+            elif finding not in before:
                 self._node.get_logger().warning(str(finding))
-                if finding.level == ERROR:
-                    self._on_error(str(finding))
 
 
 class _Conversation:

@@ -25,7 +25,6 @@ from std_srvs.srv import Trigger
 from vla_accel_msgs.msg import LanguageOutput, Motion, Observed
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import chunks, inputs, words
 from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session
 from vla_accel_ros.fleet.protocol import ChunkAnswer, EncodedObservation, RobotDescription, TextAnswer
@@ -38,7 +37,6 @@ from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.fleet_inference.link import FleetLink
 from vla_accel_ros.nodes.fleet_inference.reports import of_fleet
-from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
@@ -50,7 +48,7 @@ from vla_accel_ros.nodes.params.inference import INFERENCE
 from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
-from vla_accel_ros.nodes.throttled import Throttled
+from vla_accel_ros.nodes.throttled import AGAIN_S, Throttled
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.types import Chunk
 
@@ -67,7 +65,7 @@ class FleetInferenceNode(ManagedNode):
         super().__init__("inference", INFERENCE)
         self._client: FleetClient | None = None
         self._instruction = Instruction(self)
-        self._unanswered, self._unreadable = Throttled(self, 1.0), Throttled(self, 1.0)
+        self._unanswered, self._unreadable = Throttled(self, AGAIN_S), Throttled(self, AGAIN_S)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -102,12 +100,10 @@ class FleetInferenceNode(ManagedNode):
         )
         self._client = client
         self._tell_instruction()
-        self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.listen_to_instructions(self._on_instruction)
         self.listen(String, "question", self._on_question, qos.REPORT)
         self.serve(Trigger, "~/cancel_answers", self._on_cancel)
         self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
-        self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
-        self._graph.refuse_wrong()
         self.every(STEP_S, self._step)
         self.every(1.0, self._report)
 
@@ -243,6 +239,7 @@ class FleetInferenceNode(ManagedNode):
         except ValueError as refusal:
             self._unreadable.error(f"motion refused: {refusal}")
             return
+        self._inputs.stands = bool(message.reasons)
         self._client.execution.told(told.state, told.mode, told.lead_s, told.beginning, self.now_ns())
 
     def _on_question(self, message: String) -> None:
@@ -264,7 +261,6 @@ class FleetInferenceNode(ManagedNode):
         return response
 
     def _report(self) -> None:
-        self._graph.poll()
         self._streams.warn(self.now_ns())
         self._inputs.warn()
         if self.active:
@@ -277,9 +273,10 @@ class FleetInferenceNode(ManagedNode):
             return [status("inference", OK, "not active")]
         now_ns = self.now_ns()
         return [
-            of_observations(self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, 0),
+            of_observations(
+                self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, 0, self._inputs.busy
+            ),
             of_fleet(self._client, self._link, len(self._questions), now_ns),
-            self._graph.status(),
             *self._streams.statuses(now_ns),
             self._trained.status(),
         ]

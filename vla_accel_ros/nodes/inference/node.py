@@ -25,7 +25,6 @@ from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import chunks, inputs, words
 from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.streaming.ports import Ports, Text
@@ -36,7 +35,6 @@ from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
-from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
@@ -66,7 +64,7 @@ from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.running.shutdown import fatal
-from vla_accel_ros.nodes.throttled import Throttled
+from vla_accel_ros.nodes.throttled import AGAIN_S, Throttled
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.types import Chunk, Observation
@@ -80,8 +78,8 @@ class InferenceNode(ManagedNode):
         self._contract: Contract | None = None
         self._stream: Streaming | None = None
         self._instruction = Instruction(self)
-        self._conflict, self._failure = Throttled(self, 10.0), Throttled(self, 1.0)
-        self._unanswered, self._unreadable = Throttled(self, 1.0), Throttled(self, 1.0)
+        self._conflict, self._failure = Throttled(self, AGAIN_S), Throttled(self, AGAIN_S)
+        self._unanswered, self._unreadable = Throttled(self, AGAIN_S), Throttled(self, AGAIN_S)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -137,12 +135,10 @@ class InferenceNode(ManagedNode):
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._inputs = InputsTopic(self, contract, self._ingest, self._pace)
         self._streams = Streams(self, contract, self._ingest, self._stream.joints_came)
-        self.listen(String, "instruction", self._on_instruction, qos.LATCHED)
+        self.listen_to_instructions(self._on_instruction)
         self.listen(String, "question", self._on_question, qos.REPORT)
         self.serve(Trigger, "~/cancel_answers", self._on_cancel)
         self.listen(Motion, "motion", self._on_motion, qos.LATCHED)
-        self._graph = GraphCheck(self, inputs(contract), [words(), chunks(ours=True)])
-        self._graph.refuse_wrong()
         self.every(1.0, self._report)
         self._session = SessionTopic(self, session(self, engine, load, contract))
         self._contract = contract
@@ -229,6 +225,7 @@ class InferenceNode(ManagedNode):
         except ValueError as refusal:
             self._unreadable.error(f"motion refused: {refusal}")
             return
+        self._inputs.stands = bool(message.reasons)
         if self._guiding.told(told) and self._stream is not None:
             self._stream.forget()
         if self._guiding.conflict:
@@ -272,7 +269,6 @@ class InferenceNode(ManagedNode):
 
     def _report(self) -> None:
         assert self._stream is not None
-        self._graph.poll()
         now_ns = self.now_ns()
         for stats in self._stream.stats():
             self._stats.publish(convert.loop_stats(stats, now_ns))
@@ -290,9 +286,12 @@ class InferenceNode(ManagedNode):
         now_ns = self.now_ns()
         return [
             of_observations(
-                self._inputs.now(), self._ingest.instruction, self._newest_chunk_ns, self._errors
+                self._inputs.now(),
+                self._ingest.instruction,
+                self._newest_chunk_ns,
+                self._errors,
+                self._inputs.busy,
             ),
-            self._graph.status(),
             of_chunking(self._guiding, self._contract.chunk.step_dt_s),
             self._executed.status(),
             *self._streams.statuses(now_ns),

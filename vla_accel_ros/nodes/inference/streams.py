@@ -2,7 +2,8 @@
 
 Images arrive as serialized bytes, so that their pixels are copied only once, into their slot; for a frame in
 a shared-memory ring only the handle arrives. Unusable messages are logged with one sentence, and counted.
-CameraInfo is optional and only compared: the policy sees the pixels as they are.
+CameraInfo is optional and only compared: the policy sees the pixels as they are. The graph tells why a stream
+is silent.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.graph_check import chunks, inputs, words
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
+from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
-from vla_accel_ros.nodes.throttled import Throttled
+from vla_accel_ros.nodes.throttled import AGAIN_S, Throttled
 from vla_accel_ros.sensing.ingest import Ingest
 
 
 class Streams:
     """Subscribes to every stream of the contract until the node's release; fills `ingest` while the node is
-    active. joints_came: called after each message of joints."""
+    active. joints_came: called after each message of joints. Raises ValueError if a topic has another type,
+    or QoS that lets nothing through."""
 
     def __init__(
         self,
@@ -36,8 +40,8 @@ class Streams:
     ) -> None:
         self._node, self._ingest, self._joints_came = node, ingest, joints_came
         self._lost = dict.fromkeys((camera.name for camera in contract.cameras), 0)
-        self._told, self._slow = set[str](), Throttled(node, 10.0)
-        self._refused_ns: dict[str, int] = {}
+        self._told, self._slow = set[str](), Throttled(node, AGAIN_S)
+        self._refused = {name: Throttled(node, AGAIN_S) for name in ingest.monitors}
         for camera in contract.cameras:
             if camera.transport == "ring":
                 node.listen(FrameHandle, camera.topic, partial(self._on_handle, camera.name), qos.SENSOR)
@@ -50,16 +54,27 @@ class Streams:
                 node.listen(CameraInfo, camera.info, partial(self._on_info, camera.name), qos.SENSOR)
         node.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
         node.on_release(ingest.close)
+        topics = inputs(contract)
+        self._fields = {f"cameras.{name}.topic": name for name in self._lost} | {
+            "joint_states.topic": "joint_states"
+        }
+        self._graph = GraphCheck(node, topics, [words(), chunks(ours=True)], reasons=self._fields)
+        self._graph.refuse_wrong()
+        self.warn(node.now_ns())
 
     def warn(self, now_ns: int) -> None:
-        """Log the streams that come too slowly."""
-        slow = [monitor.warning(now_ns) for monitor in self._ingest.monitors.values()]
+        """Look at the graph, and log the streams that come too slowly; one that does not come at all is a
+        reason to stand."""
+        self._graph.poll()
+        self._ingest.causes = {name: self._graph.why(field) for field, name in self._fields.items()}
+        there = [monitor for monitor in self._ingest.monitors.values() if monitor.rate_hz(now_ns)]
+        slow = [monitor.warning(now_ns) for monitor in there]
         if any(slow):
             self._slow.warning("\n".join(filter(None, slow)))
 
     def statuses(self, now_ns: int) -> list[DiagnosticStatus]:
-        """A line of diagnostics for each stream."""
-        lines = []
+        """A line of diagnostics for the graph, and one for each stream."""
+        lines = [self._graph.status()]
         for name, monitor in self._ingest.monitors.items():
             age_s = monitor.age_s(now_ns)
             values = {
@@ -110,14 +125,11 @@ class Streams:
             self._node.get_logger().warning(mismatch)
 
     def _try(self, stream: str, take: Callable[[int], None]) -> None:
-        """Take a message while active. Refusals are logged once a second for each stream; rclpy's own
-        throttle works per line of code, so one camera would hide another."""
+        """Take a message while active."""
         if not self._node.active:
             return
         now_ns = self._node.now_ns()
         try:
             take(now_ns)
         except ValueError as refusal:
-            if abs(now_ns - self._refused_ns.get(stream, 0)) >= 1_000_000_000:
-                self._refused_ns[stream] = now_ns
-                self._node.get_logger().error(str(refusal))
+            self._refused[stream].error(str(refusal))

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
@@ -21,6 +22,7 @@ from rclpy.subscription import Subscription
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import instruction_topic
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.interfaces import definition, digest
@@ -134,9 +136,15 @@ class RecorderNode(ManagedNode):
         on_message = partial(self._put, bag_name)
         if ring:
             on_message = partial(self._take_frame, entry.camera, bag_name)
-        self._subscriptions_of_bag.append(
-            self.create_subscription(entry.kind, entry.topic, on_message, profile, raw=not ring)
-        )
+        ways: list[tuple[Callable[[Any], object], QoSProfile, Any]] = [(on_message, profile, None)]
+        if entry.topic == instruction_topic.TOPIC:
+            ways = [*instruction_topic.subscriptions(on_message)]
+        for callback, quality, events in ways:
+            self._subscriptions_of_bag.append(
+                self.create_subscription(
+                    entry.kind, entry.topic, callback, quality, raw=not ring, event_callbacks=events
+                )
+            )
 
     def _put(self, topic: str, message: bytes | bytearray) -> None:
         assert self._recording is not None

@@ -30,6 +30,7 @@ from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.declare import declare, value
+from vla_accel_ros.nodes.instruction_topic import TOPIC, SubscriptionEventCallbacks, subscriptions
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.running.brief_log import BriefLogs
 from vla_accel_ros.nodes.running.shutdown import fatal
@@ -108,16 +109,28 @@ class ManagedNode(BriefLogs, LifecycleNode):
         return self.timeline.published(publisher, kind)
 
     def listen(
-        self, kind: type, topic: str, callback: Callable, profile: QoSProfile, *, raw: bool = False
+        self,
+        kind: type,
+        topic: str,
+        callback: Callable,
+        profile: QoSProfile,
+        events: SubscriptionEventCallbacks | None = None,
+        *,
+        raw: bool = False,
     ) -> None:
         """A subscription, closed with `release`. Parameters may override the QoS of sensor streams."""
         options = qos.overridable() if profile is qos.SENSOR else None
         own = copy(profile)  # rclpy writes overrides by parameters into the given profile
         heard = partial(self._heard, self.timeline.heard(callback, kind, topic))
         subscription = self.create_subscription(
-            kind, topic, heard, own, raw=raw, qos_overriding_options=options
+            kind, topic, heard, own, raw=raw, qos_overriding_options=options, event_callbacks=events
         )
         self._closing.append(partial(self.destroy_subscription, subscription))
+
+    def listen_to_instructions(self, take: Callable) -> None:
+        """Both subscriptions of the topic `instruction`, closed with `release`."""
+        for callback, profile, events in subscriptions(take):
+            self.listen(String, TOPIC, callback, profile, events)
 
     def serve(self, kind: type, name: str, callback: Callable) -> None:
         """A service, closed with `release`. A coroutine may wait for the results of other callbacks; if the

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from rclpy.task import Future
 
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joining import MOVING
-from vla_accel_ros.control.following.watchdog import JOINT_STATES, OPERATOR, Motion
+from vla_accel_ros.control.following.watchdog import HOMING, JOINT_STATES, OPERATOR, RELEASED, Motion
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.outputs import Outputs
@@ -30,8 +30,6 @@ from vla_accel_ros.sensing.joints import JointHistory
 
 __all__ = ["HOMING", "OPERATOR", "RELEASED", "Hold"]
 
-RELEASED = "released to others; ~/reclaim takes the controllers back"
-HOMING = "going home"
 AT_HOME = "at home; ~/resume goes on"
 NOT_AT_HOME = "sent home, and not there; ~/resume goes on"
 RESTARTED = "restarted after a crash; ~/resume goes on"
@@ -46,15 +44,17 @@ _LATE = f"the disk did not take it within {_WRITTEN_S:g} s"
 class Hold:
     """The holds of a trajectory node. state: where they survive a restart; None for nowhere.
 
-    holds: their reasons, oldest first. faults: those that nobody asked for, and a person must take back.
+    holds: their reasons, oldest first, each with what it follows from (Safety.hold). faults: those that
+    nobody asked for, and a person must take back.
     switched: the request to the controller manager when the robot was released, empty for none; see Release.
     """
 
     def __init__(self, node: ManagedNode, state: StateFile | None = None) -> None:
-        self.node, self.holds, self.faults = node, dict[str, None](), dict[str, None]()
+        self.node, self.faults = node, dict[str, None]()
+        self.holds: dict[str, Sequence[str]] = {}
         self.switched: dict[str, Any] = {}
         self._passing: set[str] = set()
-        self._hindrances: list[str] = []
+        self._hindrances: dict[str, Sequence[str]] = {}
         self._state, self._restored = state, state is None
         self._written: concurrent.futures.Future[str] | None = None
         self._answering: list[tuple[Future, float]] = []
@@ -74,14 +74,14 @@ class Hold:
         problem = before.problem
         holds, switched = before.fields.get("holds", []), before.fields.get("switched", {})
         if isinstance(holds, list) and isinstance(switched, dict) and all(isinstance(h, str) for h in holds):
-            self.holds |= dict.fromkeys(holds)
+            self.holds |= dict.fromkeys(holds, ())
             self.switched = switched
         else:
             problem = f"{self._state.path} is not of this version"
         if problem:
-            self.holds[f"{UNKNOWN} ({problem}); ~/resume goes on"] = None
+            self.holds[f"{UNKNOWN} ({problem}); ~/resume goes on"] = ()
         elif not before.clean and not go_on:
-            self.holds[RESTARTED] = None
+            self.holds[RESTARTED] = ()
         self._keep()
         unwritten = _result(self._written)
         if self.forgets and go_on:
@@ -91,7 +91,7 @@ class Hold:
             )
         if unwritten and not go_on:
             # The next process could not know either.
-            self.holds[f"{UNKNOWN} ({unwritten}); ~/resume goes on"] = None
+            self.holds[f"{UNKNOWN} ({unwritten}); ~/resume goes on"] = ()
         self._restored = True
         for sentence in (*self.holds, unwritten):
             if sentence:
@@ -110,8 +110,8 @@ class Hold:
         In an active node it begins because the clock has jumped: the controllers may still brake.
         """
         self._follower, self._joints, self._outputs, self._motion = follower, joints, outputs, motion
-        for reason in self.holds:
-            follower.safety.hold(reason)
+        for reason, follows in self.holds.items():
+            follower.safety.hold(reason, follows)
         self._brakes_until_ns = self._settles_until_ns = 0
         if not self.node.active:
             self.settle()  # controllers may still execute what an earlier process sent
@@ -175,33 +175,30 @@ class Hold:
         late = self._follower.safety.watchdog.late(self.node.now_ns())
         return next((str(one) for one in late if one.name == name), "")
 
-    def hold(self, reason: str = OPERATOR, passing: bool = False) -> None:
+    def hold(self, reason: str = OPERATOR, passing: bool = False, follows: Sequence[str] = ()) -> None:
         """Stop, and stay stopped until this reason is taken back. passing: it passes by itself, and does not
-        survive a restart."""
-        self.holds[reason] = None
-        self._follower.safety.hold(reason)
+        survive a restart. follows: see Safety.hold."""
+        self.holds[reason] = follows
+        self._follower.safety.hold(reason, follows)
         if passing:
             self._passing.add(reason)
         else:
             self._keep()
 
-    def hindered(self, sentences: list[str]) -> None:
-        """Stop for these reasons as long as they are passed; called at a fixed rate."""
-        if sentences == self._hindrances:
-            return
-        for sentence in set(self._hindrances) - set(sentences):
+    def hindered(self, hindrances: Mapping[str, Sequence[str]]) -> None:
+        """Stop for these reasons as long as they are passed; called at a fixed rate. hindrances: reason ->
+        what it follows from, see Safety.hold."""
+        for sentence in self._hindrances.keys() - hindrances.keys():
             self.resume(sentence)
-        for sentence in sentences:
+        for sentence, follows in hindrances.items():
             if sentence not in self._hindrances:
-                self.hold(sentence, passing=True)
-        self._hindrances = sentences
+                self.hold(sentence, passing=True, follows=follows)
+        self._hindrances = dict(hindrances)
 
-    def fault(self, sentence: str) -> None:
-        """Stop because of a fault, until a person resumes."""
-        if sentence not in self.holds:
-            self.node.get_logger().error(sentence)
+    def fault(self, sentence: str, follows: Sequence[str] = ()) -> None:
+        """Stop because of a fault, until a person resumes. follows: see Safety.hold."""
         self.faults[sentence] = None
-        self.hold(sentence)
+        self.hold(sentence, follows=follows)
 
     def resume(self, reason: str = OPERATOR) -> None:
         """Take a reason back; motion continues from the commanded position."""
@@ -221,7 +218,7 @@ class Hold:
 
     def resume_passing(self) -> None:
         """Take back what passes by itself, except a move."""
-        self._hindrances = []
+        self._hindrances = {}
         for reason in self._passing - {HOMING}:
             self.resume(reason)
 

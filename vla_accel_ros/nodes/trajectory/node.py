@@ -32,7 +32,16 @@ from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.watchdog import Change, Motion, Safety, Watchdog
+from vla_accel_ros.control.following.reasons import unnumbered
+from vla_accel_ros.control.following.watchdog import (
+    CHUNK,
+    INFERENCE,
+    JOINT_STATES,
+    Change,
+    Motion,
+    Safety,
+    Watchdog,
+)
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.nodes import qos
@@ -46,7 +55,8 @@ from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
-from vla_accel_ros.nodes.throttled import Throttled
+from vla_accel_ros.nodes.throttled import AGAIN_S, Reasons, Throttled
+from vla_accel_ros.nodes.trajectory.causes import Causes
 from vla_accel_ros.nodes.trajectory.chunk_source import ChunkSource
 from vla_accel_ros.nodes.trajectory.force import ForceLoop
 from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, RESET, Hold
@@ -67,7 +77,8 @@ class TrajectoryNode(ManagedNode):
         self._contract: Contract | None = None
         state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
         self._hold = Hold(self, state)
-        self._refused = {kind: Throttled(self, 1.0) for kind in ("chunk", "inputs", "joint_states")}
+        self._refused = {kind: Throttled(self, AGAIN_S) for kind in ("chunk", "inputs", "joint_states")}
+        self._reasons = Reasons(self)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
@@ -99,15 +110,22 @@ class TrajectoryNode(ManagedNode):
         self.serve(Trigger, "~/reset", self._on_reset)
         self.serve(Trigger, "~/resume", self._on_resume)
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
+        joints, commanded = states(contract), outputs(contract)
+        stopping = [joints.about, *(output.about for output in commanded)]
         self._graph = GraphCheck(
-            self, [states(contract), *forces(contract), *outputs(contract)], [chunks(ours=False)]
+            self,
+            [joints, *forces(contract), *commanded],
+            [chunks(ours=False)],
+            contract.joint_states.topic,
+            stopping,
         )
         self._graph.refuse_wrong()
+        self._causes = Causes(self, contract, self._graph)
         commands = [controller.topic for controller in contract.controllers]
         self._neighbours = Publishers(
             self._hold, contract.joint_states.topic, "action_chunk", commands, lambda: self._source.writer
         )
-        self.every(1.0 / LOOKS_HZ, self._neighbours.look)
+        self.every(1.0 / LOOKS_HZ, self._look)
         self.every(1.0, self._report)
 
     def _configure_moves(self, contract: Contract, manager: str) -> None:
@@ -130,6 +148,7 @@ class TrajectoryNode(ManagedNode):
             self._check.refuse_wrong()
         self._begin(self._contract)
         self._neighbours.begin()
+        self._causes.look(self._hold.released)
         self._outputs.begin()
         if RELEASED not in self._hold.holds:
             self._outputs.open()
@@ -190,6 +209,7 @@ class TrajectoryNode(ManagedNode):
         turning = [joint.name for joint in contract.joints if joint.continuous]
         self._joints = JointHistory(contract.joint_names, continuous=turning)
         self._joints_age_ns = round(contract.joint_states.max_age_s * 1e9)
+        self._joints_refused = ""
         self._counts = self._rests = False
         self._hold.over(self._follower, self._joints, self._outputs, self._motion)
         self._force.begin(self._follower)
@@ -232,9 +252,10 @@ class TrajectoryNode(ManagedNode):
             stamp_ns = convert.stamp_ns(message.header.stamp)
             new = self._joints.add(message.name, message.position, stamp_ns, self.now_ns())
         except ValueError as refusal:
-            self._follower.safety.watchdog.note("joint_states", str(refusal))
+            self._joints_refused = str(refusal)
             self._refused["joint_states"].error(f"joint_states refused: {refusal}")
             return
+        self._joints_refused = ""
         if not new or self._joints.missing:
             return
         self._count_turns()
@@ -248,7 +269,8 @@ class TrajectoryNode(ManagedNode):
         if fault and self._hold.lent:
             self._follower.resume()  # others move it; its position is found when it comes back
         elif fault:
-            self._hold.fault(fault)
+            unheard = (self._causes.unheard(name) for name in self._joints.joints if fault.startswith(name))
+            self._hold.fault(fault, [about for abouts in unheard for about in abouts])
             self._watch()
 
     def _count_turns(self) -> None:
@@ -264,13 +286,30 @@ class TrajectoryNode(ManagedNode):
             commanded[self._columns], _ = self._follower.buffer.reference(self.now_ns())
             self._joints.count_from(commanded)
 
+    def _look(self) -> None:
+        """Look at the graph, and for why inputs are late."""
+        assert self._contract is not None
+        self._neighbours.look()
+        self._causes.look(self._hold.released)
+        watchdog = self._follower.safety.watchdog
+        lates, slow = watchdog.late(self.now_ns()), self._causes.slow()
+        told = {unnumbered(late.note) for late in lates}
+        for late in lates:
+            if late.name == JOINT_STATES:
+                self._causes.look_for_joints()
+            elif late.name == INFERENCE or (late.name == CHUNK and not late.note and not watchdog.reported):
+                watchdog.note(late.name, self._causes.chunks())
+            elif late.age_s is not None and not late.note and slow and unnumbered(slow) not in told:
+                told.add(unnumbered(slow))
+                watchdog.note(late.name, slow)
+
     def _watch(self) -> None:
         self._source.follow_newest()
         self._force.adopt()
         self._follower.joining.told(self._outputs.reference()[self._columns])
         self._follower.joining.rests(self._outputs.rests_ns())
         self._follower.joining.waits = self._outputs.waits
-        self._hold.hindered(self._outputs.hindrances)
+        self._hold.hindered(self._causes.hindrances | self._outputs.hindrances)
         now_ns = self.now_ns()
         change, path = self._follower.step(now_ns)
         self._outputs.send(path, now_ns)
@@ -293,7 +332,8 @@ class TrajectoryNode(ManagedNode):
         lent = self._hold.lent and safety.state is Motion.HOLDING
         self._motion.keep(self._follower.buffer.kept_s)
         state = "released" if lent else safety.state.value
-        self._motion.tell(state, safety.reasons, self.now_ns(), safety.causes)
+        self._motion.tell(state, safety.reasons, self.now_ns())
+        self._reasons.log("not moving", dict(zip(safety.causes, safety.reasons, strict=True)))
 
     def _note_silence(self) -> None:
         """Note why the joints or chunks are late, and which of their topics were silent."""
@@ -303,8 +343,8 @@ class TrajectoryNode(ManagedNode):
             if late.name == "joint_states":
                 self._neighbours.silent(states.topic)
                 problem = self._joints.problem(self.now_ns(), states.max_age_s)
-                if problem and not late.note:
-                    watchdog.note("joint_states", problem)
+                if note := self._joints_refused or problem or self._causes.silence:
+                    watchdog.note("joint_states", note)
             elif late.name == "chunk":
                 self._neighbours.silent("action_chunk")
                 if not late.note and not self._source.listens and self._source.problem:
@@ -312,7 +352,8 @@ class TrajectoryNode(ManagedNode):
 
     def _tell(self, change: Change) -> None:
         if change.after is Motion.STOPPING:
-            self.get_logger().warning(f"stopping: {'; '.join(change.reasons)}")
+            safety = self._follower.safety
+            self._reasons.log("stopping", dict(zip(safety.causes, safety.reasons, strict=True)), at_once=True)
         elif change.after is Motion.RUNNING:
             self.get_logger().info("running")
         else:

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
-from vla_accel_ros.nodes.graph import name_of
+from vla_accel_ros.nodes.graph import UNNAMED, name_of
 from vla_accel_ros.nodes.trajectory.hold import Hold
 
 Gid = tuple[int, ...]
@@ -27,7 +27,7 @@ LOOKS_HZ = 5.0
 # before.
 _FIRST_LOOKS, _DISCOVERY_S = 3, 3.0
 # A publisher is discovered before its node. Its name is awaited for some looks; it may belong to no ROS node.
-_UNNAMED, _UNNAMED_LOOKS = "_NODE_NAME_UNKNOWN_", 5
+_UNNAMED_LOOKS = 5
 # A publisher that appears this soon after its topic was silent has replaced another.
 _SILENCE_S = 1.0
 # A process that died is not in the graph for longer.
@@ -82,8 +82,6 @@ class Publishers:
         for sentence in set(self.beside) - set(passing):
             self._hold.resume(sentence)
         for sentence in passing:
-            if sentence not in self.beside:
-                self._hold.node.get_logger().error(sentence)
             self._hold.hold(sentence, passing=True)
         self.beside = tuple(passing)
 
@@ -145,7 +143,7 @@ class Publishers:
         for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic)):
             name, gid = name_of(info), tuple(info.endpoint_gid)
             self._came_s.setdefault(gid, time.monotonic())
-            if info.node_name == _UNNAMED:
+            if info.node_name == UNNAMED:
                 self._unnamed[gid] += 1
                 if self._unnamed[gid] <= _UNNAMED_LOOKS:
                     continue

@@ -17,6 +17,7 @@ from rclpy.lifecycle import LifecyclePublisher
 from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.follower import ChunkFollower
+from vla_accel_ros.control.following.reasons import unnumbered
 from vla_accel_ros.control.following.watchdog import Motion
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
@@ -44,15 +45,10 @@ class MotionTopic:
         self._message.beginning += 1
         self._message.state = 0
 
-    def tell(
-        self, state: str, reasons: tuple[str, ...], now_ns: int, causes: tuple[str, ...] | None = None
-    ) -> None:
-        """Publish the present state, one of convert.MOTION, and why it does not run, if that has changed.
-
-        causes: the parts of the reasons that do not change from moment to moment (Safety.causes); None for
-        all.
-        """
-        message, causes = self._message, reasons if causes is None else causes
+    def tell(self, state: str, reasons: tuple[str, ...], now_ns: int) -> None:
+        """Publish the present state, one of convert.MOTION, and why it does not run, if more than a number in
+        that has changed."""
+        message, causes = self._message, tuple(map(unnumbered, reasons))
         if (message.state, message.lead_s, self._causes) != (convert.MOTION[state], self._lead_s, causes):
             message.lead_s, self._causes = self._lead_s, causes
             message.state, message.reasons = convert.MOTION[state], [brief(reason) for reason in reasons]

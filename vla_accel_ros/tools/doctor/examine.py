@@ -20,10 +20,11 @@ from vla_accel_ros.contract import model_check
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
-from vla_accel_ros.contract.graph_check import inputs, outputs
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.clients.inspector import Inspector
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model, lacks_profile
+from vla_accel_ros.nodes.running.host import Host
+from vla_accel_ros.nodes.running.processes import Process, domain, of_node, processes
 from vla_accel_ros.tools.doctor import gpu, machine, streams
 from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
 
@@ -59,7 +60,7 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
     """Return the verdict and all findings. tell: called with the present step."""
     found: dict[str, list[Finding]] = {}
     with Inspector(question.namespace) as visitor:
-        processes, began_s = machine.processes(), time.monotonic()
+        before, began_s, host = processes(), time.monotonic(), Host()
         tell("looking for nodes")
         there = visitor.discover([visitor.name(node) for node in NODES])
         running = {node: visitor.name(node) for node in NODES if visitor.name(node) in there}
@@ -76,18 +77,20 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
             visitor.ask_controllers(contract, Sender.of(contract, asked["trajectory"].get("stamp", "now")))
             tell(f"watching for {question.seconds:g} s")
             seen = visitor.watch(contract, question.seconds)
-            found["graph"] = visitor.look([*inputs(contract), *outputs(contract)]) + _schedulers(visitor)
+            found["graph"] = visitor.look(contract) + _schedulers(visitor)
             image_bytes = max((a.size for several in seen.arrivals.values() for a in several), default=0)
-            found["streams"] = streams.judge(contract, seen, _lacks_profile(processes))
+            found["streams"] = streams.judge(contract, seen, _lacks_profile(before))
             found["controllers"] = _controllers(visitor, contract)
         found["nodes"] += _diagnostics(visitor.diagnostics())
         tell("looking at the model and the machine")
         model, found["model"] = _model(question, asked, contract)
-        now = machine.processes()
+        now = processes()
         memory = machine.shared_memory()
         found["machine"] = machine.judge(visitor.rmw, os.environ, now, memory, image_bytes)
-        loads = _loads(processes, now, time.monotonic() - began_s)
-        nodes = {node: _node(visitor, node, states.get(node), now, loads) for node in NODES}
+        if busy := host.busy:
+            found["machine"].append(warning("processors", *busy.rsplit(": ", 1)))
+        looks = _Looks(before, now, time.monotonic() - began_s)
+        nodes = {node: _node(visitor, node, states.get(node), looks) for node in NODES}
         unheard, others = _commands(visitor, contract)
         robot = Robot(
             nodes["inference"], nodes["trajectory"], visitor.motion, visitor.inputs, unheard, others
@@ -99,38 +102,39 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
     return Examined(why_not(robot), found)
 
 
-def _node(
-    visitor: Inspector,
-    node: str,
-    state: str | None,
-    processes: Sequence[machine.Process],
-    loads: Mapping[int, float],
-) -> Node:
+@dataclass(frozen=True)
+class _Looks:
+    """Our processes before and after watching for some seconds."""
+
+    before: Sequence[Process]
+    now: Sequence[Process]
+    seconds: float
+
+    def of(self, name: str) -> list[Running]:
+        """Those that could be a node."""
+        before = {process.pid: process for process in self.before}
+        return [
+            Running(
+                process.pid,
+                process.stopped,
+                (process.cpu_s - before.get(process.pid, process).cpu_s) / max(self.seconds, 0.1),
+                process.is_starting(before.get(process.pid)),
+            )
+            for process in of_node(name, self.now)
+        ]
+
+
+def _node(visitor: Inspector, node: str, state: str | None, looks: _Looks) -> Node:
     name = visitor.name(node)
-    domain, namespace = machine.domain(os.environ), name.removesuffix(node)
-    its = [
-        Running(process.pid, process.stopped, loads.get(process.pid, 0.0))
-        for process in processes
-        if (process.node, process.namespace, machine.domain(process.environment)) == (node, namespace, domain)
-    ]
     said = [line for about, line in visitor.diagnostics().items() if about.startswith(f"{node}: ")]
     trouble = "; ".join(line.message for line in said if line.level == diagnostics.ERROR)
-    return Node(name, state, trouble, its)
+    return Node(name, state, trouble, looks.of(name))
 
 
-def _loads(
-    before: Sequence[machine.Process], now: Sequence[machine.Process], seconds: float
-) -> dict[int, float]:
-    """Return the cores that each process used between two samples."""
-    used = {process.pid: process.cpu_s for process in before}
-    return {p.pid: (p.cpu_s - used.get(p.pid, 0.0)) / max(seconds, 0.1) for p in now}
-
-
-def _lacks_profile(processes: Sequence[machine.Process]) -> bool:
+def _lacks_profile(running: Sequence[Process]) -> bool:
     """Return whether one of our nodes in this domain lacks the Fast DDS profile; without nodes, whether this
     process does."""
-    domain = machine.domain(os.environ)
-    theirs = [p.environment for p in processes if machine.domain(p.environment) == domain]
+    theirs = [p.environment for p in running if domain(p.environment) == domain(os.environ)]
     return any(map(lacks_profile, theirs or [os.environ]))
 
 
@@ -147,7 +151,7 @@ def _commands(visitor: Inspector, contract: Contract | None) -> tuple[list[str],
             there.remove(owner)
         if there:
             others[topic] = there
-    return [topic for topic in topics if not visitor.subscriptions(topic)], others
+    return [] if contract is None else visitor.unheard(contract), others
 
 
 def _schedulers(visitor: Inspector) -> list[Finding]:
@@ -163,8 +167,7 @@ def _nodes(
     visitor: Inspector, there: list[str], running: dict[str, str], states: Mapping[str, str]
 ) -> list[Finding]:
     if not there:
-        domain = os.environ.get("ROS_DOMAIN_ID", "0")
-        what = f"no node but this one is in the graph of ROS_DOMAIN_ID {domain}"
+        what = f"no node but this one is in the graph of ROS_DOMAIN_ID {domain(os.environ)}"
         mend = "export the ROS_DOMAIN_ID and RMW_IMPLEMENTATION of the robot, and start its nodes"
         return [error("graph", what, mend)]
     found = []

@@ -16,27 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
-from vla_accel_ros.nodes.params.tables import NODES
 from vla_accel_ros.nodes.running.environment import MALLOC, PROFILES, lost_ports
+from vla_accel_ros.nodes.running.processes import Process, domain
 
 STOCK_SEGMENT = 1 << 20
-_DEFAULTS = {"ROS_DOMAIN_ID": "0", "RMW_IMPLEMENTATION": ""}
 _LAUNCH = "start it with our launch files, which set it, or see the README"
-
-
-@dataclass(frozen=True)
-class Process:
-    """A running node of ours: its process and start environment.
-
-    namespace: with slashes at both ends. stopped: by a signal. cpu_s: processor time used.
-    """
-
-    pid: int
-    node: str
-    environment: Mapping[str, str]
-    namespace: str = "/"
-    stopped: bool = False
-    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,24 +32,6 @@ class Memory:
     free: int
     small: int
     lost: tuple[str, ...] = ()
-
-
-def processes(proc: Path = Path("/proc")) -> list[Process]:
-    """Return our nodes that run here as this user."""
-    found = []
-    for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
-        try:
-            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            node = _node(words)
-            if node:
-                entries = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-                environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-                stopped, cpu_s = _stat((folder / "stat").read_text())
-                pid, namespace = int(folder.name), _namespace(words)
-                found.append(Process(pid, node, environment, namespace, stopped, cpu_s))
-        except OSError:
-            continue  # it has ended, or belongs to another user
-    return found
 
 
 def shared_memory(folder: Path = Path("/dev/shm"), proc: Path = Path("/proc")) -> Memory:
@@ -96,11 +62,6 @@ def judge(
     return found + (_memory(memory, image_bytes) if rmw.startswith("rmw_fastrtps") else [])
 
 
-def domain(environment: Mapping[str, str]) -> str:
-    """Return the ROS domain of a process with this environment."""
-    return _variable("ROS_DOMAIN_ID", environment)
-
-
 def _elsewhere(running: Sequence[Process], mine: str) -> Finding:
     others = sorted({domain(process.environment) for process in running})
     if others:
@@ -111,15 +72,11 @@ def _elsewhere(running: Sequence[Process], mine: str) -> Finding:
 
 
 def _middleware(process: Process, own: Mapping[str, str]) -> list[Finding]:
-    theirs, ours = (_variable("RMW_IMPLEMENTATION", env) for env in (process.environment, own))
+    theirs, ours = (env.get("RMW_IMPLEMENTATION", "") for env in (process.environment, own))
     if theirs == ours:
         return []
     what = f"has RMW_IMPLEMENTATION {theirs or 'unset'}, this shell {ours or 'unset'}"
     return [warning(_about(process), what, "give every process of the robot the same")]
-
-
-def _variable(name: str, environment: Mapping[str, str]) -> str:
-    return environment.get(name) or _DEFAULTS[name]
 
 
 def _allocator(process: Process) -> list[Finding]:
@@ -172,28 +129,6 @@ def _named(process: Path) -> str:
 
 def _about(process: Process) -> str:
     return f"{process.node} (process {process.pid})"
-
-
-def _node(words: Sequence[str]) -> str:
-    """Return which of our nodes a command line starts, by executable or module; empty for none."""
-    for word in words[:4]:
-        module = re.fullmatch(r"vla_accel_ros\.nodes\.(\w+)", word)
-        name = module[1] if module else Path(word).name if "vla_accel_ros" in Path(word).parts else ""
-        if name in NODES:
-            return name
-    return ""
-
-
-def _namespace(words: Sequence[str]) -> str:
-    given = [word.partition(":=")[2] for word in words if re.match(r"(.*:)?__ns:=", word)]
-    inside = given[0].strip("/") if given else ""
-    return f"/{inside}/" if inside else "/"
-
-
-def _stat(text: str) -> tuple[bool, float]:
-    """Return whether a process is stopped, and its processor time, from its /proc/PID/stat."""
-    fields = text.rpartition(")")[2].split()
-    return fields[0] in "Tt", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _is_locked(path: Path) -> bool:

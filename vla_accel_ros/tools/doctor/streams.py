@@ -14,6 +14,7 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract, Stream
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
+from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT, RING_HINT, Arrival, Watched
 
@@ -112,8 +113,9 @@ def _joints(contract: Contract, seen: Watched) -> list[Finding]:
     if absent:
         near = difflib.get_close_matches(absent[0], seen.joints, n=1, cutoff=0.5)
         others = sorted(set(seen.joints) - set(contract.joint_names))
-        known = f"; did you mean {near[0]!r}?" if near else f"; others there: {', '.join(others) or 'none'}"
+        known = f"; did you mean {near[0]!r}?" if near else ""
         mend = f"mend the names of joints, or start the driver that publishes them{known}"
+        mend += f"; others there: {listed(others) or 'none'}"
         found.append(error("joint_states", f"no state of {', '.join(absent)}", mend))
     for joint in contract.joints:
         position = seen.joints.get(joint.name, joint.lower)

@@ -16,16 +16,22 @@ from vla_accel_ros.sensing.arrivals import Inputs
 
 BUSY = 0.2
 """Share of a core above which a process that does not answer counts as busy."""
+# Reasons that pass by themselves once their cause is mended, as they say.
+_MENDED = re.compile(
+    r"controllers\[\d+\]|(a second|another) publisher .* is there|ROS time stands still|\S+: the controller"
+)
 _BY_ITSELF = re.compile(r"(camera/\S+|joint_states|chunk|inputs|inference)\b")
 
 
 @dataclass(frozen=True)
 class Running:
-    """A process on this machine. stopped: by a signal. load: cores that it used while watched."""
+    """A process on this machine. stopped: by a signal. load: cores that it used while watched. starting: it
+    is young, or reads or writes."""
 
     pid: int
     stopped: bool = False
     load: float = 0.0
+    starting: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,10 @@ def why_not(robot: Robot) -> list[Finding]:
         found += _of_inputs(robot.inference.name, robot.inputs)
     if robot.trajectory.state == "active":
         found += _of_motion(robot, bool(found))
+    told = "; ".join(robot.motion[1]) if robot.motion is not None else ""
     for topic in robot.unheard:
-        found.append(error(topic, "nobody listens to it", "start its controller, or mend the contract"))
+        if topic not in told:
+            found.append(error(topic, "nobody listens to it", "start its controller, or mend the contract"))
     for topic, others in robot.others.items():
         found.append(error(topic, f"is also published by {', '.join(others)}", "stop all but ours"))
     return found
@@ -90,13 +98,24 @@ def _of_process(node: Node, process: Running) -> Finding:
     pid = process.pid
     silent = "does not answer" if node.state == "" else "is not in the graph"
     if process.stopped:
-        what = f"hangs: process {pid} was stopped by a signal"
-        return error(node.name, what, f"kill -CONT {pid} lets it go on; end it: kill -9 {pid}")
+        return error(
+            node.name, f"hangs: process {pid} was stopped by a signal", f"kill -CONT {pid} lets it go on"
+        )
+    if process.starting:
+        what = f"is starting: process {pid} {silent} yet, and is young, or reads or writes"
+        return error(node.name, what, "wait until it has loaded its model; its log tells how far it is")
     if process.load > BUSY:
         what = f"{silent}, but process {pid} works ({process.load:.1f} of a core)"
-        mend = f"wait while it starts or loads its model; if it never ends, end it: kill -9 {pid}"
-        return error(node.name, what, mend)
-    return error(node.name, f"hangs: process {pid} {silent} and does nothing", f"end it: kill -9 {pid}")
+        return error(
+            node.name, what, f"wait while it starts or loads its model; if it never ends, {_end(pid)}"
+        )
+    return error(
+        node.name, f"hangs: process {pid} {silent} and does nothing", f"read its log, then {_end(pid)}"
+    )
+
+
+def _end(pid: int) -> str:
+    return f"end it: kill {pid}, and only if it is still there after 10 s: kill -9 {pid}"
 
 
 def _of_inputs(name: str, inputs: Inputs | None) -> list[Finding]:
@@ -140,5 +159,8 @@ def _of_reason(robot: Robot, reason: str) -> Finding:
         return error(name, reason, mend)
     if reason.startswith("the model makes"):
         return error(name, reason, "raise chunk.max_age_s, or make the model faster")
+    if _MENDED.match(reason):
+        what, _, mend = reason.partition("; ")
+        return error(name, what, mend)
     service = "reclaim" if "~/reclaim" in reason else "resume"
     return error(name, reason, f"~/{service}: ros2 service call {name}/{service} std_srvs/srv/Trigger")

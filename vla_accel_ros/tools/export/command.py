@@ -22,7 +22,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="commanded",
         help="what the joints were commanded to be, or where they were, a step later (default: %(default)s)",
     )
-    add("--split", action="store_true", help="begin a new episode where the instruction changes")
+    add(
+        "--split",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="begin a new episode where the instruction changes (default: yes)",
+    )
     namespace_option(parser, in_bag=True)
     add("--task", default="", metavar="TEXT", help="instruction to use instead of the recorded ones")
 

@@ -24,7 +24,7 @@ def export(
     *,
     fps: int = 0,
     actions: str = "commanded",
-    split: bool = False,
+    split: bool = True,
     task: str = "",
     robot: str = "",
     say: Callable[[str], object] = lambda _: None,
@@ -41,7 +41,7 @@ def export(
         first: Streams | None = None
         total = 0
         for path in bags:
-            count, frames, nothing = 0, 0, list[ValueError]()
+            made, left_out, nothing = list[Episode](), 0, list[ValueError]()
             for part in parts(Bag(path)):
                 streams = Streams(part, task, robot)
                 if dataset is None or first is None:
@@ -58,21 +58,38 @@ def export(
                     said = f"{len(streams.unreadable)} messages cannot be read; {streams.unreadable[0]}"
                     say(f"{path}: {said}")
                 try:
-                    found = episodes(streams, fps, actions, split)
+                    found, held = episodes(streams, fps, actions, split)
                 except ValueError as error:
                     nothing.append(error)
                     continue
                 _fill(dataset, streams, found)
-                count, frames = count + len(found), frames + sum(map(len, found))
-            if nothing and not count:
+                made, left_out = made + found, left_out + held
+            if nothing and not made:
                 raise nothing[0]
             for why in nothing:
                 say(f"{path}: its clock was set, and one of its parts is left out: {why}")
-            say(f"{path}: {count} episodes, {frames} frames, {frames / fps:.1f} s")
-            total += count
+            for sentence in _described(made, left_out, fps):
+                say(f"{path}: {sentence}")
+            total += len(made)
         if dataset is not None:
             dataset.finish()
     return total
+
+
+def _described(made: list[Episode], left_out: int, fps: int) -> Iterator[str]:
+    """Yield what a bag gave, what was left out of it, and which images repeat."""
+    frames = sum(map(len, made))
+    yield f"{len(made)} episodes, {frames} frames, {frames / fps:.1f} s"
+    if left_out:
+        yield f"{left_out} frames, {left_out / fps:.1f} s, are left out: the robot was held"
+    for camera in made[0].stamps_ns:
+        repeated = sum(episode.repeated(camera) for episode in made)
+        if repeated:
+            share = repeated / frames
+            yield (
+                f"{repeated} frames ({share:.0%}) repeat the image of camera {camera} before them, which "
+                f"came {fps * (1 - share):.1f} times a second: give a lower --fps"
+            )
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 Frames lie on a grid that begins with the first camera's first image. A frame has each camera's nearest image,
 the joints at that time, and as its action the commanded joints one step later, as the first action of a chunk
-is due one step after its observation. If a stream has nothing young enough by the contract, the episode ends
-and the next one begins after the gap: no frame is made up.
+is due one step after its observation. If a stream has nothing young enough by the contract, or the robot was
+held, the episode ends and the next one begins after the gap: no frame is made up, and none teaches to stand.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.tools.export.streams import Streams, distance_s, nearest
 
 SHORTEST = 2
+STILL = 1e-3
+"""A joint that moves less than this in a step (rad or m) stands."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,19 @@ class Episode:
     def __len__(self) -> int:
         return len(self.states)
 
+    def repeated(self, camera: str) -> int:
+        """Return how many frames have the same image of a camera as the frame before."""
+        return int((np.diff(self.stamps_ns[camera]) == 0).sum())
 
-def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool = False) -> list[Episode]:
-    """Return the episodes of a bag, in order.
+
+def episodes(
+    streams: Streams, fps: int, actions: str = "commanded", split: bool = True
+) -> tuple[list[Episode], int]:
+    """Return the episodes of a bag, in order, and how many frames were left out because the robot was held.
 
     actions: commanded joints or, for commands that are no positions and for hand-guided robots, the joints
-    measured one step later. split: another instruction begins another episode.
+    measured one step later; a held robot may be guided by hand then, so only where it stands is left out.
+    split: another instruction begins another episode.
     Raises ValueError, with one sentence, if the bag yields nothing.
     """
     contract = streams.contract
@@ -65,6 +74,11 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
     whole &= (gap_s <= contract.joint_states.max_age_s) & (np.abs(done) <= FURTHEST).all(axis=1)
     if actions == "measured":
         whole &= next_ns <= last_ns
+    held = streams.held(times_ns)
+    if actions == "measured":
+        held &= (np.abs(done - measured) < STILL).all(axis=1)
+    left_out = int((whole & held).sum())
+    whole &= ~held
     tasks = streams.tasks(times_ns)
     whole &= np.array([bool(task.strip()) for task in tasks])
     found = [
@@ -77,8 +91,11 @@ def episodes(streams: Streams, fps: int, actions: str = "commanded", split: bool
         for rows in _runs(whole, tasks if split else None)
     ]
     if not found:
-        raise ValueError(f"{streams.bag.path} has no {SHORTEST} frames in a row with a value of every stream")
-    return found
+        hint = f"; in {left_out} others the robot was held" if left_out else ""
+        raise ValueError(
+            f"{streams.bag.path} has no {SHORTEST} frames in a row with a value of every stream{hint}"
+        )
+    return found, left_out
 
 
 def _runs(whole: np.ndarray, tasks: list[str] | None) -> list[slice]:

@@ -1,5 +1,5 @@
-"""Reads one robot's streams from a bag: joint positions, commands and instruction as functions of time, and
-the stamps of its images.
+"""Reads one robot's streams from a bag: joint positions, commands, instruction and whether the robot was held
+as functions of time, and the stamps of its images.
 
 Everything but the pixels is held in memory. Joints and images are sorted by their stamps, each joint by its
 own, so that one with a wrong stamp hides no others; joints that the nodes would not believe (without a stamp,
@@ -36,6 +36,8 @@ from vla_accel_ros.tools.replay.moments import (
 )
 
 JOINTS, STRING = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
+MOTION, HELD = "vla_accel_msgs/msg/Motion", (2, 3)
+"""The trajectory node's report, and its states in which chunks stop for a reason: stopping and holding."""
 TRAJECTORY, POSITIONS = "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray"
 _COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS}
 
@@ -108,7 +110,7 @@ class Streams:
         self._ahead_ns = round(self.contract.joint_states.max_age_s * 1e9)
         self.misstamped: Counter[str] = Counter()
         self._turning = {joint.name for joint in self.contract.joints if joint.continuous}
-        self._told, self._observed = Timed(), Timed()
+        self._told, self._observed, self._motion = Timed(), Timed(), Timed()
         self.unreadable: list[str] = []
         self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
         self._read()
@@ -173,6 +175,11 @@ class Streams:
         """Return the instruction at each time, "" before the first."""
         return [self._told.things[which] if which >= 0 else "" for which in self._told.newest(times_ns)]
 
+    def held(self, times_ns: np.ndarray) -> np.ndarray:
+        """Return at which times, bool [N], the trajectory node stopped or held the robot; as it last told."""
+        states = np.array([*self._motion.things, 0])  # before the first it told nothing
+        return np.isin(states[self._motion.newest(times_ns)], HELD)
+
     def _read(self) -> None:
         take: dict[str, Callable[[Entry], None]] = {
             self._topic(c.topic, _COMMANDS[c.kind]): partial(self._read_command, c)
@@ -183,7 +190,10 @@ class Streams:
         take[self._topic(self.contract.joint_states.topic, JOINTS)] = self._read_joints
         take[f"{self._namespace}/instruction"] = self._read_told
         take[f"{self._namespace}/observed"] = self._read_observed
-        for entry in self.part.entries((IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, *_COMMANDS.values())):
+        take[f"{self._namespace}/motion"] = self._read_motion
+        for entry in self.part.entries(
+            (IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, MOTION, *_COMMANDS.values())
+        ):
             if entry.topic in take:
                 try:
                     take[entry.topic](entry)
@@ -227,6 +237,12 @@ class Streams:
         stamp = stamp_ns(message.header.stamp)
         if self.part.has(stamp, entry.log_ns):
             self._observed.add(stamp, message.instruction)
+
+    def _read_motion(self, entry: Entry) -> None:
+        message = self.bag.decode(entry)
+        stamp = stamp_ns(message.header.stamp)
+        if self.part.has(stamp, entry.log_ns):
+            self._motion.add(stamp, message.state)
 
     def _read_command(self, controller: Controller, entry: Entry) -> None:
         message = self.bag.decode(entry)
