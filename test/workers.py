@@ -18,21 +18,22 @@ STARTING = {
         " trace",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
-        " instruction lost_ports node_on_a_gpu odd_images openvla_node questions staggered_node transports",
+        " instruction lost_ports node_on_a_gpu odd_images openvla_node questions staggered_node trained_inputs"
+        " transports",
         "nodes/recorder": "recorder",
-        "nodes/trajectory": "force stop_and_resume",
+        "nodes/trajectory": "causes force stop_and_resume",
         "tools": "demo fleet_demo",
     },
     NODES: {
         "bench": "bench_fleet_replicas fleet_validation",
         "fleet": "replica_ray",
-        "nodes": "added_controller clock_watch doctor executor fork_server graph lifecycle_nodes params"
+        "nodes": "added_controller brief clock_watch doctor executor fork_server graph lifecycle_nodes params"
         " process security_policies service_calls",
-        "nodes/adapters": "forward_command servo",
+        "nodes/adapters": "forward_command integrated servo",
         "nodes/camera": "camera_node",
-        "nodes/fleet": "fleet_up hybrid_placement seen_robots",
+        "nodes/fleet": "fleet_up hybrid_placement policy_parameters seen_robots",
         "nodes/recorder": "player",
-        "nodes/trajectory": "chunk_slot far_setpoint force_sources held_up home joint_move odd_joints"
+        "nodes/trajectory": "chunk_slot far_setpoint force_sources held_up home joint_by_joint joint_move odd_joints"
         " release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
     },
 }
