@@ -18,8 +18,8 @@ STARTING = {
         " trace",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
-        " instruction lost_ports node_on_a_gpu odd_images openvla_node questions staggered_node trained_inputs"
-        " transports",
+        " instruction lost_ports node_on_a_gpu odd_images openvla_node questions staggered_node"
+        " trained_inputs transports",
         "nodes/recorder": "recorder",
         "nodes/trajectory": "causes force stop_and_resume",
         "tools": "demo fleet_demo",
@@ -33,8 +33,8 @@ STARTING = {
         "nodes/camera": "camera_node",
         "nodes/fleet": "fleet_up hybrid_placement policy_parameters seen_robots",
         "nodes/recorder": "player",
-        "nodes/trajectory": "chunk_slot far_setpoint force_sources held_up home joint_by_joint joint_move odd_joints"
-        " release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
+        "nodes/trajectory": "chunk_slot far_setpoint force_sources held_up home joint_by_joint joint_move"
+        " odd_joints release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
     },
 }
 """Group -> folder -> files of tests in it that start nodes. Both groups take about as long."""

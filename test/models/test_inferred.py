@@ -11,7 +11,6 @@ import torch
 from builders import make_checkpoint, make_config
 from folders import edit_weights, refused
 from openvla_builders import make_published_config
-from orbax_folder import answer
 from smolvla_recording import FOLDER
 
 from vla_accel_ros.models.checkpoints.shards import read_headers
@@ -117,4 +116,5 @@ def test_a_layer_without_a_number_is_a_tensor_too_many(tmp_path: Path) -> None:
     (folder / "config.json").unlink()
     name = PREFIX + "layers.last.norm.weight"
     edit_weights(folder / "model.safetensors", lambda tensors: tensors.update({name: torch.zeros(4)}))
-    refused(folder, "unexpected", name, trained_as=answer(folder))
+    settings = "action_horizon=50 use_quantile_norm=false adapt_to_pi=false delta_action_mask=none"
+    refused(folder, "unexpected", name, trained_as=settings)

@@ -18,7 +18,7 @@ def test_joints_and_pictures_outside_of_training_are_warnings_with_numbers(
     data = json.loads(file.read_text())
     state = data["norm_stats"]["state"]
     elbow, gripper = 2, 5
-    for joint, low, high in ((elbow, 40.0, 90.0), (gripper, 7.0, 7.0)):
+    for joint, low, high in ((elbow, 2.5, 3.1), (gripper, 2.75, 2.75)):
         state["q01"][joint], state["q99"][joint] = low, high
     file.write_text(json.dumps(data))
     with Drivers(contract):  # joints at 0.1 rad, black pictures
@@ -29,8 +29,8 @@ def test_joints_and_pictures_outside_of_training_are_warnings_with_numbers(
         operator.wait(lambda: operator.chunks, 90.0, "chunk, since nothing is stopped for that")
         node.wait_for_log("not as in training")
     at = float(contract.to_policy(np.full(6, 0.1))[elbow])
-    assert f"{at:.4g}" in said and "40" in said and "90" in said
+    assert f"{at:.4g}" in said and "2.5" in said and "3.1" in said
     assert "camera front" in said and "camera wrist" in said and "dark" in said
-    assert contract.joint_names[gripper] in said and "7" in said
+    assert contract.joint_names[gripper] in said and "2.75" in said
     for name in (contract.joint_names[i] for i in (0, 1, 3, 4)):
         assert f"joint {name} " not in said
