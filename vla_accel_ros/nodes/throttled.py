@@ -54,8 +54,8 @@ class Reasons:
         self._logged_s: dict[str, float] = {}
 
     def log(self, what: str, reasons: Mapping[str, str], at_once: bool = False) -> None:
-        """Log those that are due, after these words. reasons: all of the present, what each is about -> its
-        sentence. at_once: without grace."""
+        """Log those that are due, a line each, after these words. reasons: all of the present, what each is
+        about -> its sentence. at_once: without grace."""
         now_s, due = self._clock(), []
         self._since_s = {about: self._since_s.get(about, now_s) for about in reasons}
         for about, since_s in self._since_s.items():
@@ -66,5 +66,5 @@ class Reasons:
                 due.append(reasons[about])
         recent = {about: at_s for about, at_s in self._logged_s.items() if now_s < at_s + AGAIN_S}
         self._logged_s = {about: at_s for about, at_s in self._logged_s.items() if about in reasons} | recent
-        if due:
-            self._node.get_logger().warning(f"{what}: {'; '.join(due)}")
+        for sentence in due:
+            self._node.get_logger().warning(f"{what}: {sentence}")
