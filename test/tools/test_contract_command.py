@@ -14,6 +14,7 @@ from openvla_builders import make_openvla_folder
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.tools.cli import main
@@ -288,3 +289,23 @@ def test_velocities_and_displacements_of_a_hand_are_no_joints_even_where_statist
     assert main(["contract", "make", "--model", str(folder), "--as", name]) == 2
     out, err = capsys.readouterr()
     assert not out and ("velocities of seven joints" if name == "pi0_droid" else "of the hand") in err
+
+
+@pytest.mark.parametrize("answer", ["own", "padded"])
+def test_a_lerobot_folder_that_does_not_say_its_version_is_checked_and_run_once_as_says_it(
+    answer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = make_lerobot_folder(tmp_path / "model", use_peft=False), tmp_path / "robot.yaml"
+    file.write_text(filled(printed(capsys, "contract", "make", "--model", folder)))
+    check = ["contract", "check", str(file), "--model", str(folder)]
+    assert main(check) != 0
+    assert "--as" in (asked := capsys.readouterr().err) and "prompt_state=padded" in asked
+    printed(capsys, *check, "--as", f"prompt_state={answer}")
+    contract = Contract.load(file)
+    with pytest.raises(ValueError, match="prompt_state=padded"):
+        Load(folder, device="cpu").engine(contract)
+    for words, parameter in ((f"prompt_state={answer}", "auto"), ("", answer)):
+        load = Load(folder, device="cpu", denoise_steps=1, trained_as=words, prompt_state=parameter)
+        engine = load.engine(contract)
+        for policy in (engine.policy, load.embodiment(engine.policy, contract).policy):
+            assert isinstance(policy, Policy) and policy.prompt_state == answer

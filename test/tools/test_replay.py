@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 from builders import make_checkpoint, make_config
+from lerobot_builders import make_lerobot_folder
 from recorded_run import AS_RECORDED, PERIOD_NS, START_NS, Run, again
 
 from vla_accel_msgs.msg import ActionChunk
@@ -304,6 +305,15 @@ def test_a_recording_from_before_settings_of_a_training_were_asked_for_can_be_gi
     assert "action_horizon" in capsys.readouterr().err
     assert cli.main(["replay", str(path), "--as", words]) == 0
     assert "chunks  2 of 2 equal" in capsys.readouterr().out
+
+
+def test_an_answer_of_a_lerobot_folder_replaces_the_recorded_parameter(tmp_path, capsys):
+    config = make_config("pi05", horizon=16)
+    make_lerobot_folder(tmp_path / "model", config, use_peft=False)
+    path = Run(tmp_path, prompt_state="padded").frames(2).tell().end()
+    assert cli.main(["replay", str(path), "--as", "prompt_state=padded"]) == 0
+    assert cli.main(["replay", str(path), "--as", "prompt_state=own"]) == 1
+    assert "chunks  0 of 2 equal" in capsys.readouterr().out
 
 
 def test_a_long_replay_says_how_far_it_is(tmp_path):

@@ -54,13 +54,19 @@ class ModelFacts:
     other_actions: str = ""
 
     @classmethod
-    def read(cls, folder: Path, statistics: str | None = None, trained_as: str = "") -> ModelFacts:
+    def read(
+        cls,
+        folder: Path,
+        statistics: str | None = None,
+        trained_as: str = "",
+        prompt_state: str = "auto",
+    ) -> ModelFacts:
         """Read the facts of a checkpoint folder. statistics: the robot whose statistics to use if there are
-        several. trained_as: as in load_policy.
+        several. trained_as, prompt_state: as in load_policy.
 
         Raises ValueError, one sentence, if it cannot be read or its statistics are missing.
         """
-        told = describe(folder, statistics, trained_as)
+        told = describe(folder, statistics, trained_as, prompt_state)
         if told.missing:
             raise ValueError(told.missing[0])
         return cls.of(told)

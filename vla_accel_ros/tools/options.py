@@ -43,7 +43,8 @@ def training_option(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="NAME",
         help="of an openpi checkpoint: the public configuration of its training, such as pi05_libero, or "
-        "its settings, such as 'action_horizon=10 ...'",
+        "its settings, such as 'action_horizon=10 ...'; of a lerobot checkpoint that asks for it: "
+        "prompt_state=padded (lerobot up to 0.4.4) or prompt_state=own (since 0.5.0)",
     )
 
 

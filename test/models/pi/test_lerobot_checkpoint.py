@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD, UNUSED
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.tools.cli import main
 from vla_accel_ros.types import Observation
 
 
@@ -308,10 +310,45 @@ def test_the_newest_sign_says_which_version_saved_it_and_how_the_prompt_is_writt
         (folder / "train_config.json").write_text(json.dumps(train))
     if expected is None:
         refused(folder, "prompt_state", "padded", "own")
-        assert any("prompt_state" in note for note in describe(folder).notes)
+        assert any("prompt_state" in sentence for sentence in describe(folder).missing)
     policy = load_policy(folder, prompt_state="auto" if expected else OWN)
     assert isinstance(policy, Policy)
     assert policy.prompt_state == (expected or OWN)
+
+
+@pytest.mark.parametrize("answer", [OWN, PADDED])
+def test_the_commands_ask_for_prompt_state_and_take_the_answer_by_as(
+    tmp_path: Path, kind: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A conversion keeps it; only one that asks needs it, and no answer may contradict another."""
+    folder = make_lerobot_folder(tmp_path / "model", make_lerobot_config(kind), use_peft=False)
+    out, words = tmp_path / "out", f"prompt_state={answer}"
+    for command in (["inspect", str(folder)], ["convert", str(folder), str(out)]):
+        assert main(command) != 0
+        assert "prompt_state=padded" in re.sub(r"\s+", " ", "".join(capsys.readouterr()))
+        assert main([*command, "--as", words]) == 0
+        assert command[0] != "inspect" or f"prompt_state {answer}" in capsys.readouterr().out
+    assert main(["inspect", str(out)]) == 0
+    again = load_policy(convert(out, tmp_path / "again"))
+    assert isinstance(again, Policy) and again.prompt_state == answer
+    other = OWN if answer == PADDED else PADDED
+    assert main(["inspect", str(out), "--as", f"prompt_state={other}"]) == 2
+    printed = capsys.readouterr().err
+    assert OWN in printed and PADDED in printed
+    refused(folder, OWN, PADDED, "prompt_state", trained_as=words, prompt_state=other)
+
+
+def test_an_answer_that_is_none_is_refused(tmp_path: Path) -> None:
+    folder = make_lerobot_folder(tmp_path / "m", use_peft=False)
+    for words in ("prompt_state=full", "prompt_state", "prompt_state=auto x", "prompt_state=own padded"):
+        refused(folder, "prompt_state", "own, padded, none", trained_as=words)
+    refused(folder, "prompt_state", "pi05_libero", trained_as="pi05_libero prompt_state=own")
+    edit_json(
+        folder / "config.json", lambda data: data["vla_accel_ros"].update(trained_as={"prompt_state": "x"})
+    )
+    refused(folder, "prompt_state", "'x'", "config.json")
+    edit_json(folder / "config.json", lambda data: data["vla_accel_ros"].update(trained_as=["padded"]))
+    refused(folder, "trained_as", "padded", "config.json")
 
 
 def test_what_config_json_and_the_processors_say_of_relative_actions_must_agree(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ def load_policy(
         statistics.
     normalize: False for a policy without statistics; its inputs and outputs are then in training units.
     prompt_state: see Policy; "auto" follows the checkpoint as far as it says.
-    trained_as: the settings of an openpi training that no file holds, see models.pi.training: a public
-        configuration ("pi05_libero"), openpi's names ("action_horizon=10 ..."), or both.
+    trained_as: the settings of a training that no file holds. Of openpi, see models.pi.training: a public
+        configuration ("pi05_libero"), openpi's names ("action_horizon=10 ..."), or both. Of lerobot's pi0 and
+        pi0.5: "prompt_state=padded", or own or none. It and prompt_state must agree.
     progress: called after every tensor.
     layer_loaded: called with each layer of pi0, pi0.5 and OpenVLA once all its parameters are loaded, so that
         it can be quantised before the next layer is read (engine.stages.dropping). Not called for an Orbax
@@ -61,11 +62,10 @@ def load_policy(
         delta_mask,
         statistics or None,
         normalize,
-        prompt_state,
         progress,
         layer_loaded=layer_loaded,
     )
-    contents = Contents.of(path, trained_as)
+    contents = Contents.of(path, trained_as, prompt_state)
     return find_format(contents).load(contents, options)
 
 
@@ -92,10 +92,9 @@ def with_statistics(
         delta_mask,
         statistics or None,
         normalize,
-        prompt_state,
         model=policy.model,
     )
-    contents = Contents.of(path, trained_as)
+    contents = Contents.of(path, trained_as, prompt_state)
     known = find_format(contents)
     made = known.load(contents, options)
     if made.model is not policy.model:
@@ -106,9 +105,12 @@ def with_statistics(
     return made
 
 
-def describe(path: str | Path, statistics: str | None = None, trained_as: str = "") -> Description:
-    """Describe a checkpoint folder without reading a weight. Raises ValueError if no format knows it."""
-    contents = Contents.of(path, trained_as)
+def describe(
+    path: str | Path, statistics: str | None = None, trained_as: str = "", prompt_state: str = "auto"
+) -> Description:
+    """Describe a checkpoint folder without reading a weight; the parameters are those of load_policy. Raises
+    ValueError if no format knows it."""
+    contents = Contents.of(path, trained_as, prompt_state)
     return find_format(contents).describe(contents, statistics or None)
 
 

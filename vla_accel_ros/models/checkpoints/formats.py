@@ -32,15 +32,17 @@ _Sizes = TypeVar("_Sizes")
 @dataclass(frozen=True)
 class Contents:
     """An unidentified folder: its config.json ({} without one), and the tensors in its safetensors files ({}
-    without any). trained_as: the user's word for settings of its training, see models.pi.training."""
+    without any). trained_as, prompt_state: the user's word for settings of its training, see
+    checkpoint.load_policy."""
 
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Stored] = field(default_factory=dict)
     trained_as: str = ""
+    prompt_state: str = "auto"
 
     @classmethod
-    def of(cls, folder: str | Path, trained_as: str = "") -> Contents:
+    def of(cls, folder: str | Path, trained_as: str = "", prompt_state: str = "auto") -> Contents:
         """Read a folder's headers. Raises ValueError if it is no folder, or if a file is broken or outside of
         it."""
         folder = Path(folder)
@@ -55,7 +57,7 @@ class Contents:
         file = folder / "config.json"
         config = read_json(inside(folder, file)) if file.is_file() else {}
         has = any((folder / name).is_file() for name in (SINGLE, INDEX))
-        return cls(folder, config, read_table(folder) if has else {}, trained_as)
+        return cls(folder, config, read_table(folder) if has else {}, trained_as, prompt_state)
 
     @property
     def table(self) -> Mapping[str, Stored]:
@@ -108,7 +110,6 @@ class Options:
     delta_mask: np.ndarray | None = None
     statistics: str | None = None
     normalize: bool = True
-    prompt_state: str = "auto"
     progress: Progress | None = None
     model: Any = None
     layer_loaded: LayerLoaded | None = None

@@ -126,7 +126,7 @@ def make_policy(
     width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(training.relative(width), width, str(folder))
     delay = trained_delay(contents, config.horizon)
-    prompt_state = options.prompt_state
+    prompt_state = contents.prompt_state
     if prompt_state == "auto":
         prompt_state = "own" if training.discrete_state_input else "none"
     elif parse_training(contents.trained_as, config.kind).discrete_state_input is (prompt_state == "none"):

@@ -9,6 +9,7 @@ and flow times follow lerobot.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,14 @@ from vla_accel_ros.models.checkpoints.formats import (
     trained_delay,
 )
 from vla_accel_ros.models.checkpoints.shards import check_merged
-from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.pi.checkpoint import own_sizes, pi_weights, read_pi
 from vla_accel_ros.models.pi.infer_config import infer_config
 from vla_accel_ros.models.pi.stored_fold import StoredFold
 from vla_accel_ros.models.pi.weights import LEROBOT as LEROBOT_NAMES
 from vla_accel_ros.models.pi.weights import before_names, pi_shapes, pi_sources
-from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.policy import PROMPT_STATES, Policy
 from vla_accel_ros.models.processing.conventions import BEFORE_0_5, LEROBOT, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
@@ -55,6 +56,8 @@ from vla_accel_ros.models.processing.lerobot_processors import (
 )
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
+PROMPT_STATE = "prompt_state"
+"""The only setting of a training that lerobot's files may leave open."""
 IMAGES = "observation.images."
 EMPTY = IMAGES + "empty_camera_"
 FIELDS = LEROBOT_FIELDS | words("""
@@ -87,6 +90,7 @@ def read_config(contents: Contents) -> PiConfig:
     """Return the sizes: "vla_accel_ros" of config.json if present, else inferred from its other fields and
     the shapes. Raises ValueError if a setting is unknown or contradicts the weights."""
     file, said = contents.folder / "config.json", contents.config.get("type")
+    read_answer(contents)
     if said not in ("pi0", "pi05"):
         mend = "only 'pi0' and 'pi05' are known" if said else "copy lerobot's config.json"
         raise ValueError(f"{file}: type is {said!r} and the weights have lerobot's names; {mend}.")
@@ -139,9 +143,7 @@ def load(contents: Contents, options: Options) -> Policy:
     relative = read_relative(folder, width, contents.config) if options.normalize else None
     mask = options.actions(relative, width, str(folder))
     delay = trained_delay(contents, config.horizon)
-    prompt_state = options.prompt_state
-    if prompt_state == "auto":
-        prompt_state = trained_prompt_state(contents, relative)
+    prompt_state = trained_prompt_state(contents, relative)
     conventions = BEFORE_0_5 if prompt_state == "padded" else LEROBOT
     model = options.network(config, str(folder), lambda: read_pi(contents, config, options))
     return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, conventions)
@@ -168,15 +170,49 @@ def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> i
     return config.action_dim
 
 
+def read_answer(contents: Contents) -> str:
+    """Return the prompt_state that the user gives or that a conversion kept; "auto" without any. Raises
+    ValueError if an answer is malformed, or if two differ."""
+    where = f"{contents.folder / 'config.json'}, field {OURS}.{TRAINED_AS}"
+    kept = contents.config[OURS].get(TRAINED_AS, {}) if contents.kind else {}
+    if not isinstance(kept, dict) or kept.keys() - {PROMPT_STATE}:
+        raise ValueError(f"{where} is {kept!r}; convert the checkpoint again.")
+    name, _, word = contents.trained_as.strip().partition("=")
+    if name not in ("", PROMPT_STATE):
+        raise ValueError(
+            f"{TRAINED_AS} is {contents.trained_as!r}, but {contents.folder} (lerobot) has the settings of "
+            f"its training in its own files, all but {PROMPT_STATE}; give {PROMPT_STATE}=padded, own or "
+            "none, or nothing."
+        )
+    answers = {
+        TRAINED_AS: word if name else "auto",
+        f"the parameter {PROMPT_STATE}": contents.prompt_state,
+        where: kept.get(PROMPT_STATE, "auto"),
+    }
+    for source, answer in answers.items():
+        if answer not in ("auto", *PROMPT_STATES):
+            raise ValueError(
+                f"{PROMPT_STATE} is {answer!r} by {source}; give one of {', '.join(PROMPT_STATES)}."
+            )
+    different = {answer: source for source, answer in answers.items() if answer != "auto"}
+    if len(different) > 1:
+        sources = " but ".join(f"{answer} by {source}" for answer, source in different.items())
+        raise ValueError(f"{contents.folder}: {PROMPT_STATE} is {sources}; give that of its training.")
+    return next(iter(different), "auto")
+
+
 def trained_prompt_state(contents: Contents, relative: np.ndarray | None) -> str:
-    """Return how lerobot wrote the state into the prompt of pi0.5: up to 0.4.4 it was padded to all
-    dimensions first, since 0.5.0 it is not. The same versions put images that are not square on BEFORE_0_5's
-    border, pi0's too.
+    """Return how lerobot wrote the state into the prompt of pi0.5: as read_answer says, or as the version
+    that saved the folder did. Up to 0.4.4 it was padded to all dimensions first, since 0.5.0 it is not. The
+    same versions put images that are not square on BEFORE_0_5's border, pi0's too.
 
     No file has the version, but each has fields that began with one. The processors' relative steps began
     with 0.5.1, but a policy keeps the processors of the one it was trained from, so that they may be missing.
     Raises ValueError if the signs disagree or leave it open.
     """
+    answer = read_answer(contents)
+    if answer != "auto":
+        return answer
     signs = [("own", field) for field in SINCE_0_5_1 if field in contents.config][:1]
     if relative is not None:
         signs.append(("own", f"the step {RELATIVE}"))
@@ -194,19 +230,17 @@ def trained_prompt_state(contents: Contents, relative: np.ndarray | None) -> str
     reasons = ", ".join(f"{reason}: {answer}" for answer, reason in signs) or f"no {TRAIN_CONFIG} beside it"
     raise ValueError(
         f"{contents.folder} does not say which lerobot saved it ({reasons}): up to 0.4.4 it padded pi0.5's "
-        "state in the prompt, and images that are not square by another colour; give prompt_state: padded if "
-        "that trained it, or own for 0.5.0 and later."
+        f"state in the prompt, and images that are not square by another colour; give {TRAINED_AS} (--as on "
+        f"the command line) {PROMPT_STATE}=padded if that trained it, or {PROMPT_STATE}=own for 0.5.0 and "
+        "later."
     )
 
 
 def version_note(contents: Contents, relative: np.ndarray | None) -> str:
-    """Return which versions of lerobot it is run as, or what must be given to know it."""
-    try:
-        padded = trained_prompt_state(contents, relative) == "padded"
-    except ValueError as error:
-        return str(error)
-    versions = "up to 0.4.4 (prompt_state padded)" if padded else "since 0.5.0 (prompt_state own)"
-    return f"run as by lerobot {versions}"
+    """Return which versions of lerobot it is run as. Raises ValueError if that is unknown."""
+    prompt_state = trained_prompt_state(contents, relative)
+    versions = "up to 0.4.4" if prompt_state == "padded" else "since 0.5.0"
+    return f"run as by lerobot {versions} ({PROMPT_STATE} {prompt_state})"
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
@@ -219,8 +253,11 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(StoredFold.find, folder, config)
     missing.read(lambda: pi_sources(contents.table, config, contents.weights))
-    notes = [*delay_notes(contents, config.horizon, missing), version_note(contents, relative)]
-    return lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
+    notes = delay_notes(contents, config.horizon, missing)
+    notes += missing.read(lambda: [version_note(contents, relative)], default=[])
+    told = lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
+    answer = read_answer(contents)
+    return told if answer == "auto" else replace(told, trained_as={PROMPT_STATE: answer})
 
 
 def lerobot_description(
@@ -273,4 +310,4 @@ def weights(contents: Contents) -> Weights:
     return pi_weights(contents, read_config(contents), LEROBOT)
 
 
-FORMAT = Format("lerobot", holds, describe, load, weights)
+FORMAT = Format("lerobot", holds, describe, load, weights, asks=True)

@@ -136,7 +136,8 @@ class Load:
         return Embodiment(own, contract.chunk.step_dt_s)
 
     def _compare(self, contract: Contract, warn: Callable[[str], object]) -> None:
-        found = judge(ModelFacts.read(self.model, self.statistics or None, self.trained_as), contract)
+        facts = ModelFacts.read(self.model, self.statistics or None, self.trained_as, self.prompt_state)
+        found = judge(facts, contract)
         refuse(found)
         for finding in found:
             if finding.level == WARNING:

@@ -35,7 +35,8 @@ INFERENCE = (
         "trained_as",
         "",
         "Settings of an openpi training that none of its checkpoint's files holds: the public configuration "
-        "(pi05_libero), or as `vla inspect` asks for them (action_horizon=10 ...). Empty for any other.",
+        "(pi05_libero), or as `vla inspect` asks for them (action_horizon=10 ...). Of lerobot's pi0 and "
+        "pi0.5: prompt_state=padded or own, if `vla inspect` asks for it. Empty for any other.",
     ),
     Parameter(
         "prompt_state",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PEERS = {"lerobot": "lerobot", "openpi": "openpi", "transformers": "OpenVLA"}
 """The program that wrote the folders that each peer reads."""
-PROMPT_STATES = ("auto", "own", "padded", "none")
 INSTALL = {
     "lerobot": "-m pip install 'lerobot[pi,smolvla]'",
     "openpi": "-m pip install -e OPENPI, the folder of openpi's repository",
@@ -44,12 +43,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--peer", choices=tuple(PEERS), required=True, help="the public code")
     add("--python", default=sys.executable, help="Python of the peer's environment (default: this one)")
     add("--statistics", help="which statistics, if there are several: asset id or data set")
-    add(
-        "--prompt-state",
-        choices=PROMPT_STATES,
-        default="auto",
-        help="of a lerobot folder that is asked for it",
-    )
     training_option(parser)
 
 
@@ -163,7 +156,6 @@ def compute(
     policy = load_policy(
         arguments.path,
         statistics=arguments.statistics,
-        prompt_state=arguments.prompt_state,
         trained_as=arguments.trained_as,
     )
     engine, chunks = Engine(policy, steps=STEPS), []

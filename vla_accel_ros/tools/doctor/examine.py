@@ -30,7 +30,16 @@ from vla_accel_ros.tools.doctor.verdict import Node, Robot, Running, why_not
 
 NODES = ("inference", "trajectory")
 _ASKED = {
-    "inference": ("contract", "model", "statistics", "trained_as", "device", "dtype", "use_sim_time"),
+    "inference": (
+        "contract",
+        "model",
+        "statistics",
+        "trained_as",
+        "prompt_state",
+        "device",
+        "dtype",
+        "use_sim_time",
+    ),
     "trajectory": ("contract", "stamp", "use_sim_time"),
 }
 _LEVELS = {diagnostics.ERROR: error, DiagnosticStatus.STALE: error, diagnostics.WARN: warning}
@@ -251,7 +260,9 @@ def _model(
         node = {} if question.model else asked["inference"]
         folder = question.model or Path(node["model"] or demo_model())
         trained_as = question.trained_as or node.get("trained_as", "")
-        facts = model_check.ModelFacts.read(folder, node.get("statistics"), trained_as)
+        facts = model_check.ModelFacts.read(
+            folder, node.get("statistics"), trained_as, node.get("prompt_state", "auto")
+        )
     except (ValueError, OSError) as refusal:
         return None, [error("model", str(refusal), "give the checkpoint's folder with --model")]
     return folder, model_check.judge(facts, contract) if contract is not None else []

@@ -268,6 +268,8 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     if "partition" in settings and (settings["partition"] == AUTO or session.device != _gpu()):
         settings["partition"] = NO_PARTITION
     wanted = {"device": otherwise.device, "dtype": otherwise.dtype, "trained_as": otherwise.trained_as}
+    if "prompt_state=" in otherwise.trained_as:
+        wanted["prompt_state"] = AUTO
     return Load(
         **{
             "noise": FRESH,
