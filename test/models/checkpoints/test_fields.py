@@ -313,3 +313,13 @@ def test_an_openvla_with_the_parts_of_an_oft_is_refused_naming_the_part(tmp_path
     (folder / part).parent.mkdir(exist_ok=True)
     (folder / part).write_text("{}")
     refused(folder, part.partition("/")[0], "OpenVLA-OFT")
+
+
+def test_an_openvla_oft_without_its_parts_is_told_by_its_code(tmp_path: Path) -> None:
+    """The signatures of modeling_prismatic.py in openvla-oft and in openvla; its loader copies the file."""
+    folder = make_openvla_folder(tmp_path / "folder")
+    code = folder / "modeling_prismatic.py"
+    code.write_text("    def predict_action(self, input_ids=None, unnorm_key=None, **kwargs):\n")
+    load_policy(folder)
+    code.write_text("    def predict_action(self, input_ids=None, proprio=None, proprio_projector=None):\n")
+    refused(folder, code.name, "OpenVLA-OFT")

@@ -16,7 +16,7 @@ import torch
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, read_sizes, renamed
-from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
+from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table, inside
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, on_meta, read
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
@@ -34,6 +34,9 @@ OFT_PARTS = (
     "lora_adapter*",
 )
 """Files and folders that OpenVLA-OFT's training leaves beside weights with OpenVLA's names."""
+CODE, OFT_CODE = "modeling_prismatic.py", b"proprio_projector"
+"""The model's code, which the training copies into the folder, and a parameter that only OpenVLA-OFT's has:
+it tells one whose other parts were not copied."""
 
 
 def holds(contents: Contents) -> bool:
@@ -100,12 +103,15 @@ def load_openvla_model(
 def read_openvla_config(contents: Contents) -> OpenVLAConfig:
     """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
     the shapes. Raises ValueError if the folder is of another kind or a setting is unknown."""
-    for pattern in OFT_PARTS:
-        for part in sorted(contents.folder.glob(pattern)):
-            raise ValueError(
-                f"{part} belongs to an OpenVLA-OFT, which is not computed here, and the tokens of its "
-                "language stack mean nothing; give the folder of an OpenVLA without such parts."
-            )
+    parts = [part for pattern in OFT_PARTS for part in sorted(contents.folder.glob(pattern))]
+    code = contents.folder / CODE
+    if code.is_file() and OFT_CODE in inside(contents.folder, code).read_bytes():
+        parts.append(code)
+    for part in parts:
+        raise ValueError(
+            f"{part} belongs to an OpenVLA-OFT, which is not computed here, and the tokens of its "
+            "language stack mean nothing; give the folder of an OpenVLA without such parts."
+        )
     check_merged(contents.folder, contents.tensors)
     return read_sizes(contents, OpenVLAConfig.from_json, infer_openvla, check_settings)
 
