@@ -144,6 +144,11 @@ def test_damaged_checkpoints_are_refused(folder: Path) -> None:
     refused(folder, "params", "copy", trained_as=said)
     largest.unlink()
     refused(folder, "params", "copy", trained_as=said)
+    for file in (folder / "params").rglob("manifest.ocdbt"):
+        file.write_bytes(b"")
+    with pytest.raises(ValueError, match="manifest") as caught:
+        describe(folder)
+    assert "driver\\" not in str(caught.value)
     (folder / "params" / "_METADATA").write_text("{}")
     refused(folder, "_METADATA, field tree_metadata: it must name every array")
     (folder / "params" / "_METADATA").write_text(

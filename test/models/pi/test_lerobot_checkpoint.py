@@ -342,7 +342,8 @@ def test_an_answer_that_is_none_is_refused(tmp_path: Path) -> None:
     folder = make_lerobot_folder(tmp_path / "m", use_peft=False)
     for words in ("prompt_state=full", "prompt_state", "prompt_state=auto x", "prompt_state=own padded"):
         refused(folder, "prompt_state", "own, padded, none", trained_as=words)
-    refused(folder, "prompt_state", "pi05_libero", trained_as="pi05_libero prompt_state=own")
+    for words in ("pi05_libero prompt_state=own", "=own", "action_horizon=5"):
+        refused(folder, "prompt_state", words, trained_as=words)
     edit_json(
         folder / "config.json", lambda data: data["vla_accel_ros"].update(trained_as={"prompt_state": "x"})
     )

@@ -177,15 +177,16 @@ def read_answer(contents: Contents) -> str:
     kept = contents.config[OURS].get(TRAINED_AS, {}) if contents.kind else {}
     if not isinstance(kept, dict) or kept.keys() - {PROMPT_STATE}:
         raise ValueError(f"{where} is {kept!r}; convert the checkpoint again.")
-    name, _, word = contents.trained_as.strip().partition("=")
-    if name not in ("", PROMPT_STATE):
+    words = contents.trained_as.strip()
+    name, _, word = words.partition("=")
+    if words and name != PROMPT_STATE:
         raise ValueError(
             f"{TRAINED_AS} is {contents.trained_as!r}, but {contents.folder} (lerobot) has the settings of "
             f"its training in its own files, all but {PROMPT_STATE}; give {PROMPT_STATE}=padded, own or "
             "none, or nothing."
         )
     answers = {
-        TRAINED_AS: word if name else "auto",
+        TRAINED_AS: word if words else "auto",
         f"the parameter {PROMPT_STATE}": contents.prompt_state,
         where: kept.get(PROMPT_STATE, "auto"),
     }

@@ -98,7 +98,8 @@ def read_arrays(folder: Path) -> list[Array]:
         try:
             store = tensorstore.open({"driver": driver, "kvstore": kvstore}, open=True, read=True).result()
         except ValueError as error:
-            raise ValueError(f"{path}: {stored} cannot be opened ({error}); copy it again.") from error
+            reason = str(error).partition(" [tensorstore_spec=")[0]
+            raise ValueError(f"{path}: {stored} cannot be opened ({reason}); copy it again.") from error
         dtype = str(store.dtype.name)
         arrays.append(Array(_openpi_name(keys), tuple(store.shape), DTYPES.get(dtype, dtype), store))
     check_merged(folder, [array.name for array in arrays])
