@@ -27,7 +27,9 @@ from vla_accel_ros.timeline import TIMELINE
 
 def on_host(image: np.ndarray, device: torch.device) -> Tensor:
     """The image or memory in place, uint8, contiguous: a device tensor over mapped memory, or a host
-    tensor."""
+    tensor. Raises TypeError for another type, before it reads."""
+    if image.dtype != np.uint8:
+        raise TypeError(f"an image is of {image.dtype}, not uint8")
     pointer = mapped_pointer(image) if image.flags.c_contiguous else 0
     if pointer:
         return torch.as_tensor(_Mapped(pointer, image), device=device)
