@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import rclpy
+from rcl_interfaces.msg import Log
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.qos import qos_profile_rosout_default as ROSOUT
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round, TextAnswer
@@ -97,3 +100,29 @@ def test_no_line_of_a_nodes_log_is_longer_and_lines_of_all_levels_are_logged(
     assert [line.split("begin")[0].split()[-1] for line in lines] == ["info", "warning", "error", "info"]
     assert all(len(line) < 600 and line.endswith("end: do this") for line in lines)
     assert logged.count("of two lines") == 4
+
+
+def test_a_line_names_its_caller_without_a_look_at_the_disk(
+    ros_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    node, listener = Speaker("speaker", context=context), Node("listener", context=context)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(listener)
+    lines: list[Log] = []
+    listener.create_subscription(Log, "/rosout", lines.append, ROSOUT)
+    try:
+        with monkeypatch.context() as patched:
+            patched.delattr("inspect.getframeinfo")  # it looks for the files of all modules
+            node.get_logger().warning("who said that")
+        while not lines:
+            executor.spin_once(1.0)
+    finally:
+        executor.shutdown()
+        for each in (node, listener):
+            each.destroy_node()
+        rclpy.shutdown(context=context)
+    (line,) = lines
+    here = test_a_line_names_its_caller_without_a_look_at_the_disk
+    assert (line.msg, line.function, line.file) == ("who said that", here.__name__, __file__)

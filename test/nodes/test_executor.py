@@ -139,6 +139,22 @@ def test_spin_takes_messages_without_a_task_of_rclpy(graph: Graph) -> None:
     assert graph.executor.description == "direct"
 
 
+def test_spin_calls_guard_conditions_without_a_turn_of_rclpy(graph: Graph) -> None:
+    calls: list[int] = []
+
+    def count() -> None:
+        calls.append(threading.get_ident())
+        if len(calls) < 10:
+            guard.trigger()
+
+    guard = graph.node.create_guard_condition(count)
+    with mock.patch.object(graph.executor, "_make_handler", wraps=graph.executor._make_handler) as handlers:
+        guard.trigger()
+        graph.spin_until(lambda: len(calls) == 10)
+    assert calls == [threading.get_ident()] * 10
+    assert [call.args[0] for call in handlers.call_args_list].count(guard) < 5  # in its turns each EVENTS_S
+
+
 def test_an_rclpy_with_unknown_names_runs_its_own_executor_and_is_told(ros_domain: int) -> None:
     graph = Graph("unknown")
     graph.node.create_service(Trigger, "ask", lambda request, response: response)

@@ -29,7 +29,7 @@ from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Cut, Ports, Settin
 
 JUDGE_AGAIN_S = 2.0
 """How often refused and slowed robots are judged again."""
-ANSWER_S = 0.5
+ANSWER_S = 0.2
 """A robot that is not judged, or for which no replica is ready, after this long is told so."""
 SEEN_AGAIN_S = 10.0
 """How often such a robot is judged by the others' observed rhythms."""

@@ -21,7 +21,8 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import RobotDescription
 
 _KEPT = 128
-_READING = threading.Lock()
+READING = threading.Lock()
+"""Held by work for robots that join: one thread at most takes the interpreter from those that serve."""
 _ROBOT = "\0"
 """Stands for the robot's name in a kept refusal."""
 
@@ -30,7 +31,7 @@ def contract_of(description: RobotDescription) -> Contract:
     """Read and check the contract. Raises ValueError, which names the robot, with all mistakes. Takes
     tenths of a second for a new text."""
     description.check_lengths()
-    with _READING:
+    with READING:
         read = _read(description.contract, description.urdf)
     if isinstance(read, str):
         raise ValueError(read.replace(_ROBOT, description.robot))

@@ -64,8 +64,8 @@ from vla_accel_ros.nodes.throttled import Throttled
 STEP_HZ = 50.0
 LOOK_HZ = 4.0
 """How often the graph is checked for robots."""
-OPENING_S = 0.03
-"""How long topics of new robots are opened, some milliseconds each, before others are served again."""
+OPENING_S = 0.01
+"""How long topics of new robots are opened, a millisecond each, before others are served again."""
 ASK_AGAIN_S = 1.0
 
 
@@ -85,6 +85,7 @@ class FleetSchedulerNode(ManagedNode):
         self._forecasts: Background | None = None
         self._reader: Reader | None = None
         self._unopened: list[str] = []
+        self._joining: list[RobotTopics] = []
         self._topics: dict[str, RobotTopics] = {}
         self._unreadable, self._refusal = 0, Throttled(self, 1.0)
         self._ignored = Throttled(self, 10.0)
@@ -123,11 +124,12 @@ class FleetSchedulerNode(ManagedNode):
         )
         self._reader = Reader(self._wake)
         self._others.look()
+        self.every(1.0 / STEP_HZ, self._open_robots)
         self.every(1.0 / STEP_HZ, self._step)
         self.every(1.0 / LOOK_HZ, self._look)
 
     def deactivate(self) -> None:
-        self._unopened = []
+        self._unopened, self._joining = [], []
         for robot in tuple(self._topics):
             self._close_robot(robot)
         if self._scheduler is not None:
@@ -185,7 +187,6 @@ class FleetSchedulerNode(ManagedNode):
 
     def _step(self) -> None:
         if self._scheduler is not None and self.active:
-            self._open_robots()
             self._take_descriptions()
             self._scheduler.step(self._time.now_s())
 
@@ -203,7 +204,7 @@ class FleetSchedulerNode(ManagedNode):
         self._unopened = sorted(there - self._topics.keys())
 
     def _open_robots(self) -> None:
-        """Open the topics of new robots, for OPENING_S at most."""
+        """Open the topics of new robots for OPENING_S at most: first those with which all of them join."""
         until_s = time.monotonic() + OPENING_S
         while self._unopened and time.monotonic() < until_s:
             if len(self._topics) >= 2 * value(self, "most_robots"):
@@ -214,9 +215,11 @@ class FleetSchedulerNode(ManagedNode):
                 self._unopened = []
                 return
             robot = self._unopened.pop(0)
-            self._topics[robot] = RobotTopics(
-                self, robot, self._on_robot, self._on_request, self._on_question
-            )
+            topics = RobotTopics(self, robot, self._on_robot, self._on_request, self._on_question)
+            self._topics[robot] = topics
+            self._joining.append(topics)
+        while self._joining and time.monotonic() < until_s:
+            self._joining.pop(0).open()
 
     def _close_robot(self, robot: str) -> None:
         self._topics.pop(robot).close()
@@ -252,6 +255,7 @@ class FleetSchedulerNode(ManagedNode):
             if isinstance(contract, ValueError):
                 self._refuse_robot(topics, description.engine, contract)
             else:
+                topics.open()
                 topics.description, topics.contract = description, contract
                 self._scheduler.described(description, self._time.now_s())
 
