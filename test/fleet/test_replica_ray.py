@@ -191,7 +191,7 @@ def test_what_a_killed_replica_computed_is_computed_by_the_other_and_it_comes_ba
     answers: list[ChunkAnswer] = []
     told: list[Admission] = []
     ports = Ports(told.append, lambda round_: None, answers.append)
-    settings = Settings(serve_s=SERVE_S, gone_s=600.0, stale_s=600.0)
+    settings = Settings(serve_s=SERVE_S, gone_s=600.0, stale_s=600.0, burst=10)
     scheduler = FleetScheduler("s", replicas, lambda setup: Fifo(), ports, settings)  # the first has it
     first, _ = replicas
     sent = 0
