@@ -41,6 +41,10 @@ class Camera:
     image: str
     max_pixels: int = 3840 * 2160
 
+    def view(self, picture: np.ndarray) -> np.ndarray:
+        """The whole picture, uint8 [H, W, 3]."""
+        return picture
+
 
 @dataclass(frozen=True)
 class Arm:
