@@ -78,7 +78,7 @@ class Drivers:
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
         self._thread.join()
-        for node in self._executor.get_nodes():
+        for node in self.nodes:
             node.destroy_node()
         self.context.try_shutdown()
 
