@@ -12,7 +12,7 @@ Whole path, in three processes: one writes 480 chunks a second into the slot, on
 and this one is the controller of all joints, at 500 Hz. "write to follow" is from a chunk's stamp (when it
 was written) to when the node follows it (LoopStats image_to_trajectory, the last 512); the command goes out
 right after update and stream. "interval" is between the arrivals of two commands. CPU is the node's alone, in
-% of one core. Prints tables, and writes them into docs/high_rate.md and bench/results/chunk_port.json.
+% of one core. Prints tables, and writes them into docs/lab/high_rate.md and bench/results/chunk_port.json.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from vla_accel_ros.tools.running import graph
 from vla_accel_ros.types import Chunk
 
 RESULT = Path(__file__).parent / "results" / "chunk_port.json"
-PAGE = Path(__file__).parent.parent / "docs" / "high_rate.md"
+PAGE = Path(__file__).parent.parent / "docs" / "lab" / "high_rate.md"
 BEGIN, END = "<!-- begin: python bench/chunk_port.py -->", "<!-- end -->"
 TOPIC = "all_positions/commands"
 CHUNKS_HZ, COMMANDS_HZ, HORIZON, STEP_S = 480, 500.0, 50, 1 / 30
@@ -204,7 +204,7 @@ def number(slot: SlotReader) -> int:
 
 
 def page(document: dict[str, Any]) -> str:
-    """Return the tables of docs/high_rate.md."""
+    """Return the tables of docs/lab/high_rate.md."""
     lines = [
         "| 50 actions, 480 chunks a second | write | read | update | to the stream | sum | sum p99 [ms] |",
         "|" + "---|" * 7,

@@ -2,12 +2,12 @@
 
     python bench/evaluations.py [--kinds pi0 pi05] [--views 1 2 3] [--runs N]
 
-Ten and five steps of Euler and of ab2 (docs/solvers.md), exact and with fp8 in the prefix. Each way is timed
-by replays of its graphs: the stages, and all of them from images to actions. Its chunk is compared with that
-of plain torch in float32 by the same solver in as many steps, beside plain torch in bfloat16; so the error is
-that of kernels and precision, not the solver's. Prints a table and writes bench/results/evaluations.json.
---small runs tiny models in float32 on a CPU to try the command; its figures mean nothing and are written
-only to --out.
+Ten and five steps of Euler and of ab2 (docs/lab/solvers.md), exact and with fp8 in the prefix. Each way is
+timed by replays of its graphs: the stages, and all of them from images to actions. Its chunk is compared with
+that of plain torch in float32 by the same solver in as many steps, beside plain torch in bfloat16; so the
+error is that of kernels and precision, not the solver's. Prints a table and writes
+bench/results/evaluations.json. --small runs tiny models in float32 on a CPU to try the command; its figures
+mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

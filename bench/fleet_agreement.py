@@ -32,7 +32,7 @@ from vla_accel_ros.tools.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "fleet_agreement.json"
 DECISIONS_HZ, AT_ONCE = 177.0, 20
-"""Chunks a second of pi0.5 on an H200, and how many it computes at once (docs/fleet_scheduler.md)."""
+"""Chunks a second of pi0.5 on an H200, and how many it computes at once (docs/lab/fleet_scheduler.md)."""
 WORKLOAD, LOAD = "libero_pi05", 1.6
 FIGURES = ("avg", "p50", "p95", "first_wait", "stall")
 NODE, BATCHES = "node", "simulated"

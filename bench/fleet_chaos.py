@@ -10,7 +10,7 @@ whose topics vanish with it; each is started again. The status is 1 if a robot g
 broke a limit or moved too long; if a robot that has everything it needs again neither moved nor said why
 within 3 s, or did not move within 15 s; or if memory, threads, descriptors, seats, slots, files in /dev/shm
 or the graph grew beyond their limits (chaos/leaks.py). Writes bench/results/fleet_chaos.json and the table of
-docs/fleet_chaos.md, unless --json names another file or --small is given (5 kills, two robots).
+docs/lab/fleet_chaos.md, unless --json names another file or --small is given (5 kills, two robots).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.graph import own_graph
 
 RESULT = Path(__file__).parent / "results" / "fleet_chaos.json"
-PAGE = Path(__file__).parent.parent / "docs" / "fleet_chaos.md"
+PAGE = Path(__file__).parent.parent / "docs" / "lab" / "fleet_chaos.md"
 START_S = 180.0
 
 

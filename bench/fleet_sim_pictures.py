@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/fleet_sim.md: latency against load, and the frontier of mean and P95."""
+"""Draws the pictures of docs/lab/fleet_sim.md: latency against load, and the frontier of mean and P95."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the tables and pictures of docs/fleet_sim.md from bench/results/fleet_sim.json.
+"""Makes the tables and pictures of docs/lab/fleet_sim.md from bench/results/fleet_sim.json.
 
     python bench/fleet_sim_tables.py
 
@@ -18,7 +18,7 @@ from typing import Any
 from fleet_sim_paper import BUCKETS, CLOSED
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULTS = ROOT / "docs" / "fleet_sim.md", ROOT / "bench" / "results"
+PAGE, RESULTS = ROOT / "docs" / "lab" / "fleet_sim.md", ROOT / "bench" / "results"
 RESULT, FRESH, AGREEMENT, VALIDATION = (
     RESULTS / f"fleet_{name}.json" for name in ("sim", "sim_fresh", "agreement", "validation")
 )

@@ -18,10 +18,10 @@ the last 20 s of its timeline or less, so a case is measured in windows of --win
 them. For each case: the time from a frame's stamp to its arrival, to when vision took it, to its prefix, to
 its first chunk in the slot, and to the first published command of one of its chunks; the steps between;
 commands, chunks and frames a second; dropped frames, missed deadlines, what was given up; and CPU time by
-purpose of the threads. The ways: `fresh` and `stream` as in docs/staggered.md, ten chunks at once; `plain`:
-chunks one after another, as in the nodes' defaults, but at 30 frames a second. Prints a table and writes
-bench/results/nodes_gpu.json. --small runs a tiny model in float32 on a CPU to try the command; its figures
-mean nothing and are written only to --out.
+purpose of the threads. The ways: `fresh` and `stream` as in docs/lab/staggered.md, ten chunks at once;
+`plain`: chunks one after another, as in the nodes' defaults, but at 30 frames a second. Prints a table and
+writes bench/results/nodes_gpu.json. --small runs a tiny model in float32 on a CPU to try the command; its
+figures mean nothing and are written only to --out.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ Random weights of the published sizes, bfloat16, on a GPU. --budget-s ends a run
 says what was not measured, and --resume goes on from there. Several GPUs can measure side by side: run one
 process --share I/N on each, with its own GPU and cores (CUDA_VISIBLE_DEVICES=0 taskset -c 0-15 python ...);
 --merge joins their files. Writes bench/results/pipeline.json, or the file that --json names, and its tables
-into docs/pipeline.md; --tables does only the latter. --small runs the same code with small models in float32
-on a CPU, and writes only to files that are named. Its figures mean nothing, but all tokens must be equal,
-else the status is 1.
+into docs/lab/pipeline.md; --tables does only the latter. --small runs the same code with small models in
+float32 on a CPU, and writes only to files that are named. Its figures mean nothing, but all tokens must be
+equal, else the status is 1.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTS = ("oxygen", "actionflow", "staggered", "mps")
 
 
 RESULT = Path(__file__).parent / "results" / "pipeline.json"
-PAGE = Path(__file__).parent.parent / "docs" / "pipeline.md"
+PAGE = Path(__file__).parent.parent / "docs" / "lab" / "pipeline.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SHARE",
         help="measure nothing: join the files of shares and write FILE",
     )
-    add("--tables", action="store_true", help="measure nothing: write docs/pipeline.md")
+    add("--tables", action="store_true", help="measure nothing: write docs/lab/pipeline.md")
     return finish(parser, arguments)
 
 

@@ -10,8 +10,8 @@ the rows as a table. The shipped device is the one with the GPU's name: the H100
 scaled by public data. Micro-benchmarks take a third of --seconds; then exact stages of all models come before
 those in 8 bits; what would begin too late is left out and named. --small tries everything with tiny models on
 a CPU, whose times mean nothing, and writes nothing without --out. --page FILE prints the rows of such a file
-in the form of docs/plan.md; --tuned FILE prints the products of 8-bit rows that `vla tune` timed, in the form
-of a device file.
+in the form of docs/lab/plan.md; --tuned FILE prints the products of 8-bit rows that `vla tune` timed, in the
+form of a device file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.set_defaults(run=run)
     add = parser.add_argument
     add("--recorded", action="store_true", help="against what is measured already, also on a GPU")
-    add("--page", type=Path, metavar="FILE", help="print the rows of a plan_GPU.json for docs/plan.md")
+    add("--page", type=Path, metavar="FILE", help="print the rows of a plan_GPU.json for docs/lab/plan.md")
     add("--tuned", type=Path, metavar="FILE", help="print what `vla tune` timed for a device file")
     add("--small", action="store_true", help="tiny models on the CPU, to try the command")
     add("--kinds", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))

@@ -18,7 +18,7 @@ For each case, after a warm-up and by one clock: the time from a frame's stamp t
 took it, to its prefix, to its first chunk in the slot, and to the first command made with one of its chunks,
 when it would be published; commands a second and the time between two; chunks and frames a second, and
 dropped frames. The ways: `fresh`: the first chunk of a frame is denoised whole and before others; `stream`:
-every chunk has a seat (docs/staggered.md). Chunks are not guided. --engine sets any other field of
+every chunk has a seat (docs/lab/staggered.md). Chunks are not guided. --engine sets any other field of
 EngineConfig. Prints a table and writes bench/results/processes.json. --small runs a tiny model in float32 on
 a CPU to try the command; its figures mean nothing and are written only to --out.
 """
@@ -167,7 +167,9 @@ def _options(given: Sequence[str]) -> dict[str, Any]:
     for one in given:
         key, equals, value = one.partition("=")
         if not equals or key not in vars(EngineConfig()):
-            raise ValueError(f"--engine {one} is no KEY=VALUE of a field of EngineConfig: see docs/api.md")
+            raise ValueError(
+                f"--engine {one} is no KEY=VALUE of a field of EngineConfig: see docs/reference/api.md"
+            )
         options[key] = yaml.safe_load(value)
     return options
 

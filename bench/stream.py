@@ -9,9 +9,10 @@ A setting is a value of lanes, optionally followed by other options of the engin
 Full-size random weights. A camera gives 30 frames a second, joints change 500 times a second (--joints),
 further chunks are wanted as often, and the model continues its own prompt at 72 tokens a second. The ways:
 `stream`: chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them
-(docs/staggered.md). The interpreter is set as in a node. For each case, timed by the host after a warm-up:
-frames a second and those dropped, finished chunks a second and the time from one to the next, the time from
-an image in host memory to its first finished chunk, tokens a second, and what was given up for overload.
+(docs/lab/staggered.md). The interpreter is set as in a node. For each case, timed by the host after a
+warm-up: frames a second and those dropped, finished chunks a second and the time from one to the next, the
+time from an image in host memory to its first finished chunk, tokens a second, and what was given up for
+overload.
 
 Then everything is wanted at once without a deadline. The work of a second is the sum over frames, chunks and
 forwards of text of the time that each takes alone in the first setting of the same way, which should be

@@ -1,4 +1,4 @@
-"""Write docs/api.md from the public docstrings; with --check, only report whether it is up to date.
+"""Write docs/reference/api.md from the public docstrings; with --check, only report whether it is up to date.
 
 Sources are parsed, not imported, so that the page is the same with every Python and needs no torch or ROS.
 """
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "api.md"
+PAGE = ROOT / "docs" / "reference" / "api.md"
 PACKAGE = "vla_accel_ros"
 EXTENDING = (
     "vla_accel_ros.extensions:ControllerKind",
@@ -33,7 +33,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def page() -> str:
-    """Return the whole of docs/api.md."""
+    """Return the whole of docs/reference/api.md."""
     sys.path.insert(0, str(ROOT))
     face = __import__(PACKAGE)
     lines = ["# API", "", "Made by `python scripts/api.py` from the docstrings; do not edit.", ""]
@@ -41,7 +41,7 @@ def page() -> str:
     for name in face.__all__:
         lines += _entry(f"{face._MODULES[name]}:{name}", name)
     lines += ["## For packages that add to this one", ""]
-    lines += ["[CONTRIBUTING.md](../CONTRIBUTING.md) says how to add what.", ""]
+    lines += ["[CONTRIBUTING.md](../../CONTRIBUTING.md) says how to add what.", ""]
     for reference in EXTENDING:
         lines += _entry(reference, reference.replace(":", "."))
     return "\n".join(lines).rstrip() + "\n"

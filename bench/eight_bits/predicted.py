@@ -16,7 +16,7 @@ STAGES = ("encode", "prefill", "denoise")
 
 def measure() -> dict[str, Any]:
     """Predict the milliseconds of each stage and of all stages, from launches alone. low, high: see
-    docs/plan.md."""
+    docs/lab/plan.md."""
     rows = []
     for name in DEVICES:
         for kind in KINDS:

@@ -1,4 +1,4 @@
-"""docs/pipeline.md: the file of figures as Markdown, so that what is published is what was measured.
+"""docs/lab/pipeline.md: the file of figures as Markdown, so that what is published is what was measured.
 
 Tables contain the rows that exist; notes below name what was not measured, failed or is missing, and where
 the figures come from. The only computation is the ratio of two figures of one row.
@@ -31,7 +31,7 @@ the same stages one after another. [performance.md](performance.md) says what th
 which targets they meet.
 
 `python bench/pipeline.py --tables` makes this page from
-[pipeline.json](../bench/results/pipeline.json), which has more columns. Weights are random, of the
+[pipeline.json](../../bench/results/pipeline.json), which has more columns. Weights are random, of the
 published sizes. `-`: not measured.
 """
 

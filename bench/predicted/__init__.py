@@ -1,5 +1,5 @@
 """A plan against measurements.
 
-recorded: existing figures, of bench/results and published ones. page, tuned: the rows as docs/plan.md and a
-device file have them.
+recorded: existing figures, of bench/results and published ones. page, tuned: the rows as docs/lab/plan.md and
+a device file have them.
 """

@@ -1,4 +1,4 @@
-"""Rows of bench/results/plan.json and plan_GPU.json as the tables of docs/plan.md."""
+"""Rows of bench/results/plan.json and plan_GPU.json as the tables of docs/lab/plan.md."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def ours() -> Iterator[dict[str, Any]]:
     yield from _language(h200)
     yield from _here(h200)
     plan = make_plan(MODELS["pi0"], load("h100"), Work())
-    yield row(plan, "denoise", 4.67, "docs/performance.md, a trial without a file")
+    yield row(plan, "denoise", 4.67, "docs/lab/performance.md, a trial without a file")
     yield from _rows_in_8_bits(load("h100"))
 
 

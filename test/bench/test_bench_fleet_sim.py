@@ -1,4 +1,4 @@
-"""The bench of fleet policies runs, and docs/fleet_sim.md has the tables of its file."""
+"""The bench of fleet policies runs, and docs/lab/fleet_sim.md has the tables of its file."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_process_that_ends_says_why() -> None:
 
 def test_the_published_page_is_the_published_figures() -> None:
     figures = json.loads((ROOT / "bench/results/pipeline.json").read_text())
-    page = (ROOT / "docs/pipeline.md").read_text()
+    page = (ROOT / "docs/lab/pipeline.md").read_text()
     assert page == render(figures), "run python bench/pipeline.py --tables"
 
 

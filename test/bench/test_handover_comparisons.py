@@ -113,7 +113,7 @@ def test_measures_are_differences_of_pairs_and_shares_of_scenes() -> None:
 def test_the_published_table_is_that_of_the_results() -> None:
     """Signs, too, which test_figures.py does not compare."""
     rows = json.loads((ROOT / "bench" / "results" / "handover.json").read_text())["noise"]["pooled"]
-    page = (ROOT / "docs" / "performance.md").read_text()
+    page = (ROOT / "docs" / "lab" / "performance.md").read_text()
     assert "\n".join(comparisons.pooled_lines(rows)) in page
 
 

@@ -33,7 +33,7 @@ def test_what_is_not_begun_in_time_is_named(tmp_path: Path) -> None:
 
 
 def test_the_tables_of_the_page_are_those_of_the_files(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "plan.md").read_text()
+    text = (ROOT / "docs" / "lab" / "plan.md").read_text()
     for name in ("plan", "plan_h200"):
         assert main(["--page", str(ROOT / "bench" / "results" / f"{name}.json")]) == 0
         rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]

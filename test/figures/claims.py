@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PERFORMANCE, STAGGERED = "README.md", "docs/performance.md", "docs/staggered.md"
-FLEET_SIM, FLEET_DEMO, REPLICAS = "docs/fleet_sim.md", "docs/fleet_demo.md", "docs/fleet_replicas.md"
-HIGH_RATE, TRACE, OFFLOAD = "docs/high_rate.md", "docs/trace.md", "docs/offload.md"
-SOLVERS, CORUN = "docs/solvers.md", "docs/corun.md"
-PLAN, PRECISION = "docs/plan.md", "docs/precision.md"
-STREAMING, HORIZON, SCHEDULER = "docs/streaming.md", "docs/horizon.md", "docs/fleet_scheduler.md"
+README, PERFORMANCE, STAGGERED = "README.md", "docs/lab/performance.md", "docs/lab/staggered.md"
+FLEET_SIM, FLEET_DEMO, REPLICAS = (
+    "docs/lab/fleet_sim.md",
+    "docs/lab/fleet_demo.md",
+    "docs/lab/fleet_replicas.md",
+)
+HIGH_RATE, TRACE, OFFLOAD = "docs/lab/high_rate.md", "docs/guide/trace.md", "docs/lab/offload.md"
+SOLVERS, CORUN = "docs/lab/solvers.md", "docs/lab/corun.md"
+PLAN, PRECISION = "docs/lab/plan.md", "docs/lab/precision.md"
+STREAMING, HORIZON, SCHEDULER = "docs/lab/streaming.md", "docs/lab/horizon.md", "docs/lab/fleet_scheduler.md"
 Claim = tuple[str, str, list[float | None]]
 
 

@@ -18,7 +18,7 @@ def counted_memory() -> Iterator[Claim]:
 
 
 def plans() -> Iterator[Claim]:
-    """All rows of docs/plan.md, in the order of the file."""
+    """All rows of docs/lab/plan.md, in the order of the file."""
     found, others = result("plan"), 0
     names = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA", "smolvla": "SmolVLA"}
     bits = {"exact": "bfloat16", "all-int8": "int8", "all-fp8": "fp8", "all-fp4": "NVFP4"}
@@ -49,7 +49,7 @@ def plans() -> Iterator[Claim]:
 
 
 def plans_of_gpus() -> Iterator[Claim]:
-    """Rows of docs/plan.md that were measured beside two plans, one from micro-benchmarks of the machine."""
+    """Rows of docs/lab/plan.md that were measured beside two plans, one from micro-benchmarks."""
     names = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA", "smolvla": "SmolVLA"}
     for path in sorted((ROOT / "bench" / "results").glob("plan_*.json")):
         found, cases = result(path.stem), dict[str, list[float | None]]()
@@ -73,7 +73,7 @@ def plans_of_gpus() -> Iterator[Claim]:
 
 
 def plan_of_an_h100() -> Iterator[Claim]:
-    """Sentences of docs/plan.md: how far off the two plans were at most."""
+    """Sentences of docs/lab/plan.md: how far off the two plans were at most."""
     found = result("plan_h100")
 
     def off(device: str, stage: str, views: int = 0, sign: int = 0) -> float:

@@ -286,7 +286,7 @@ def solvers() -> Iterator[Claim]:
 
 
 def eight_bits() -> Iterator[Claim]:
-    """All rows of docs/precision.md that have figures."""
+    """All rows of docs/lab/precision.md that have figures."""
     found = result("w8a8")
     for row in found["errors"]["rows"]:
         figures = [row["rms_mrad"], row["max_mrad"], 100 * row["over_moved"]]
@@ -340,7 +340,7 @@ def eight_bits() -> Iterator[Claim]:
 
 
 def frontier() -> Iterator[Claim]:
-    """What an Orin would take, in docs/plan.md."""
+    """What an Orin would take, in docs/lab/plan.md."""
     found = result("w8a8")["frontier"]
     for row in found["rows"]:
         views = f"{row['views']} view{'s' * (row['views'] > 1)}"

@@ -94,7 +94,7 @@ def real_nodes() -> Iterator[Claim]:
         named = f"| pi0, `{case['way']}`, {where}, `{case['transport']}` |"
         yield STREAMING, named, [*figures, *command, case["commands"]["hz"]]
     yield STREAMING, "Through the real nodes over ROS 2 it", found[:4]
-    yield README, "  host](docs/streaming.md#through-the-real-nodes)", [*found[4:6], *[None] * 14]
+    yield README, "  host](docs/lab/streaming.md#through-the-real-nodes)", [*found[4:6], *[None] * 14]
     yield README, "| pi0 through the nodes over ROS 2,", [2, *found[:2]]
 
 

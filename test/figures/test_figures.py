@@ -1,9 +1,9 @@
 """The figures that README.md and docs print are those of bench/results/, to the digits that are printed.
 
 A row of a table, or a passage, is named by how it begins; every number in it must be claimed by a figure of
-a file, or by None where it is of no file: a target, a size, a run that is said to have none. docs/pipeline.md
-is made of its file as a whole (test/bench/test_bench_processes.py), and so are the tables of
-docs/fleet_sim.md (test/bench/test_bench_fleet_sim.py).
+a file, or by None where it is of no file: a target, a size, a run that is said to have none.
+docs/lab/pipeline.md is made of its file as a whole (test/bench/test_bench_processes.py), and so are the
+tables of docs/lab/fleet_sim.md (test/bench/test_bench_fleet_sim.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/jetson.md prints what the plan predicts."""
+"""docs/guide/jetson.md prints what the plan predicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "jetson.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "jetson.md").read_text()
 
 
 @pytest.mark.parametrize("mode", ["maxn", "50w", "30w", "15w"])

@@ -92,10 +92,10 @@ class EngineConfig:
         to the constructor adds one; a caller that adds robots later must allow one for each.
     steps, time_rule: flow sampling, see models.flow.sampling; "auto" takes the rule that the policy was
         trained with. solver: "euler", as policies are trained to be sampled, or "ab2", second-order
-        Adams-Bashforth, as accurate with about half the steps, see models.flow.solver and docs/solvers.md.
+        Adams-Bashforth, as accurate with about half the steps: models.flow.solver and docs/lab/solvers.md.
     seed, noise: the initial noise of chunks, see models.flow.noise: "fresh", a function of (seed, request)
         alone, or "coherent", a function of (seed, time of each action): smaller seams, but no less jerk
-        (docs/performance.md).
+        (docs/lab/performance.md).
     step_dt_s: seconds between two actions of a chunk, for robots without their own.
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute with captured stages and, where the model family has them, fused kernels.
@@ -103,12 +103,12 @@ class EngineConfig:
     calibration: file of `vla calibrate` for precision "w8a8", "w8a8-int4" or "w8a8-fp8"; "" = none: columns
         are not smoothed.
     eight_bit_denoise: whether precision "w8a8" and "w8a8-fp8" denoise in 8 bits even on GPUs with fast
-        memory, where kernel launches are the bottleneck and 8 bits are slower than exact (docs/precision.md).
+        memory, where kernel launches are the bottleneck and 8 bits are slower (docs/lab/precision.md).
     keep_exact: False frees the exact weights of what the stages hold in fewer bits; only such stages can then
-        compute the policy, see engine.stages.dropping and docs/plan.md.
+        compute the policy, see engine.stages.dropping and docs/lab/plan.md.
     offload: "none", "vision" or "vision:SHARE": all layers of the vision towers, or a share, keep their
         weights in page-locked host memory; every frame copies them to the GPU while other layers compute. The
-        results are the same bits; see docs/offload.md.
+        results are the same bits; see docs/lab/offload.md.
     staggered: number of chunks denoised at once, each at its own step; 0 = whole chunks. With up to `steps`
         seats one chunk begins in each step; with more seats, several do.
     staggering: "stream": every chunk takes a seat; "fresh": the first chunk of a frame is denoised whole and
@@ -127,7 +127,7 @@ class EngineConfig:
         "fresh" adds a lane for first chunks. Not for frames that share forwards.
     prefill_groups: number of groups of layers in which a frame is computed, with a step of staggered chunks
         between two of them, so that a step waits for one group instead of a frame; 1 = whole. The results are
-        the same bits. Only for fast stages with kernels, see docs/streaming.md.
+        the same bits. Only for fast stages with kernels, see docs/lab/streaming.md.
     text_groups: number of groups of layers in which a token of text is computed, each scheduled between
         actions by itself; 1 = whole. The results are the same bits. Only for fast stages with kernels.
     text_share: share of its lane's time that text gets when further chunks of a frame would take all of it, 0

@@ -16,8 +16,8 @@ is known beside it; it is chosen by a word, the parameter `horizon`:
     ...+elastic:N       and up to N more while the next chunk is late
 
 Distances are RMS over the joints. An action whose signal is NaN ends the prefix; a chunk without the signal
-(no denoising updates, no previous chunk, no samples) is executed whole. docs/horizon.md says how well each
-signal predicts errors; fleet.horizon_policies computes them.
+(no denoising updates, no previous chunk, no samples) is executed whole. docs/lab/horizon.md says how well
+each signal predicts errors; fleet.horizon_policies computes them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ tuple for each of a thousand requests would burden the garbage collector in each
 
 class HighestWaitRatio(InOrder):
     """In overload a small kairos_ageing_s lifts all requests to the top bucket, where the longest execution
-    goes first (docs/fleet_sim.md).
+    goes first (docs/lab/fleet_sim.md).
     first_wait: whether the wait for a task's first chunk counts. With it, a task that was never served has
     waited all its life and goes before all others, so the default is False.
     open_wait: whether the present, unfinished wait counts; the paper sums over recorded rounds.

@@ -14,7 +14,7 @@ ENGINE = Parameter(
     "engine",
     LOCAL,
     "Where chunks are made: local, by this node; fleet, by a fleet's scheduler, for a robot without a "
-    "GPU (docs/fleet.md). bringup.launch.py starts the executable inference or fleet_inference "
+    "GPU (docs/guide/fleet.md). bringup.launch.py starts the executable inference or fleet_inference "
     "accordingly.",
     choices=(LOCAL, FLEET),
 )
@@ -25,7 +25,7 @@ OF_A_FLEET = (
         "fleet_images",
         "raw",
         "How uncompressed pictures travel: raw, as pixels without loss; jpeg, in about a tenth of the "
-        "bytes: needed over a network that loses packets (docs/fleet_replicas.md). Images that a camera "
+        "bytes: needed over a network that loses packets (docs/lab/fleet_replicas.md). Images that a camera "
         "sends compressed are passed on unchanged.",
         choices=("raw", "jpeg"),
     ),

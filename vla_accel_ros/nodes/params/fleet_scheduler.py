@@ -110,7 +110,7 @@ FLEET_SCHEDULER = (
         "replicas",
         "local",
         "Where chunks are computed: local, by an engine in the node's process, or ray, by engines in Ray "
-        "actors (docs/fleet_replicas.md).",
+        "actors (docs/lab/fleet_replicas.md).",
         choices=("local", "ray"),
     ),
     Parameter(

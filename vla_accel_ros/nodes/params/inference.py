@@ -92,14 +92,14 @@ INFERENCE = (
         EngineConfig.keep_exact,
         "Keep the exact weights of stages that precision has in fewer bits. False drops them while the "
         "checkpoint is loaded, a layer at a time, to save memory; staggered chunks, guidance by the exact "
-        "Jacobian and, in fp8, questions are then refused (docs/plan.md).",
+        "Jacobian and, in fp8, questions are then refused (docs/lab/plan.md).",
     ),
     Parameter(
         "offload",
         EngineConfig.offload,
         "Vision layers of the fast stages whose weights stay in host memory and are copied to the GPU in "
         "every frame: none, vision (all) or vision:0.25 (a share). Actions are the same; the log says what "
-        "it saves and costs (docs/offload.md).",
+        "it saves and costs (docs/lab/offload.md).",
     ),
     Parameter(
         "torch_threads",
@@ -131,7 +131,7 @@ INFERENCE = (
         "chunk_slot",
         "auto",
         "Also write every chunk to shared memory, for a trajectory node on this machine "
-        "(docs/high_rate.md): auto unless another process already does, true refuses activation in that "
+        "(docs/lab/high_rate.md): auto unless another process already does, true refuses activation in that "
         "case, false sends messages only.",
         choices=("auto", "true", "false"),
     ),
@@ -183,7 +183,7 @@ INFERENCE = (
         "prefill_groups",
         EngineConfig.prefill_groups,
         "Groups of layers in which a frame is computed. Between two groups comes a step of staggered "
-        "chunks, which then waits for one group instead of a whole frame (docs/streaming.md). Needs fast "
+        "chunks, which then waits for one group instead of a whole frame (docs/lab/streaming.md). Needs fast "
         "stages of pi0 or pi0.5. 1: a frame is computed at once.",
         minimum=1,
         maximum=64,
@@ -192,7 +192,7 @@ INFERENCE = (
         "text_groups",
         EngineConfig.text_groups,
         "Groups of layers in which a token of text is computed, each scheduled separately between actions "
-        "(docs/streaming.md). Needs fast stages. 1: a token is computed at once.",
+        "(docs/lab/streaming.md). Needs fast stages. 1: a token is computed at once.",
         minimum=1,
         maximum=64,
     ),
@@ -200,7 +200,7 @@ INFERENCE = (
         "text_share",
         EngineConfig.text_share,
         "Share of time for text when further chunks of a frame would take all of it; new frames and their "
-        "first chunks never wait for it (docs/streaming.md). 0: a token each 0.2 s.",
+        "first chunks never wait for it (docs/lab/streaming.md). 0: a token each 0.2 s.",
         minimum=0.0,
         maximum=MOST_TEXT,
     ),
@@ -218,7 +218,7 @@ INFERENCE = (
         EngineConfig.partition,
         "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and "
         "B for frames and text; auto measures splits on configure and uses one only if actions would be "
-        "late without it (docs/streaming.md). If a GPU cannot be divided, actions come first by priority.",
+        "late without it (docs/lab/streaming.md). If a GPU cannot be divided, actions have priority.",
     ),
     Parameter(
         "token_mode",
@@ -256,8 +256,8 @@ INFERENCE = (
         "solver",
         EngineConfig.solver,
         "Solver of flow matching: euler, the one that policies are trained for, or ab2, second-order "
-        "Adams-Bashforth, as accurate with about half the denoise_steps (docs/solvers.md). For models that "
-        "act by flow.",
+        "Adams-Bashforth, as accurate with about half the denoise_steps (docs/lab/solvers.md). For models "
+        "that act by flow.",
         choices=SOLVERS,
     ),
     Parameter(
@@ -281,14 +281,14 @@ INFERENCE = (
         "seats_by_load",
         EngineConfig.seats_by_load,
         "Compute a step of staggered chunks with the fewest of 1, 2, 4, ... and all seats that hold its "
-        "chunks, so that empty seats cost less (docs/staggered.md). Chunks then differ by rounding with "
+        "chunks, so that empty seats cost less (docs/lab/staggered.md). Chunks then differ by rounding with "
         "what is denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or pi0.5.",
     ),
     Parameter(
         "joints_each_step",
         EngineConfig.joints_each_step,
         "Give every step of a staggered chunk the newest joints, not only those at its start, for a policy "
-        "with a state token (pi0) (docs/staggered.md). The policy was not trained this way: measure "
+        "with a state token (pi0) (docs/lab/staggered.md). The policy was not trained this way: measure "
         "success before you rely on it.",
     ),
     Parameter(
@@ -309,7 +309,7 @@ INFERENCE = (
         EngineConfig.noise,
         "Initial noise of denoising: fresh for each chunk, or coherent: a function of the time of each "
         "action, so that overlapping chunks begin alike: smaller seams, as much success, and no smoother "
-        "motion (docs/performance.md).",
+        "motion (docs/lab/performance.md).",
         choices=("fresh", "coherent"),
     ),
     Parameter(
@@ -317,7 +317,7 @@ INFERENCE = (
         ALL,
         "How many leading actions of a chunk may be executed before another comes: all, static:N, or by "
         "its denoising or the chunk before it: update_ratio:T, last_update:M, agreement:M, each with "
-        "+least:N and +elastic:N; '; PATTERN=...' for tasks whose instruction matches (docs/horizon.md).",
+        "+least:N and +elastic:N; '; PATTERN=...' for tasks whose instruction matches (docs/lab/horizon.md).",
     ),
     *CHUNKING,
     *OF_A_FLEET,

@@ -38,7 +38,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         )
     )
     parser = subcommand(
-        whats, "solvers", "error and time of each solver and number of denoising steps (docs/solvers.md)", run
+        whats,
+        "solvers",
+        "error and time of each solver and number of denoising steps (docs/lab/solvers.md)",
+        run,
     )
     model_option(parser)
     training_option(parser)

@@ -2,7 +2,7 @@
 
 The plain network runs on observations of a bag, of a LeRobot dataset or of the simulated arm. The file says,
 for each product, how large the columns of its inputs become, and how far off it is in 8 bits; those above
---most-error will stay exact (docs/precision.md).
+--most-error will stay exact (docs/lab/precision.md).
 """
 
 from __future__ import annotations
