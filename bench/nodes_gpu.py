@@ -7,8 +7,7 @@
 random weights that is written first: a full-size pi0 in bfloat16. Two cameras of 640x480, triggered together
 at 30 Hz, publish like the camera node: whole images (`raw`) or handles of frames in shared memory (`ring`).
 Joints come at 500 Hz, and a stand-in for a forward_command controller receives 500 commands a second. Each is
-its own process on real DDS with the package's profile, in its own graph. So this is bench/processes.py plus
-the cost of ROS.
+its own process on real DDS with the package's profile, in its own graph.
 
 Random weights make random motion: their statistics scale actions to the share --motion of a degree, so that
 most are within all limits, like those of a trained policy.
@@ -36,8 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node_loops.running import Processes
-from node_loops.setting import CAMERA_HZ, JOINTS_HZ, TOPICS, write_contract
+from real_nodes.contract import CAMERA_HZ, JOINTS_HZ, TOPICS, write_contract
+from real_nodes.spawned import Processes
 
 from vla_accel_ros.tools.cli import finish
 

@@ -12,7 +12,7 @@ from pathlib import Path
 ROBOTS, NODES = "robots", "nodes"
 STARTING = {
     ROBOTS: {
-        "bench": "nodes_gpu processes stream",
+        "bench": "nodes_gpu stream",
         "launch": "ros2_launch",
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_robot_options sim_time"
         " trace",

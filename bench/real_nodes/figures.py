@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from node_loops.figures import TAIL_NS, quantiles
 
 from vla_accel_ros.timeline import Event, Recorded
 from vla_accel_ros.tools.trace import latency
@@ -19,7 +18,9 @@ REACHED = {
     "chunk": "published",
     "command": "commanded",
 }
-"""Names of node_loops.figures -> moments of `vla trace`."""
+"""Names of figures -> moments of `vla trace`."""
+TAIL_NS = 250_000_000
+"""Frames at the end of a window whose commands may come after it are left out."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def window(records: Sequence[Recorded], begin_ns: int, end_ns: int) -> Window:
 
 
 def figures(windows: Sequence[Window], stamps_ns: np.ndarray, commands: str) -> dict[str, Any]:
-    """The figures of bench/processes.py, and the steps of `vla trace`.
+    """The figures of the windows, and the steps of `vla trace`.
 
     image_to: from a frame's stamp to each event that it caused, the first of its kind. dropped: frames that
     never became a prefix; without_command: frames that did, but whose chunks moved nothing. stamps_ns: of all
@@ -95,6 +96,14 @@ def figures(windows: Sequence[Window], stamps_ns: np.ndarray, commands: str) -> 
         },
         "steps": {step.what: {"frames": len(step.ms), **quantiles(np.array(step.ms))} for step in steps},
     }
+
+
+def quantiles(times_ms: np.ndarray) -> dict[str, float]:
+    """Median, p99 and the greatest; empty of none."""
+    if not len(times_ms):
+        return {}
+    p50, p99, most = np.quantile(times_ms, (0.5, 0.99, 1.0))
+    return {"p50_ms": round(float(p50), 3), "p99_ms": round(float(p99), 3), "max_ms": round(float(most), 3)}
 
 
 def _frames(one: Window, stamps_ns: np.ndarray) -> Iterator[dict[str, int]]:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import rclpy
-from node_loops.running import Port
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -24,6 +23,7 @@ from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
+from real_nodes.spawned import Port
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.nodes import qos

@@ -13,6 +13,7 @@ import pytest
 import torch
 from real_nodes.figures import figures, window
 from real_nodes.shares import PURPOSES, Shares
+from real_nodes.spawned import Port, Processes
 
 from vla_accel_ros.timeline import Event, Recorded
 
@@ -129,3 +130,14 @@ def test_without_a_gpu_it_says_so(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert nodes_gpu.main([]) == 1
     assert "--small tries the command on a CPU" in capsys.readouterr().err
+
+
+def _fail(port: Port) -> dict[str, str]:
+    raise ValueError("no such thing")
+
+
+def test_spawned_process_is_named_with_its_reason_when_it_fails() -> None:
+    with Processes() as processes:
+        processes.start("camera", _fail)
+        with pytest.raises(RuntimeError, match=r"(?s)process camera failed.*no such thing"):
+            processes.ready()
