@@ -27,7 +27,7 @@ from vla_accel_msgs.msg import ActionChunk, Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.chunk_record import ChunkReader
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.messages import convert
@@ -226,7 +226,7 @@ class Robot:
             self.refused[str(error)] += 1
             return
         path = type(path)(path.joints, path.times_ns - self._ahead_ns, path.positions, path.velocities)
-        if not controller.accept(path, at_ns, MotionState(at_ns, controller.state(at_ns).position)):
+        if not controller.accept(path, at_ns, TrajectoryPoint(at_ns, controller.state(at_ns).position)):
             self.refused["it had ended when it came"] += 1
             return
         if len(controller.joints) > 1:

@@ -15,7 +15,7 @@ from faulting.cases import Case
 from faulting.robot import Robot, Stalled
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.sim.executed import PERIOD_NS, TrajectoryController
 
 S = 1_000_000_000
@@ -133,7 +133,7 @@ def peaks(robot: Robot, since_ns: int, until_ns: int) -> tuple[float, float, flo
                 again_ns, position, _ = robot.after(restarted.pop(0))[0]
                 columns = [robot.contract.joint_names.index(name) for name in controller.joints]
                 model.hold(position[columns], again_ns)
-            model.accept(trajectory.select(controller.joints), t_ns, MotionState(t_ns, where))
+            model.accept(trajectory.select(controller.joints), t_ns, TrajectoryPoint(t_ns, where))
         limits = JointLimits.of(joints[name] for name in controller.joints)
         times, positions = model.path(until_ns)
         keep = times >= max(since_ns, first_ns + 2 * PERIOD_NS)

@@ -17,7 +17,7 @@ import numpy as np
 
 from handovers.styles import STYLES, Message, Style
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.sim.controller import JointTrajectoryController
 from vla_accel_ros.types import Chunk
 
@@ -129,7 +129,7 @@ def play(
         travelling += [(now + round(delay_s * _S), message) for message in sent if message is not None]
         while travelling and travelling[0][0] <= now:
             message = travelling.pop(0)[1]
-            state = MotionState(now, measured, speed)
+            state = TrajectoryPoint(now, measured, speed)
             controller.receive(JOINTS, *message, now, state)
         commanded = controller.desired(now).position
         speed = (commanded - measured) / _MOTOR_LAG_S

@@ -13,7 +13,7 @@ from adversary_scene import MS, S
 from rosless_sending import PASSING, RESTARTED
 
 from vla_accel_ros.control.moves import move
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 
 
 class Episode(Delivered):
@@ -119,7 +119,7 @@ class Episode(Delivered):
                     self.robot.limits.upper,
                 )
                 path = move(self.robot.joints, here, goal, self.robot.limits, 0.3, self.t_ns)
-                self.controller.accept(path, self.t_ns, MotionState(self.t_ns, self.where))
+                self.controller.accept(path, self.t_ns, TrajectoryPoint(self.t_ns, self.where))
                 self.others_until_ns = path.end_ns
                 self._unhold()
 

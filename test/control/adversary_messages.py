@@ -7,7 +7,7 @@ from adversary_inputs import Given
 from adversary_scene import Ended, S
 
 from vla_accel_ros.control.following.joint_faults import usual
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 KEEP_NS = S
 
@@ -45,7 +45,7 @@ class Delivered(Given):
                     velocities = np.concatenate([velocities, velocities[-1:]])
             moved = Trajectory(trajectory.joints, times, positions, velocities)
             where = self._where(trajectory.joints)
-            measured = MotionState(self.t_ns, where, np.zeros_like(where))
+            measured = TrajectoryPoint(self.t_ns, where, np.zeros_like(where))
             if not self._deactivated(moved, off and on_arrival, known):
                 self._controller(moved.joints).accept(moved, self.t_ns, measured)
                 if on_arrival:

@@ -26,7 +26,7 @@ from rosless_force import FORCE_HZ, MOST, RETREAT, STOPS, YIELDS, Touching
 from rosless_sending import Robot
 
 from vla_accel_ros.control.following.joint_faults import usual
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import TrajectoryController
 from vla_accel_ros.types import Chunk
 
@@ -59,20 +59,20 @@ class Controllers:
         for one in self.ones.values():
             one.shift(by_ns, t_ns)
 
-    def accept(self, trajectory: Trajectory, t_ns: int, measured: MotionState) -> bool:
+    def accept(self, trajectory: Trajectory, t_ns: int, measured: TrajectoryPoint) -> bool:
         """Of all joints: a motion of others."""
         taken = []
         for group, one in self.ones.items():
-            here = MotionState(t_ns, measured.position[self._columns[group]])
+            here = TrajectoryPoint(t_ns, measured.position[self._columns[group]])
             taken.append(one.accept(trajectory.select(group), t_ns, here))
         return all(taken)
 
-    def state(self, t_ns: int) -> MotionState:
+    def state(self, t_ns: int) -> TrajectoryPoint:
         states = {group: one.state(t_ns) for group, one in self.ones.items()}
         position = np.zeros(len(self.joints))
         for group, state in states.items():
             position[self._columns[group]] = state.position
-        return MotionState(t_ns, position)
+        return TrajectoryPoint(t_ns, position)
 
     def path(self, until_ns: int) -> tuple[np.ndarray, np.ndarray]:
         paths = {group: one.path(until_ns) for group, one in self.ones.items()}

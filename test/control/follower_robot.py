@@ -7,7 +7,7 @@ import numpy as np
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import MotionState, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sim.controller import JointTrajectoryController
@@ -43,7 +43,7 @@ class Robot:
         self.placed: np.ndarray | None = HOME
         self.request = 0
         self.sent: list[Trajectory] = []
-        self.states: list[Motion] = []
+        self.states: list[MotionState] = []
 
     def run(self, seconds: float, goal: float | None = None, latency_s: float = 0.05) -> None:
         """Let time pass; with a goal, a chunk towards it arrives every 100 ms."""
@@ -85,7 +85,7 @@ class Robot:
         for _ in range(20):
             self.run(0.1, goal)
             self.placed = None
-            if Motion.RUNNING in self.states:
+            if MotionState.RUNNING in self.states:
                 break
         self.run(seconds, goal)
 
@@ -100,7 +100,7 @@ class Robot:
         """Run until it moves again; where the first trajectory begins, float64 [2]."""
         count = len(self.sent)
         self.run(1.2, goal=0.0)
-        assert self.states[-1] is Motion.RUNNING
+        assert self.states[-1] is MotionState.RUNNING
         first = self.sent[count]
         return first.sample(first.start_ns)[0]
 

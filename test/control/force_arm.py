@@ -14,13 +14,13 @@ from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.command_stream import CommandStream
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import MotionState, Safety, Watchdog
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force, ForceGuard, Reaction
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
 from vla_accel_ros.control.force.taking_over import TakingOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path, judge_positions
 from vla_accel_ros.types import Chunk
 
@@ -134,7 +134,7 @@ class ForceArm(Stepped):
         self.ticks: list[tuple[int, np.ndarray]] = []
         self.reactions: list[Reaction] = []
         self.sent: list[Trajectory] = []
-        self.states: Counter[Motion] = Counter()
+        self.states: Counter[MotionState] = Counter()
         self.sample: Callable[[int, np.ndarray], Sample] = lambda now, _: (FREE, now)
         self.goal: np.ndarray | None = None
         self.speed = 1.0
@@ -152,7 +152,7 @@ class ForceArm(Stepped):
 
     @property
     def running(self) -> bool:
-        return self.follower.safety.state is Motion.RUNNING
+        return self.follower.safety.state is MotionState.RUNNING
 
     def step(self) -> None:
         """A millisecond."""
@@ -160,7 +160,7 @@ class ForceArm(Stepped):
         k = (self.now - START) // MS
         while self.delayed and self.delayed[0][0] <= self.now:
             _, late = self.delayed.pop(0)
-            self.controller.accept(late, self.now, MotionState(self.now, self.commanded))
+            self.controller.accept(late, self.now, TrajectoryPoint(self.now, self.commanded))
         if k % 10 == 0:
             self.follower.measured(self.measure(self.commanded), self.now, self.now)
         if self.guarded:
@@ -229,7 +229,7 @@ class ForceArm(Stepped):
             self.delayed.append((self.now + self.late_ns, sent))
             if not self.late_ns:
                 self.delayed.pop()
-                self.controller.accept(sent, self.now, MotionState(self.now, self.commanded))
+                self.controller.accept(sent, self.now, TrajectoryPoint(self.now, self.commanded))
 
     def resume(self) -> None:
         """~/resume."""

@@ -9,7 +9,7 @@ from motion import JOINTS, LIMITS, S, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.hand_over import HandOver
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
 
 MS = 1_000_000
@@ -52,7 +52,7 @@ class Arm:
         at_ns = self.now + travels
         here = self._controller.state(at_ns)
         assert path is not None
-        assert self._controller.accept(with_hold(path), at_ns, MotionState(at_ns, here.position))
+        assert self._controller.accept(with_hold(path), at_ns, TrajectoryPoint(at_ns, here.position))
         self.now = at_ns
 
     def activate(self, position: np.ndarray) -> None:
@@ -62,13 +62,13 @@ class Arm:
     def accept(self, path: Trajectory | None) -> None:
         """Without asking: a stop after the clock was set."""
         assert path is not None
-        assert self._controller.accept(with_hold(path), self.now, MotionState(self.now, self.position))
+        assert self._controller.accept(with_hold(path), self.now, TrajectoryPoint(self.now, self.position))
 
     def broken(self) -> list[Broken]:
         times, positions = self._controller.path(self.now)
         return judge_path(times, positions, LIMITS, *self._controller.exceptions)
 
-    def state(self, t_ns: int) -> MotionState:
+    def state(self, t_ns: int) -> TrajectoryPoint:
         return self._controller.state(t_ns)
 
     @property

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
@@ -27,18 +27,18 @@ def make_ramp(speed, horizon: int = 10, step_dt_s: float = 0.1, start=(0.0, 0.0,
 
 
 @st.composite
-def safe_states(draw, limits: JointLimits = LIMITS) -> MotionState:
+def safe_states(draw, limits: JointLimits = LIMITS) -> TrajectoryPoint:
     """A state inside the limits from which braking stays inside them: where enforced motion always is."""
     share = draw(arrays(np.float64, len(limits.lower), elements=st.floats(0.0, 1.0)))
     position = limits.lower + share * (limits.upper - limits.lower)
     speed = draw(arrays(np.float64, len(limits.lower), elements=st.floats(-1.0, 1.0))) * limits.velocity
     room_up = np.sqrt(2 * limits.acceleration * np.maximum(limits.upper - position, 0))
     room_down = np.sqrt(2 * limits.acceleration * np.maximum(position - limits.lower, 0))
-    return MotionState(0, position, np.clip(speed, -room_down, room_up))
+    return TrajectoryPoint(0, position, np.clip(speed, -room_down, room_up))
 
 
 def assert_within_limits(
-    trajectory: Trajectory, limits: JointLimits = LIMITS, start: MotionState | None = None
+    trajectory: Trajectory, limits: JointLimits = LIMITS, start: TrajectoryPoint | None = None
 ) -> None:
     """Sampled at 500 Hz as a controller would: position, velocity and acceleration keep their limits."""
     begin = trajectory.start_ns if start is None else start.stamp_ns

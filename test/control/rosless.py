@@ -14,8 +14,8 @@ from rosless_home import Homing
 from rosless_sending import AT_HOME, HOMING, OPERATOR, PASSING, RELEASED, RESTARTED, SETTLE_NS
 
 from vla_accel_ros.control.command_stream import JogStream
-from vla_accel_ros.control.following.watchdog import Motion
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.following.watchdog import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.types import Chunk
 
 
@@ -63,10 +63,10 @@ class TrajectoryLogic(Homing):
         if self._clock.was_set():
             return
         now_ns = self._watched_ns = self.clock_ns()
-        if change is not None and change.after is Motion.HOLDING and isinstance(self.stream, JogStream):
+        if change is not None and change.after is MotionState.HOLDING and isinstance(self.stream, JogStream):
             self.stream.rest()
         state, joins = self.follower.safety.state, self.follower.joining.lasts(now_ns)
-        rested, self._rests = self._rests, state is Motion.HOLDING and not joins and bool(self.holds)
+        rested, self._rests = self._rests, state is MotionState.HOLDING and not joins and bool(self.holds)
         if self._rests and not rested and isinstance(self.stream, JogStream):
             self.stream.rest()
         for one in self.controllers:
@@ -89,7 +89,7 @@ class TrajectoryLogic(Homing):
             return self.twist.tick(now_ns, self.steady_ns())
         assert self.stream is not None
         command = self.stream.tick(now_ns, self.steady_ns())
-        return command.position if isinstance(command, MotionState) else command
+        return command.position if isinstance(command, TrajectoryPoint) else command
 
     def hold(self) -> None:
         """~/hold, which cancels ~/home."""
@@ -140,7 +140,7 @@ class TrajectoryLogic(Homing):
     @property
     def running(self) -> bool:
         """Whether chunks may move the robot."""
-        return self.follower.safety.state is Motion.RUNNING
+        return self.follower.safety.state is MotionState.RUNNING
 
     def _now(self) -> int:
         self._jumped_ns = self._clock.jump_ns()

@@ -6,7 +6,7 @@ import numpy as np
 from rosless_sending import HOMING, Controller, Sending
 
 from vla_accel_ros.control.command_stream import JogStream
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.moves import MoveInParts, broken_off, move
 from vla_accel_ros.control.trajectory import Trajectory
 
@@ -41,7 +41,7 @@ class Homing(Sending):
             now_ns
         )
         still = still and (now_ns >= self._settles_until_ns or self.follower.joining.at_rest)
-        return still and self.follower.safety.state is Motion.HOLDING
+        return still and self.follower.safety.state is MotionState.HOLDING
 
     def _home(self, now_ns: int) -> None:
         if not self._is_at_rest(now_ns) or any(one.parts is not None for one in self.controllers):

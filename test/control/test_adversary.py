@@ -16,7 +16,7 @@ from adversary_of_many import MORE, EpisodeOfMany
 from adversary_scene import KINDS, MODES
 from motion import LIMITS
 
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import (
     PERIOD_NS,
     TrajectoryController,
@@ -120,7 +120,7 @@ def judged(controller: TrajectoryController) -> dict[str, float]:
     return {b.what: b.by for b in judge_path(times, positions, LIMITS, *controller.exceptions)}
 
 
-HERE = MotionState(0, np.zeros(3))
+HERE = TrajectoryPoint(0, np.zeros(3))
 
 
 def test_a_motion_within_limits_is_judged_so_and_a_faster_one_by_how_much():
@@ -149,7 +149,7 @@ def test_a_position_outside_and_an_end_in_motion_are_found():
 def test_what_is_approached_later_begins_from_the_command_or_from_the_measured_joints():
     for from_desired, begins in ((True, 0.0), (False, 0.1)):
         one = controller(from_desired)
-        one.accept(goes(0.0, 2 * S, 3 * S), S, MotionState(S, np.full(3, 0.1)))
+        one.accept(goes(0.0, 2 * S, 3 * S), S, TrajectoryPoint(S, np.full(3, 0.1)))
         assert one.state(S).position[0] == begins
 
 

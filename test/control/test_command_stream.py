@@ -12,7 +12,7 @@ from motion import JOINTS, LIMITS, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.command_stream import CommandStream
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
@@ -44,7 +44,7 @@ def ticks(stream: CommandStream, start_ns: int, seconds: float, period_s: float 
     return [stream.tick(int(t)) for t in times]
 
 
-def assert_smooth(states: list[MotionState], period_s: float = PERIOD_S) -> None:
+def assert_smooth(states: list[TrajectoryPoint], period_s: float = PERIOD_S) -> None:
     """Steps within velocity x dt, and changes between steps within acceleration x dt^2."""
     positions = np.array([state.position for state in states])
     speed = np.diff(positions, axis=0) / period_s
@@ -256,7 +256,7 @@ def test_a_clock_that_is_set_makes_no_leap_and_the_path_is_caught_up_with(set_s,
     stream, buffer = make_stream(), make_buffer()
     chunk = make_ramp([2.0, -1.0, 0.3], stamp_ns=START, horizon=60, step_dt_s=0.02, start=[-0.9, 0.5, 0.0])
     follow(stream, buffer, chunk, START)
-    states, offset = list[MotionState](), 0
+    states, offset = list[TrajectoryPoint](), 0
     for tick in range(200):
         steady = START + (tick + 1) * 10 * MS
         if tick == 40:

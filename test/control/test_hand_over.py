@@ -9,7 +9,7 @@ from motion import JOINTS, LIMITS, S, make_ramp
 
 from vla_accel_ros.control.limits.joint_limits import brake, cut
 from vla_accel_ros.control.moves import move
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -88,7 +88,7 @@ def test_a_way_home_that_was_moved_is_broken_off_while_its_begin_is_approached()
     was_to_rest_ns = arm.hand_over.rests_ns
     kept_ns = arm.now + 2 * LEAD
     arm.send(
-        home.since(arm.now).then(brake(JOINTS, MotionState(kept_ns, *home.sample(kept_ns)), LIMITS)), 0, 0
+        home.since(arm.now).then(brake(JOINTS, TrajectoryPoint(kept_ns, *home.sample(kept_ns)), LIMITS)), 0, 0
     )
     assert arm.hand_over.rests_ns < was_to_rest_ns
     arm.now += 5 * S

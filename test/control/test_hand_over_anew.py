@@ -11,7 +11,7 @@ from rosless import TrajectoryLogic
 from rosless_sending import HOMING, Parameters, Robot
 
 from vla_accel_ros.control.limits.joint_limits import brake
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 
 
@@ -133,7 +133,7 @@ def test_while_the_last_trajectory_may_be_on_its_way_to_a_controller_that_holds_
     arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now, request_id=1), arm.now), 0, 0)
     for later, said_ns in (10 * MS, sent_ns + 5 * MS), (LEAD + 2 * MS, sent_ns + LEAD - MS):
         now_ns = sent_ns + later
-        stop = brake(JOINTS, MotionState(now_ns + 2 * LEAD, START, np.full(3, 0.4)), LIMITS)
+        stop = brake(JOINTS, TrajectoryPoint(now_ns + 2 * LEAD, START, np.full(3, 0.4)), LIMITS)
         arm.hand_over.rests(START, said_ns, LEAD_S)
         further = make_ramp(0.4, 30, stamp_ns=now_ns, request_id=2)
         decided = arm.buffer.update(further, now_ns)
@@ -188,7 +188,7 @@ def test_joints_are_compared_with_what_is_executed_and_not_with_what_was_decided
 
     def send(path: Trajectory, on_arrival: bool) -> None:
         here = controller.state(now[0])
-        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+        assert controller.accept(with_hold(path), now[0], TrajectoryPoint(now[0], here.position))
 
     robot = Robot("joint_trajectory", JOINTS, LIMITS, START, 0.02, chunk_age_s=1.2, joints_age_s=0.6)
     given = lambda: now[0], lambda: now[0], send
@@ -216,7 +216,7 @@ def test_a_way_home_of_a_controller_that_others_activated_elsewhere_gets_there()
 
     def send(path: Trajectory, on_arrival: bool) -> None:
         here = controller.state(now[0])
-        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+        assert controller.accept(with_hold(path), now[0], TrajectoryPoint(now[0], here.position))
 
     robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
     given = lambda: now[0], lambda: now[0], send
@@ -252,7 +252,7 @@ def test_of_a_way_home_that_begins_later_than_it_was_decided_a_controller_has_no
             most_ns = max(now[0] + logic.most_ns, path.start_ns + logic.most_ns // 2)
             beyond.append(path.end_ns - most_ns - longest_ns)
             starts_s.append((path.start_ns - now[0]) / S)
-        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+        assert controller.accept(with_hold(path), now[0], TrajectoryPoint(now[0], here.position))
 
     robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02, chunk_age_s=2.0)
     given = lambda: now[0], lambda: now[0], send
@@ -285,7 +285,7 @@ def test_a_way_home_of_which_the_first_part_is_held_up_gets_there(held_up_s):
 
     def send(path: Trajectory, on_arrival: bool) -> None:
         here = controller.state(now[0])
-        assert controller.accept(with_hold(path), now[0], MotionState(now[0], here.position))
+        assert controller.accept(with_hold(path), now[0], TrajectoryPoint(now[0], here.position))
 
     robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
     logic = TrajectoryLogic(robot, Parameters(), lambda: now[0], lambda: now[0], send, held_up=held_up)

@@ -9,7 +9,7 @@ from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.on_arrival import ahead, eased, first_ns
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
 
@@ -63,7 +63,7 @@ def play(
         kept_ns = max(arrives_ns + S, there.end_ns + 1)
         end = np.array([kept_ns]), there.positions[-1:], np.zeros((1, 3))
         there = there.then(Trajectory(JOINTS, *end))
-        assert controller.accept(there, arrives_ns, MotionState(arrives_ns, middle))
+        assert controller.accept(there, arrives_ns, TrajectoryPoint(arrives_ns, middle))
     times, positions = controller.path(now_ns)
     found = judge_path(times[times >= S], positions[times >= S], limits, [], [])
     return {one.what: one.by for one in found}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, knot_velocities
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, knot_velocities
 
 S = 1_000_000_000
 JOINTS = ("a", "b")
@@ -20,8 +20,8 @@ def make_trajectory(velocities: bool = True) -> Trajectory:
     return Trajectory(JOINTS, np.array([1, 2, 4]) * S, positions, knots if velocities else None)
 
 
-def make_state(stamp_ns: int, position: list[float], velocity: list[float] | None = None) -> MotionState:
-    return MotionState(stamp_ns, np.array(position), None if velocity is None else np.array(velocity))
+def make_state(stamp_ns: int, position: list[float], velocity: list[float] | None = None) -> TrajectoryPoint:
+    return TrajectoryPoint(stamp_ns, np.array(position), None if velocity is None else np.array(velocity))
 
 
 def test_linear_between_points_without_velocities():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vla_accel_ros.control.chunking.buffer import MODES, Mode, TrajectoryBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.fleet.horizon import Horizons, limited
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
@@ -35,7 +35,7 @@ class Robot:
         sent = self.buffer.update(chunk, now_ns)
         if sent is not None:
             self.accepted.append(chunk)
-            assert self.controller.accept(sent, now_ns, MotionState(now_ns, np.zeros(2), np.zeros(2)))
+            assert self.controller.accept(sent, now_ns, TrajectoryPoint(now_ns, np.zeros(2), np.zeros(2)))
 
     def executed(self, until_ns: int) -> tuple[np.ndarray, np.ndarray]:
         """Times [N] and positions [N, D] from before the first chunk on, every 2 ms."""

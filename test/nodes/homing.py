@@ -18,7 +18,7 @@ from vla_accel_ros.contract.contract import ChunkTiming, Contract, Controller, J
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import MotionState, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.adapter import Adapter
@@ -234,13 +234,13 @@ class Robot:
             self.run(0.1, goal=1.8)
             if self.speed > 1.5:
                 break
-        assert self.follower.safety.state is Motion.RUNNING and self.speed > 1.5
+        assert self.follower.safety.state is MotionState.RUNNING and self.speed > 1.5
 
     def goes_home(self) -> None:
         """Call ~/home where it stands, and wait until it is fast."""
         self.moves()
         self.run(1.5)
-        assert self.follower.safety.state is Motion.HOLDING and self.speed == 0.0
+        assert self.follower.safety.state is MotionState.HOLDING and self.speed == 0.0
         self.call("home")
         for _ in range(30):
             self.run(0.05)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.controller import ArmControllers, JointTrajectoryController, Rejected
 from vla_accel_ros.sim.kinematics import JOINTS
 from vla_accel_ros.sim.robot import STEP_S, SimRobot
@@ -30,7 +30,7 @@ def send(
     names: tuple[str, ...] = ("a", "b"),
     stamp_ns: int = 0,
     now_ns: int = NOW,
-    measured: MotionState | None = None,
+    measured: TrajectoryPoint | None = None,
 ) -> None:
     to.receive(
         names,
@@ -105,13 +105,13 @@ def test_a_new_trajectory_replaces_the_old_one_at_once() -> None:
 
 def test_it_starts_from_the_last_command_by_default() -> None:
     two = controller()
-    send(two, [1.0], [[1.0, 1.0]], measured=MotionState(NOW, np.array([0.4, 0.4])))
+    send(two, [1.0], [[1.0, 1.0]], measured=TrajectoryPoint(NOW, np.array([0.4, 0.4])))
     assert at(two, 0.5)[0] == pytest.approx([0.5, 0.5])
 
 
 def test_it_starts_from_the_measured_state_if_so_set() -> None:
     two = controller(interpolate_from_desired_state=False)
-    send(two, [1.0], [[1.0, 1.0]], measured=MotionState(NOW, np.array([0.4, 0.4]), np.zeros(2)))
+    send(two, [1.0], [[1.0, 1.0]], measured=TrajectoryPoint(NOW, np.array([0.4, 0.4]), np.zeros(2)))
     assert at(two, 0.0)[0] == pytest.approx([0.4, 0.4])
     assert at(two, 0.5)[0] == pytest.approx([0.7, 0.7])
 

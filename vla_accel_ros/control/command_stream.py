@@ -32,7 +32,7 @@ import numpy as np
 from vla_accel_ros.control.following.joint_faults import DELAY_S
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.limits.limiter import step_towards
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 # After a longer pause between two ticks, the robot has stopped at the last commanded position.
 STOOD_S = 0.1
@@ -89,7 +89,7 @@ class CommandStream:
             )
         self.joints, self.counts = tuple(joints), Counter[str]()
         self._limits, self._ticks = limits, Ticks(period_s)
-        self._past = deque[MotionState](maxlen=math.ceil(_PAST_S / period_s) + 1)
+        self._past = deque[TrajectoryPoint](maxlen=math.ceil(_PAST_S / period_s) + 1)
         self.forget()
 
     @property
@@ -101,7 +101,7 @@ class CommandStream:
         """Command nothing until the next trajectory, and start from its first state."""
         self._past.clear()
         self._path: Trajectory | None = None
-        self._state: MotionState | None = None
+        self._state: TrajectoryPoint | None = None
         self._steady_ns: int | None = None
         self._on_path = np.zeros(len(self.joints), bool)
 
@@ -119,7 +119,7 @@ class CommandStream:
                 out = np.where(position >= self._limits.upper, here > position, False)
                 out |= np.where(position <= self._limits.lower, here < position, False)
                 position, self._on_path = np.where(out, here, position), ~out
-            self._state = MotionState(now_ns, position, velocity)
+            self._state = TrajectoryPoint(now_ns, position, velocity)
         else:
             old_position, old_velocity = self._path.sample(now_ns)
             goes_on = (np.abs(position - old_position) <= _ROUNDING) & (
@@ -140,7 +140,7 @@ class CommandStream:
             passed_ns = now_ns - self._state.stamp_ns
             self._brake(now_ns, passed_ns if 0 <= passed_ns * 1e-9 <= self.longest_s else 0)
 
-    def tick(self, now_ns: int, steady_ns: int | None = None) -> MotionState | None:
+    def tick(self, now_ns: int, steady_ns: int | None = None) -> TrajectoryPoint | None:
         """Returns the state to command now; None before the first trajectory."""
         if steady_ns is None:
             self._ticks.at(now_ns)
@@ -168,7 +168,7 @@ class CommandStream:
             position = np.where(self._on_path, position, led[0])
             velocity = np.where(self._on_path, velocity, led[1])
             self._on_path |= led[2]
-        self._state = MotionState(now_ns, position, velocity)
+        self._state = TrajectoryPoint(now_ns, position, velocity)
         self._past.append(self._state)
         return self._state
 
@@ -190,7 +190,7 @@ class CommandStream:
         """Brake as if the last tick had been passed_ns ago."""
         assert self._state is not None
         last_ns = now_ns - min(passed_ns, round(self.longest_s * 1e9))
-        self._state = MotionState(last_ns, self._state.position, self._state.velocity)
+        self._state = TrajectoryPoint(last_ns, self._state.position, self._state.velocity)
         self._path = brake(self.joints, self._state, self._limits)
         self._on_path[:] = True
 
@@ -374,5 +374,5 @@ def _ended(path: Trajectory, limits: JointLimits) -> Trajectory:
     """The path; if it ends in motion, the shortest stop follows it."""
     if path.velocities is None or not path.velocities[-1].any():
         return path
-    end = MotionState(path.end_ns, path.positions[-1], path.velocities[-1])
+    end = TrajectoryPoint(path.end_ns, path.positions[-1], path.velocities[-1])
     return path.then(brake(path.joints, end, limits))

@@ -25,7 +25,7 @@ from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
 from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival, cut, rest_to_rest_s
 from vla_accel_ros.control.limits.trajectory_limits import enforce
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, trusted
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, trusted
 
 # Motions that differ by no more [rad, rad/s] are the same: within a control period of 2 ms that is less than
 # a thousandth of any acceleration limit. They are compared at steps of _LOOK_NS.
@@ -263,7 +263,7 @@ class HandOver:
             velocities = np.zeros_like(positions)
         asked = Trajectory(decided.joints, times, positions, velocities)
         position, velocity = old.sample(commit_ns)
-        led, _ = enforce(asked, MotionState(commit_ns, position, velocity), self._limits)
+        led, _ = enforce(asked, TrajectoryPoint(commit_ns, position, velocity), self._limits)
         # Where it cannot follow, it brakes as `decided` does, which ends when its observation is too old.
         brakes_ns = max(decided.end_ns - round(self._longest_s * 1e9), commit_ns)
         joined = Trajectory(

@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, brake_on_arrival, cut
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, extremes
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, extremes
 
 _KNOT_S = 0.05
 _SHORTEST_S = 0.2
@@ -121,5 +121,5 @@ def broken_off(
         return Trajectory(path.joints, np.array([now_ns + approach_ns]), path.positions[:1], rest)
     if was_ns is not None:
         return brake_on_arrival(path.joints, path.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
-    state = MotionState(now_ns + kept_ns, *path.sample(now_ns + kept_ns))
+    state = TrajectoryPoint(now_ns + kept_ns, *path.sample(now_ns + kept_ns))
     return path.since(now_ns).then(brake(path.joints, state, limits))

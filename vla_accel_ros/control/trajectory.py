@@ -15,7 +15,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class MotionState:
+class TrajectoryPoint:
     """The (measured or commanded) state of the joints at one instant.
 
     stamp_ns: time in nanoseconds of the ROS clock.
@@ -33,7 +33,7 @@ class MotionState:
             object.__setattr__(self, "velocity", np.array(self.velocity, dtype=np.float64))
             if self.velocity.shape != self.position.shape:
                 raise ValueError(
-                    f"MotionState velocity has shape {self.velocity.shape}, position {self.position.shape}: "
+                    f"velocity has shape {self.velocity.shape}, position {self.position.shape}: "
                     "give one velocity per joint or None"
                 )
 
@@ -96,7 +96,7 @@ class Trajectory:
         return int(self.times_ns[-1])
 
     def sample(
-        self, t_ns: int | np.ndarray, start: MotionState | None = None
+        self, t_ns: int | np.ndarray, start: TrajectoryPoint | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Position and velocity at a time, as the controller would command them.
 
@@ -195,7 +195,7 @@ class Trajectory:
             np.concatenate([self.speeds[:head], after.speeds]),
         )
 
-    def _knots(self, start: MotionState | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _knots(self, start: TrajectoryPoint | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Times, positions and velocities, with the start state before the first point."""
         if start is None:
             return self.times_ns, self.positions, self.velocities

@@ -32,7 +32,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import GroundTruth
 from vla_accel_msgs.srv import ResetScene
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes import instruction_topic, qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
@@ -199,9 +199,9 @@ class SimRobotNode(BriefLogs, Node):
         else:
             self._execute(name, message, self._now_ns())
 
-    def _measured(self, name: str, stamp_ns: int) -> MotionState:
+    def _measured(self, name: str, stamp_ns: int) -> TrajectoryPoint:
         columns = [JOINTS.index(joint) for joint in self._controllers[name].joints]
-        return MotionState(stamp_ns, self._robot.state()[columns], self._robot.velocity()[columns])
+        return TrajectoryPoint(stamp_ns, self._robot.state()[columns], self._robot.velocity()[columns])
 
     def _execute(self, name: str, message: JointTrajectory, now_ns: int) -> None:
         stamp_ns = self._epoch_ns + round(self._robot.time_s * 1e9)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.kinematics import JOINTS
 
 GROUPS: Mapping[str, tuple[str, ...]] = {"arm_controller": JOINTS[:5], "gripper_controller": JOINTS[5:]}
@@ -61,7 +61,7 @@ class JointTrajectoryController:
         position: [D] rad. epoch_ns: the ROS clock at the simulator's time zero, for `commands`.
         """
         self.epoch_ns = self.began_ns = epoch_ns
-        self._start: MotionState | None = None
+        self._start: TrajectoryPoint | None = None
         self._active = Trajectory(self.joints, np.array([epoch_ns]), np.asarray(position, float)[None])
 
     def slip(self, by_ns: int) -> None:
@@ -80,7 +80,7 @@ class JointTrajectoryController:
         positions: np.ndarray,
         velocities: np.ndarray | None,
         now_ns: int,
-        measured: MotionState | None = None,
+        measured: TrajectoryPoint | None = None,
     ) -> None:
         """Take a trajectory_msgs/JointTrajectory as arrays: positions, velocities [N, D] in the order of
         joint_names.
@@ -103,7 +103,7 @@ class JointTrajectoryController:
         self,
         trajectory: Trajectory,
         now_ns: int,
-        measured: MotionState | None = None,
+        measured: TrajectoryPoint | None = None,
         stamp_ns: int | None = None,
     ) -> None:
         """Replace the active trajectory by this one at now_ns.
@@ -121,7 +121,7 @@ class JointTrajectoryController:
                 "interpolate_from_desired_state is false and no measured state was given: give one."
             )
         else:
-            start = MotionState(now_ns, measured.position, measured.velocity)
+            start = TrajectoryPoint(now_ns, measured.position, measured.velocity)
         trajectory = trajectory.select(self.joints)
         if self.positions_upsampling and trajectory.velocities is None and len(trajectory) > 1:
             trajectory = replace(trajectory, velocities=spline_velocities(trajectory))
@@ -167,10 +167,10 @@ class JointTrajectoryController:
         """The trajectory being executed, or held at its end."""
         return self._active
 
-    def desired(self, t_ns: int) -> MotionState:
+    def desired(self, t_ns: int) -> TrajectoryPoint:
         """The command at t_ns on the ROS clock."""
         position, velocity = self._active.sample(t_ns, self._start)
-        return MotionState(t_ns, position, velocity)
+        return TrajectoryPoint(t_ns, position, velocity)
 
     def commands(self, times_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positions [M, D] rad and velocities [M, D] rad/s at M simulation times [s], for
@@ -227,7 +227,7 @@ class ArmControllers:
         for controller in self.controllers.values():
             controller.slip(by_ns)
 
-    def accept(self, trajectory: Trajectory, now_ns: int, measured: MotionState | None = None) -> None:
+    def accept(self, trajectory: Trajectory, now_ns: int, measured: TrajectoryPoint | None = None) -> None:
         """Give each controller its share of a trajectory over all joints. Raises Rejected; then no controller
         has taken it."""
         shares = {}
@@ -240,10 +240,10 @@ class ArmControllers:
         for name, controller in self.controllers.items():
             controller.accept(shares[name], now_ns, measured and self._share(measured, name))
 
-    def _share(self, state: MotionState, name: str) -> MotionState:
+    def _share(self, state: TrajectoryPoint, name: str) -> TrajectoryPoint:
         columns = self._columns[name]
         velocity = None if state.velocity is None else state.velocity[columns]
-        return MotionState(state.stamp_ns, state.position[columns], velocity)
+        return TrajectoryPoint(state.stamp_ns, state.position[columns], velocity)
 
     def commands(self, times_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positions and velocities [M, 6] at M simulation times [s], in JOINTS order."""

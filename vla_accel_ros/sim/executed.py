@@ -18,7 +18,7 @@ import numpy as np
 
 from vla_accel_ros.control.command_stream import STOOD_S
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 PERIOD_NS = 2_000_000
 TOLERANCE = 1e-3
@@ -45,7 +45,7 @@ class TrajectoryController:
     def __init__(self, joints: tuple[str, ...], position: np.ndarray, from_desired: bool) -> None:
         self.joints, self.from_desired = joints, from_desired
         self.starts: list[int] = []
-        self.pieces: list[tuple[Trajectory, MotionState | None]] = []
+        self.pieces: list[tuple[Trajectory, TrajectoryPoint | None]] = []
         self._own: list[bool] = []  # pieces that it holds by itself
         self.spared: list[tuple[int, int]] = []
         self.eased: list[tuple[int, int]] = []
@@ -74,7 +74,7 @@ class TrajectoryController:
         self._take(t_ns, replace(active, times_ns=active.times_ns - by_ns), moved)
         self.spare(t_ns)
 
-    def accept(self, trajectory: Trajectory, t_ns: int, measured: MotionState) -> bool:
+    def accept(self, trajectory: Trajectory, t_ns: int, measured: TrajectoryPoint) -> bool:
         """Take a trajectory; False if a real controller would refuse it."""
         if trajectory.end_ns < t_ns:
             return False
@@ -87,10 +87,10 @@ class TrajectoryController:
         self._take(t_ns, trajectory, start)
         return True
 
-    def state(self, t_ns: int) -> MotionState:
+    def state(self, t_ns: int) -> TrajectoryPoint:
         """The setpoint at a time."""
         trajectory, start = self.pieces[bisect_right(self.starts, t_ns) - 1]
-        return MotionState(t_ns, *trajectory.sample(t_ns, start))
+        return TrajectoryPoint(t_ns, *trajectory.sample(t_ns, start))
 
     def held(self, t_ns: int) -> np.ndarray | None:
         """The position that it holds by itself at a time, float64 [D]; None while it executes what it was
@@ -109,7 +109,7 @@ class TrajectoryController:
         ]
         return np.concatenate([t for t, _ in parts]), np.concatenate([p for _, p in parts])
 
-    def _take(self, t_ns: int, trajectory: Trajectory, start: MotionState | None) -> None:
+    def _take(self, t_ns: int, trajectory: Trajectory, start: TrajectoryPoint | None) -> None:
         self.starts.append(t_ns)
         self.pieces.append((trajectory, start))
         self._own.append(False)

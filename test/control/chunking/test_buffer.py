@@ -11,7 +11,7 @@ from motion import JOINTS, LIMITS, S, assert_within_limits, make_chunk, make_ram
 
 from vla_accel_ros.control.chunking.buffer import MODES, TrajectoryBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 
 MS = S // 1000
 WIDE = JointLimits(*np.repeat([[-100.0], [100.0], [100.0], [1e6]], 3, axis=1))
@@ -146,7 +146,7 @@ def test_a_point_to_go_to_is_all_that_is_sent_and_what_goes_on_begins_there():
     sent = buffer.go_to(there, np.array([0.4, 0.3, 0.1]), 100 * MS)
     assert len(sent) == 1 and not sent.velocities.any()
     for setpoint in (np.zeros(3), there):
-        at_rest = MotionState(110 * MS, setpoint, np.zeros(3))
+        at_rest = TrajectoryPoint(110 * MS, setpoint, np.zeros(3))
         assert_within_limits(sent, start=at_rest)
     after = buffer.update(make_ramp(0.0, stamp_ns=sent.end_ns), now_ns=sent.end_ns + 50 * MS)
     np.testing.assert_array_equal(after.sample(after.start_ns), [there, np.zeros(3)])
@@ -320,7 +320,7 @@ def test_stop_in_another_time_rests_ahead_of_where_the_path_was(now_ns):
     stopped = buffer.stop(now_ns, was_ns=500 * MS)
     assert len(stopped) == 1 and not stopped.velocities.any()
     for late_ms in (0, 15, 40):
-        state = MotionState(now_ns, *moving.sample((500 + late_ms) * MS))
+        state = TrajectoryPoint(now_ns, *moving.sample((500 + late_ms) * MS))
         assert_within_limits(stopped, start=state)
     np.testing.assert_array_equal(buffer.reference(now_ns + 90 * S)[0], stopped.positions[-1])
 

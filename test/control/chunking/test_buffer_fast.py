@@ -13,7 +13,7 @@ import pytest
 
 from vla_accel_ros.control.chunking.buffer import MODES, Knots, TrajectoryBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, hardest, knot_velocities
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, hardest, knot_velocities
 from vla_accel_ros.types import Chunk
 
 BEGIN_NS = 1_000_000_000_000
@@ -41,7 +41,7 @@ class PlainBuffer(TrajectoryBuffer):
         needed = hardest(positions[-2], v, positions[-1], np.zeros_like(v), h)
         fastest = np.clip(velocities[-1], -self.limits.velocity, self.limits.velocity)
         velocities[-1] = np.where(needed <= self.limits.acceleration, 0.0, fastest)
-        end = MotionState(int(times[-1]), positions[-1], velocities[-1])
+        end = TrajectoryPoint(int(times[-1]), positions[-1], velocities[-1])
         path = Trajectory(self.joints, times, positions, velocities)
         path = path.then(brake(self.joints, end, self.limits))
         return path.times_ns, path.positions, path.speeds

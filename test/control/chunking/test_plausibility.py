@@ -8,7 +8,7 @@ from follower_robot import MS, Robot
 from motion import JOINTS, LIMITS
 
 from vla_accel_ros.control.chunking.plausibility import nonsense
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.types import Chunk
 
 STEP_S = 1 / 30
@@ -64,12 +64,12 @@ def test_refused_chunks_do_not_move_it_and_are_not_fresh_and_the_stop_says_why()
         change, stop = robot.follower.step(robot.now)
         robot.states += [change.after] if change else []
         robot.deliver(stop)
-    assert robot.states[-2:] == [Motion.STOPPING, Motion.HOLDING]
+    assert robot.states[-2:] == [MotionState.STOPPING, MotionState.HOLDING]
     assert len(robot.sent) == count + 1, "the stop"
     (reason,) = robot.follower.safety.reasons
     assert "chunks are refused: chunk" in reason and "sends a to 9.000" in reason
     robot.run(0.5, goal=0.5)
-    assert robot.states[-1] is Motion.RUNNING
+    assert robot.states[-1] is MotionState.RUNNING
     robot.assert_within_limits()
 
 
@@ -106,14 +106,14 @@ def test_cameras_are_watched_by_what_inference_tells_once_it_tells():
         if robot.request % 2 or robot.now // (10 * MS) % 30 == 0:
             robot.send(0.5, robot.now - 500 * MS)
         follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)
-    assert robot.states[-1] is Motion.RUNNING
+    assert robot.states[-1] is MotionState.RUNNING
     for _ in range(60):
         robot.run(0.01, None)
         robot.send(0.5, robot.now - 50 * MS)
         follower.safety.watchdog.told(
             {"camera/front": robot.now - 600 * MS}, robot.now, {"camera/front": "it is dark"}
         )
-    assert follower.safety.state is Motion.HOLDING
+    assert follower.safety.state is MotionState.HOLDING
     (reason,) = follower.safety.reasons
     assert reason.startswith("camera/front is 0.6") and reason.endswith("; it is dark")
 

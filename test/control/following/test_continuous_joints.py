@@ -17,7 +17,7 @@ from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import LeapWatch
-from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import MotionState, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.types import Chunk
 
@@ -63,12 +63,12 @@ class Wheel(Robot):
 def test_a_wheel_turns_on_across_pi_without_a_leap_or_a_step(speed):
     wheel = Wheel()
     wheel.run(9.0, goal=speed)
-    assert not wheel.follower.faults and wheel.states == [Motion.RUNNING]
+    assert not wheel.follower.faults and wheel.states == [MotionState.RUNNING]
     assert wheel.angle / speed > 5.0, "it stands still somewhere: more than a turn takes 4.2 s"
     wheel.assert_within_limits()
     wheel.run(1.0)  # no chunk any more: it brakes, by less than a second's way
     stop = wheel.sent[-1].positions[-1]
-    assert abs(stop[0] - wheel.angle) < 1e-6 and wheel.states[-1] is Motion.HOLDING
+    assert abs(stop[0] - wheel.angle) < 1e-6 and wheel.states[-1] is MotionState.HOLDING
 
 
 def test_it_stops_at_the_end_of_its_range_though_there_is_the_same_place_a_turn_before():
@@ -90,7 +90,7 @@ def test_a_wheel_that_was_turned_while_nobody_looked_goes_on_from_there_without_
     wheel.silent = False
     count = len(wheel.sent)
     wheel.run(4.0, goal=0.01)
-    assert not wheel.follower.faults and wheel.states[-1] is Motion.RUNNING
+    assert not wheel.follower.faults and wheel.states[-1] is MotionState.RUNNING
     join = wheel.sent[count].positions[-1][0]
     assert wrapped(join - held - turned) == pytest.approx(0.0, abs=0.02)
     assert abs(join - held) <= np.pi + 0.02

@@ -7,7 +7,7 @@ import pytest
 from follower_robot import HOME, MS, Robot, S
 
 from vla_accel_ros.control.following.joining import JOINING, MOVING, WAITING
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.types import Chunk
 
 
@@ -19,7 +19,7 @@ def test_nothing_is_sent_until_everything_is_fresh_and_no_chunk_before_it_runs()
     assert robot.states == [] and len(robot.sent) == 1, "it goes to where the joints are"
     np.testing.assert_array_equal(robot.sent[0].positions, [HOME])
     robot.run(0.3, goal=1.0)
-    assert robot.states == [Motion.RUNNING] and len(robot.sent) > 1
+    assert robot.states == [MotionState.RUNNING] and len(robot.sent) > 1
 
 
 def test_without_chunks_it_stops_once_smoothly_within_the_age_limit_and_then_says_nothing():
@@ -28,7 +28,7 @@ def test_without_chunks_it_stops_once_smoothly_within_the_age_limit_and_then_say
     assert np.abs(robot.reference()[1]).max() > 0.3
     last_stamp, count = robot.now - 100 * MS - 50 * MS + 10 * MS, len(robot.sent)
     robot.run(2.0)
-    assert robot.states == [Motion.RUNNING, Motion.STOPPING, Motion.HOLDING]
+    assert robot.states == [MotionState.RUNNING, MotionState.STOPPING, MotionState.HOLDING]
     (stop,) = robot.sent[count:]
     assert stop.start_ns - last_stamp <= 500 * MS + 20 * MS
     v = np.diff(stop.sample(np.arange(stop.start_ns, stop.end_ns, MS))[0], axis=0) * 1000
@@ -44,7 +44,7 @@ def test_it_goes_on_from_what_was_commanded_when_chunks_come_back():
     robot.sag = np.full(2, -0.05)
     count = len(robot.sent)
     robot.run(0.5, goal=0.0)
-    assert robot.states[-1] is Motion.RUNNING
+    assert robot.states[-1] is MotionState.RUNNING
     first = robot.sent[count]
     np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
 
@@ -85,7 +85,7 @@ def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_c
     last = robot.measured()
     robot.silent = True
     robot.run(1.5, goal=1.5)  # what is commanded goes on for a while
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     held, _ = robot.reference()
     assert held[0] - last[0] > 0.2
     robot.placed, robot.silent = last - np.array([0.02, 0.8]), False
@@ -98,7 +98,7 @@ def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_
     robot.go(0.5)
     robot.run(2.0)
     held, _ = robot.reference()
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     robot.silent = True
     robot.run(1.0)
     robot.placed, robot.silent = held - np.array([0.1, 0.8]), False
@@ -125,7 +125,7 @@ def test_late_joints_stop_it_too():
     robot.go()
     robot.silent = True
     robot.run(0.5, goal=1.5)
-    assert Motion.STOPPING in robot.states
+    assert MotionState.STOPPING in robot.states
     assert robot.follower.safety.reasons[0].startswith("joint_states is")
 
 
@@ -134,13 +134,13 @@ def test_a_hold_stays_until_it_is_resumed():
     robot.go()
     robot.follower.safety.hold()
     robot.run(2.0, goal=1.5)
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     count = len(robot.sent)
     robot.run(1.0, goal=1.5)
     assert len(robot.sent) == count
     robot.follower.safety.resume()
     robot.run(0.5, goal=1.5)
-    assert robot.states[-1] is Motion.RUNNING and len(robot.sent) > count
+    assert robot.states[-1] is MotionState.RUNNING and len(robot.sent) > count
 
 
 def test_a_refused_chunk_does_not_count_as_seen():
@@ -174,14 +174,14 @@ def test_it_begins_when_the_joints_stand_and_goes_there_from_wherever_the_contro
     robot.run(0.4, goal=0.0)
     assert robot.states == [] and robot.follower.safety.reasons == (JOINING,)
     robot.run(0.6, goal=0.0)
-    assert robot.states == [Motion.RUNNING]
+    assert robot.states == [MotionState.RUNNING]
     (join, first, *_) = robot.sent
     assert len(join) == 1 and not join.velocities.any() and robot.placed is not None
     np.testing.assert_allclose(join.positions[0], robot.placed)
     np.testing.assert_allclose(first.positions[0], robot.placed)
     robot.placed = None
     robot.run(0.5, goal=0.0)
-    assert robot.states == [Motion.RUNNING], "its own motion does not hold it"
+    assert robot.states == [MotionState.RUNNING], "its own motion does not hold it"
     robot.assert_within_limits()
 
 
@@ -192,7 +192,7 @@ def test_controllers_that_say_where_they_are_commanded_to_be_are_joined_within_l
     robot.placed = np.array([away, -away])
     robot.follower.joining.told(np.zeros(2))
     robot.run(2.5, goal=0.0)
-    assert robot.follower.counts["joins"] == 1 and Motion.RUNNING in robot.states
+    assert robot.follower.counts["joins"] == 1 and MotionState.RUNNING in robot.states
     robot.assert_within_limits()
     untold = Robot()
     untold.placed = robot.placed
@@ -206,7 +206,7 @@ def test_controllers_that_say_what_cannot_be_do_not_keep_it_from_beginning(word)
     robot = Robot()
     robot.follower.joining.told(np.array([word, 0.0]))
     robot.run(2.5, goal=0.0)
-    assert Motion.RUNNING in robot.states
+    assert MotionState.RUNNING in robot.states
     robot.assert_within_limits()
 
 
@@ -239,11 +239,11 @@ def test_while_what_was_sent_has_not_arrived_the_newest_chunk_waits_and_is_follo
     assert len(robot.sent) == count
     robot.follower.awaits_arrival = False
     robot.run(0.01)
-    assert len(robot.sent) == count + 1 and robot.states[-1] is Motion.RUNNING
+    assert len(robot.sent) == count + 1 and robot.states[-1] is MotionState.RUNNING
     assert robot.sent[-1].positions[-1][0] == pytest.approx(1.0, abs=0.05)
     robot.follower.awaits_arrival = True
     robot.run(1.2)
-    assert robot.states[-1] is Motion.HOLDING, "a stop waits for nothing"
+    assert robot.states[-1] is MotionState.HOLDING, "a stop waits for nothing"
     robot.assert_within_limits()
 
 
@@ -253,7 +253,7 @@ def test_noise_of_the_joints_does_not_keep_it_from_beginning():
     for sample in noise:
         robot.placed = sample
         robot.run(0.01, goal=0.2)
-    assert Motion.RUNNING in robot.states
+    assert MotionState.RUNNING in robot.states
 
 
 @pytest.mark.parametrize("latency_s", [0.05, 0.3])
@@ -262,11 +262,11 @@ def test_it_goes_on_within_0_3_s_of_fresh_inputs(latency_s):
     robot = Robot()
     robot.go()
     robot.run(2.0)
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     count, fresh_ns = len(robot.sent), robot.now
     robot.send(0.5, robot.now - round(latency_s * S))
     robot.run(0.19)
-    assert robot.states[-1] is Motion.RUNNING and len(robot.sent) == count + 2
+    assert robot.states[-1] is MotionState.RUNNING and len(robot.sent) == count + 2
     moved = robot.sent[-1]
     assert moved.start_ns - fresh_ns <= 300 * MS
     assert np.abs(moved.positions[-1] - moved.positions[0]).max() > 0.05
@@ -279,7 +279,7 @@ def test_while_it_does_not_run_there_is_always_a_reason():
         for _ in range(120):
             robot.run(0.01, goal)
             safety = robot.follower.safety
-            assert bool(safety.reasons) == (safety.state is not Motion.RUNNING)
+            assert bool(safety.reasons) == (safety.state is not MotionState.RUNNING)
             assert len(safety.reasons) == len(safety.causes)
 
 
@@ -307,7 +307,7 @@ def test_a_joint_that_is_measured_where_none_can_be_is_named_and_waited_for(wher
     robot.run(0.5)
     robot.placed = np.array([0.1, where])
     robot.run(1.0, goal=0.5)
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     robot.assert_within_limits()
 
 
@@ -327,5 +327,5 @@ def test_a_chunk_that_waits_and_is_of_the_future_when_the_clock_was_set_back_is_
         robot.deliver(path)
         if change is not None:
             break
-    assert change is not None and change.after is Motion.RUNNING and path is None
+    assert change is not None and change.after is MotionState.RUNNING and path is None
     assert robot.follower.counts["refused"] == 1

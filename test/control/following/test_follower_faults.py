@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from follower_robot import HOME, JOINTS, MS, Robot, S
 
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.moves import move
 
-FAULTY = [Motion.STOPPING, Motion.HOLDING]
+FAULTY = [MotionState.STOPPING, MotionState.HOLDING]
 
 
 def shift(robot: Robot, by: float, seconds: float, goal: float = 1.5) -> None:
@@ -42,11 +42,11 @@ def test_after_a_glitch_only_resume_goes_on_and_smoothly():
     robot.go()
     shift(robot, 0.4, 0.1)
     robot.run(5.0, goal=1.5)
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     count = len(robot.sent)
     robot.follower.resume()
     robot.run(1.5, goal=0.0)
-    assert robot.states[-1] is Motion.RUNNING and len(robot.sent) > count
+    assert robot.states[-1] is MotionState.RUNNING and len(robot.sent) > count
     robot.assert_within_limits()
 
 
@@ -56,7 +56,7 @@ def test_a_joint_that_stays_where_it_jumped_to_is_joined_there_from_wherever_its
     robot.sag = np.array([-0.6, 0.0])
     robot.run(1.0, goal=1.5)
     there = robot.measured().copy()
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     robot.placed = there
     robot.follower.resume()
     np.testing.assert_allclose(robot.goes_on_from(), there, atol=1e-9)
@@ -93,7 +93,7 @@ def test_a_glitch_shorter_than_20_ms_is_counted_and_changes_nothing_and_its_chun
     robot.send(-1.0, stamp)
     assert len(robot.sent) == count and robot.follower.counts["before_leap"] == 1
     robot.run(0.5, goal=1.5)
-    assert robot.states == [Motion.RUNNING] and path is not None
+    assert robot.states == [MotionState.RUNNING] and path is not None
     robot.assert_within_limits()
 
 
@@ -110,7 +110,7 @@ def test_a_chunk_that_waited_when_a_joint_jumped_is_void(lasts):
         robot.tick()
     count, robot.follower.awaits_arrival = len(robot.sent), False
     robot.deliver(robot.follower.step(robot.now)[1])
-    assert len(robot.sent) == count and robot.states == [Motion.RUNNING]
+    assert len(robot.sent) == count and robot.states == [MotionState.RUNNING]
 
 
 def test_no_chunk_is_followed_while_a_leap_lasts():
@@ -148,7 +148,7 @@ def test_joints_that_froze_while_controllers_were_told_to_go_elsewhere_are_joine
         robot.run(2.0)
         robot.follower.begin_anew(robot.now)
     robot.run(6.0, goal=0.0)
-    assert robot.states[-1] is Motion.RUNNING
+    assert robot.states[-1] is MotionState.RUNNING
     assert max(p[0] for p in robot.executed) > 1.49 and abs(robot.executed[-1][0]) < 0.01
     robot.assert_within_limits()
 
@@ -179,7 +179,7 @@ def test_joints_that_do_not_follow_stop_it_before_the_path_has_run_away():
     commanded = robot.reference()[0]
     assert 0.45 < commanded[0] - robot.placed[0] < 0.45 + 3.0 * 0.2 + 0.3
     robot.run(5.0, goal=1.9)
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     robot.assert_within_limits()
 
 
@@ -205,7 +205,7 @@ def test_a_gripper_that_is_held_back_is_no_following_error():
         robot.sag = np.array([0.0, -1.2]) * share
         robot.run(0.01, goal=1.5)
     robot.run(1.0, goal=1.5)
-    assert robot.states == [Motion.RUNNING]
+    assert robot.states == [MotionState.RUNNING]
 
 
 def test_an_arm_that_is_moved_by_hand_while_it_is_held_is_no_fault():

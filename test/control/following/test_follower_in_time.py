@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from follower_robot import HOME, MS, Robot, S
 
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 
 def test_after_the_clock_went_back_it_starts_over_from_the_joints():
@@ -19,7 +19,7 @@ def test_after_the_clock_went_back_it_starts_over_from_the_joints():
     assert robot.follower.stop(robot.now) is None
     count = len(robot.sent)
     robot.run(1.5, goal=0.3)
-    assert robot.follower.safety.state is Motion.RUNNING and len(robot.sent) > count
+    assert robot.follower.safety.state is MotionState.RUNNING and len(robot.sent) > count
 
 
 @pytest.mark.parametrize("ahead_s", [0.25, 50.0])
@@ -30,7 +30,7 @@ def test_joints_of_the_time_before_the_clock_went_back_do_not_delay_the_beginnin
         robot.follower.measured(HOME, robot.now + round(ahead_s * S) + late_ms * MS, robot.now)
     robot.placed = HOME + 0.01
     robot.run(1.4, goal=0.3)
-    assert robot.states == [Motion.RUNNING]
+    assert robot.states == [MotionState.RUNNING]
     np.testing.assert_allclose(robot.sent[0].positions[0], robot.placed)
 
 
@@ -41,7 +41,7 @@ def test_joints_of_the_future_change_nothing():
         ahead = robot.now + 50 * S + late_ms * MS
         assert not robot.follower.measured(robot.measured() + 1.0, ahead, robot.now)
     robot.run(0.3, goal=1.5)
-    assert robot.states == [Motion.RUNNING] and not robot.follower.counts["leaps"]
+    assert robot.states == [MotionState.RUNNING] and not robot.follower.counts["leaps"]
 
 
 def test_joints_that_are_always_of_the_future_are_said_to_be():
@@ -63,7 +63,7 @@ def test_after_the_clock_has_jumped_it_brakes_in_the_new_time_what_was_commanded
     stop = robot.follower.stop_in_new_time(now)
     assert stop is not None and len(stop) == 1 and not stop.velocities.any() and stop.end_ns - now < 0.5 * S
     for position, velocity in on_the_way:  # it comes to the controller so late
-        state = MotionState(now, position, velocity)
+        state = TrajectoryPoint(now, position, velocity)
         path = np.array([stop.sample(now + ms * MS, state)[0] for ms in range(0, 600, 2)])
         v = np.diff(path, axis=0) * 500
         assert np.abs(v).max() <= 3.0 and np.abs(np.diff(v, axis=0)).max() * 500 <= 20.0 * 1.001
@@ -79,7 +79,7 @@ def test_a_stop_on_a_path_that_turns_just_then_is_within_limits_wherever_it_is_h
     assert not path.sample(was_ns)[1].any() and not path.sample(was_ns + late_ms * MS)[1].any()
     stop = brake_on_arrival(path.joints, path.sample, was_ns, was_ns, late_ms / 1000, limits)
     for lag_ms in range(0, late_ms + 1, 5):
-        state = MotionState(was_ns, *path.sample(was_ns + lag_ms * MS))
+        state = TrajectoryPoint(was_ns, *path.sample(was_ns + lag_ms * MS))
         way = np.array([stop.sample(was_ns + ms * MS, state)[0] for ms in range(0, 1000, 2)])
         v = np.diff(way, axis=0) * 500
         assert np.abs(v).max() <= 3.0 and np.abs(np.diff(v, axis=0)).max() * 500 <= 20.0 * 1.001
@@ -90,5 +90,5 @@ def test_a_robot_at_rest_is_sent_no_stop_when_the_clock_jumps():
     assert robot.follower.stop_in_new_time(robot.now - 500 * S) is None
     robot.go()
     robot.run(4.0)
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     assert robot.follower.stop_in_new_time(robot.now - 500 * S) is None

@@ -6,7 +6,7 @@ import numpy as np
 from follower_robot import MS, Robot, S
 
 from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 
 
 class SlowGripper(Robot):
@@ -36,7 +36,7 @@ def test_joints_follow_by_their_own_stamps_though_one_is_older():
     robot = SlowGripper()
     for goal in (1.8, -1.8, 1.8):
         robot.run(2.0, goal=goal)
-    assert not robot.follower.faults and robot.states == [Motion.RUNNING]
+    assert not robot.follower.faults and robot.states == [MotionState.RUNNING]
     assert np.abs(np.diff(robot.executed, axis=0)).max() * 500 > 2.5, "it never was fast"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vla_accel_ros.control.following.reasons import roots, unnumbered
-from vla_accel_ros.control.following.watchdog import ANYTHING, CLOCK_STANDS, Motion, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import ANYTHING, CLOCK_STANDS, MotionState, Safety, Watchdog
 
 S = 1_000_000_000
 LIMITS = {"camera/front": 0.5, "joint_states": 0.5, "chunk": 1.0}
@@ -43,7 +43,7 @@ def reasons(watchdog: Watchdog, now_ns: int, **holds: tuple[str, ...]) -> list[s
     for hold, follows in holds.items():
         safety.hold(hold, follows)
     safety.step(now_ns, at_rest=True)
-    assert safety.state is Motion.HOLDING and len(safety.reasons) == len(safety.causes)
+    assert safety.state is MotionState.HOLDING and len(safety.reasons) == len(safety.causes)
     return [reason.partition(" ")[0] for reason in safety.reasons]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from follower_robot import MS, Robot, S
 
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.sensing.arrivals import Inputs
 
 SLOW = Inputs(0, chunks_per_s=2.4, chunks_per_s_needed=3.1).slow
@@ -55,7 +55,7 @@ def robot() -> Watched:
         run(robot, 0.01)
     robot.placed = None
     run(robot, 2.0)
-    assert robot.states == [Motion.RUNNING]
+    assert robot.states == [MotionState.RUNNING]
     return robot
 
 
@@ -63,7 +63,7 @@ def robot() -> Watched:
 def test_a_slow_model_with_live_cameras_stops_nothing_while_observations_are_young_enough(robot, chunk_s):
     # The images behind a chunk are up to 2 x chunk_s old when the next comes: more than the camera's 0.5 s.
     assert run(robot, 20.0, chunk_s, slow=SLOW) == set()
-    assert robot.states == [Motion.RUNNING]
+    assert robot.states == [MotionState.RUNNING]
 
 
 def test_a_model_that_is_too_slow_is_the_reason_and_no_camera(robot):
@@ -89,9 +89,9 @@ def test_what_chunks_wait_for_is_the_reason(robot):
 
 def test_it_goes_on_within_300_ms_once_all_is_fresh(robot):
     run(robot, 3.0, camera=False, told=False)
-    assert robot.states[-1] is Motion.HOLDING
+    assert robot.states[-1] is MotionState.HOLDING
     since = robot.now
-    while robot.states[-1] is not Motion.RUNNING and robot.now < since + S:
+    while robot.states[-1] is not MotionState.RUNNING and robot.now < since + S:
         run(robot, 0.01)
     assert robot.now - since <= 300 * MS
 
@@ -104,7 +104,7 @@ def test_one_stray_report_stops_no_robot_whose_chunks_another_producer_makes(sta
         watchdog = robot.follower.safety.watchdog
         watchdog.told(stamps, robot.now, dict.fromkeys(stamps, "no image"), "no instruction yet")
         robot.run(2.0, goal=-1.0)
-    assert robot.states == [Motion.RUNNING]
+    assert robot.states == [MotionState.RUNNING]
 
 
 def test_a_producer_that_reports_nothing_takes_over_from_inference_without_a_stop() -> None:
@@ -114,6 +114,6 @@ def test_a_producer_that_reports_nothing_takes_over_from_inference_without_a_sto
         robot.run(0.05, goal=0.5)
         robot.follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)
     robot.run(3.0, goal=-1.0)
-    assert robot.states == [Motion.RUNNING]
+    assert robot.states == [MotionState.RUNNING]
     robot.run(1.0)
-    assert robot.follower.safety.state is Motion.HOLDING, "its chunks are watched as before"
+    assert robot.follower.safety.state is MotionState.HOLDING, "its chunks are watched as before"

@@ -13,7 +13,7 @@ from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.watchdog import Motion, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import MotionState, Safety, Watchdog
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
 S = 1_000_000_000
@@ -54,13 +54,13 @@ class Robot:
 def test_the_hand_moves_by_chunks_and_stops_when_they_cease(joints):
     robot = Robot(joints)
     robot.run(1.0, speed=0.3)
-    assert robot.follower.safety.state is Motion.RUNNING
+    assert robot.follower.safety.state is MotionState.RUNNING
     assert robot.velocities[-1][0] == pytest.approx(0.3)
     assert robot.follower.stats(robot.now).runs > 0
     if joints:
         assert robot.sent and robot.sent[-1].positions[-1] == pytest.approx(0.8)
     robot.run(0.7)
-    assert robot.follower.safety.state is Motion.HOLDING
+    assert robot.follower.safety.state is MotionState.HOLDING
     assert not robot.velocities[-1].any()
     robot.run(1.0, speed=-0.2)
     assert robot.velocities[-1][0] == pytest.approx(-0.2)
@@ -71,9 +71,9 @@ def test_a_hold_stops_the_hand_within_its_ramp_and_it_counts_as_holding_only_the
     robot.run(1.0, speed=0.5)
     robot.follower.safety.hold()
     robot.run(0.1, speed=0.5)
-    assert robot.follower.safety.state is Motion.STOPPING and robot.velocities[-1][0] > 0.05
+    assert robot.follower.safety.state is MotionState.STOPPING and robot.velocities[-1][0] > 0.05
     robot.run(0.2, speed=0.5)
-    assert robot.follower.safety.state is Motion.HOLDING and not robot.velocities[-1].any()
+    assert robot.follower.safety.state is MotionState.HOLDING and not robot.velocities[-1].any()
 
 
 def test_chunks_from_before_it_was_in_other_hands_are_void():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_accel_ros.control.following.watchdog import Late, Motion, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import Late, MotionState, Safety, Watchdog
 
 S = 1_000_000_000
 MS = S // 1000
@@ -25,7 +25,7 @@ def make_running(now_ns: int = 0) -> Safety:
     safety = Safety(make_watchdog(), settle_s=0.0)
     all_seen(safety.watchdog, now_ns)
     change = safety.step(now_ns, at_rest=True)
-    assert change is not None and change.after is Motion.RUNNING
+    assert change is not None and change.after is MotionState.RUNNING
     return safety
 
 
@@ -109,26 +109,26 @@ def test_names_and_limits_are_checked():
 
 def test_it_holds_until_every_input_has_come():
     safety = Safety(make_watchdog(), settle_s=0.0)
-    assert safety.step(0, at_rest=True) is None and safety.state is Motion.HOLDING
+    assert safety.step(0, at_rest=True) is None and safety.state is MotionState.HOLDING
     assert safety.reasons == ("chunk has not come yet",), "who knows cameras by chunks only"
     safety.watchdog.seen("camera/front", 0)
     assert safety.step(0, at_rest=True) is None
     safety.watchdog.seen("chunk", 0)
     change = safety.step(0, at_rest=True)
-    assert (change.before, change.after, change.reasons) == (Motion.HOLDING, Motion.RUNNING, ())
+    assert (change.before, change.after, change.reasons) == (MotionState.HOLDING, MotionState.RUNNING, ())
 
 
 def test_a_silent_input_stops_it_once_then_it_holds_then_it_resumes():
     safety = make_running()
     safety.watchdog.seen("chunk", 300 * MS)
     change = safety.step(300 * MS, at_rest=False)
-    assert change.after is Motion.STOPPING
+    assert change.after is MotionState.STOPPING
     assert change.reasons == ("camera/front is 0.30 s old, the limit is 0.25 s",)
     assert safety.step(310 * MS, at_rest=False) is None
-    assert safety.step(400 * MS, at_rest=True).after is Motion.HOLDING
+    assert safety.step(400 * MS, at_rest=True).after is MotionState.HOLDING
     assert safety.step(410 * MS, at_rest=True) is None
     all_seen(safety.watchdog, 500 * MS)
-    assert safety.step(500 * MS, at_rest=True).after is Motion.RUNNING
+    assert safety.step(500 * MS, at_rest=True).after is MotionState.RUNNING
     assert safety.reasons == ()
 
 
@@ -136,9 +136,9 @@ def test_it_comes_to_rest_before_it_runs_again():
     safety = make_running()
     safety.step(300 * MS, at_rest=False)
     all_seen(safety.watchdog, 310 * MS)
-    assert safety.step(310 * MS, at_rest=False) is None and safety.state is Motion.STOPPING
-    assert safety.step(350 * MS, at_rest=True).after is Motion.HOLDING
-    assert safety.step(360 * MS, at_rest=True).after is Motion.RUNNING
+    assert safety.step(310 * MS, at_rest=False) is None and safety.state is MotionState.STOPPING
+    assert safety.step(350 * MS, at_rest=True).after is MotionState.HOLDING
+    assert safety.step(360 * MS, at_rest=True).after is MotionState.RUNNING
 
 
 def test_inputs_must_stay_fresh_for_the_settling_time():
@@ -150,7 +150,7 @@ def test_inputs_must_stay_fresh_for_the_settling_time():
         all_seen(safety.watchdog, now)
         assert safety.step(now, at_rest=True) is None
     all_seen(safety.watchdog, 600 * MS)
-    assert safety.step(600 * MS, at_rest=True).after is Motion.RUNNING
+    assert safety.step(600 * MS, at_rest=True).after is MotionState.RUNNING
 
 
 def test_an_operators_hold_stays_until_resumed():
@@ -159,9 +159,9 @@ def test_an_operators_hold_stays_until_resumed():
     assert safety.step(10 * MS, at_rest=False).reasons == ("held by the operator",)
     safety.step(100 * MS, at_rest=True)
     all_seen(safety.watchdog, 10 * S)
-    assert safety.step(10 * S, at_rest=True) is None and safety.state is Motion.HOLDING
+    assert safety.step(10 * S, at_rest=True) is None and safety.state is MotionState.HOLDING
     safety.resume()
-    assert safety.step(10 * S, at_rest=True).after is Motion.RUNNING
+    assert safety.step(10 * S, at_rest=True).after is MotionState.RUNNING
 
 
 def test_resume_does_not_overrule_a_silent_input():
@@ -170,17 +170,17 @@ def test_resume_does_not_overrule_a_silent_input():
     safety.step(10 * MS, at_rest=True)
     safety.step(20 * MS, at_rest=True)
     safety.resume()
-    assert safety.step(S, at_rest=True) is None and safety.state is Motion.HOLDING
+    assert safety.step(S, at_rest=True) is None and safety.state is MotionState.HOLDING
     assert [reason.partition(" ")[0] for reason in safety.reasons] == ["chunk"]
 
 
 def test_a_clock_set_back_stops_it_until_fresh_stamps_arrive():
     safety = make_running(100 * S)
     change = safety.step(5 * S, at_rest=False)
-    assert change.after is Motion.STOPPING and "in the future" in change.reasons[0]
+    assert change.after is MotionState.STOPPING and "in the future" in change.reasons[0]
     safety.step(5 * S + 100 * MS, at_rest=True)
     all_seen(safety.watchdog, 5 * S + 200 * MS)
-    assert safety.step(5 * S + 200 * MS, at_rest=True).after is Motion.RUNNING
+    assert safety.step(5 * S + 200 * MS, at_rest=True).after is MotionState.RUNNING
 
 
 @given(st.lists(st.tuples(st.integers(-(2**62), 2**62), st.integers(0, 5), st.booleans()), max_size=40))
@@ -198,7 +198,7 @@ def test_whatever_time_does_it_runs_only_on_fresh_inputs(events):
         before = safety.state
         change = safety.step(now, at_rest)
         assert (change is not None) == (safety.state is not before)
-        if safety.state is Motion.RUNNING:
+        if safety.state is MotionState.RUNNING:
             assert safety.reasons == () and safety.watchdog.late(now) == []
-        if before is Motion.RUNNING:
-            assert safety.state is not Motion.HOLDING
+        if before is MotionState.RUNNING:
+            assert safety.state is not MotionState.HOLDING

@@ -15,7 +15,7 @@ from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.watchdog import OPERATOR, Motion, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import OPERATOR, MotionState, Safety, Watchdog
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force, ForceGuard, Reaction, Why
 from vla_accel_ros.control.force.taking_over import TakingOver
@@ -53,7 +53,7 @@ class Robot(Stepped):
 
     @property
     def running(self) -> bool:
-        return self.follower.safety.state is Motion.RUNNING
+        return self.follower.safety.state is MotionState.RUNNING
 
     def step(self) -> None:
         """A millisecond."""
@@ -110,7 +110,7 @@ def test_it_goes_back_from_a_wall_and_goes_on_when_that_is_over(robot: Robot) ->
     touched_m = robot.position
     robot.until(lambda: not robot.running)
     robot.speed = None
-    robot.until(lambda: robot.follower.safety.state is Motion.HOLDING)
+    robot.until(lambda: robot.follower.safety.state is MotionState.HOLDING)
     assert [one.why for one in robot.reactions] == [Why.CONTACT, Why.RETREAT, Why.OVER]
     brakes_m = 0.5 * 0.2**2 / (LINEAR / RAMP_S)
     assert robot.furthest < touched_m + brakes_m + 0.2 * 0.03

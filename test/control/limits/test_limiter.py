@@ -19,7 +19,7 @@ from vla_accel_ros.control.limits.trajectory_limits import (
     enforce,
     lead,
 )
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 
 def make_limits(rng: np.random.Generator, joints: int) -> JointLimits:
@@ -103,7 +103,7 @@ def test_from_any_start_it_comes_to_rest_within_limits(seed, joints, knots):
     limits = make_limits(rng, joints)
     times, asked_p, asked_v = make_wild(rng, limits, knots)
     start_p, start_v = adversarial_state(rng, limits)
-    start = MotionState(0, start_p, start_v)
+    start = TrajectoryPoint(0, start_p, start_v)
     names = tuple(f"j{i}" for i in range(joints))
     sent, report = enforce(Trajectory(names, times, asked_p, asked_v), start, limits)
     assert len(sent) <= max(knots, MOST_SPLIT) + MOST_CHASE + 2 * joints
@@ -130,7 +130,7 @@ def test_the_work_is_bounded_by_count(knots, step_s):
     limits = JointLimits(*np.repeat([[-3.0], [3.0], [3.0], [30.0]], 14, axis=1))
     times = np.round(np.arange(1, knots + 1) * step_s * S).astype(int)
     asked = Trajectory(tuple("abcdefghijklmn"), times, rng.choice([-9.0, 9.0], (knots, 14)))
-    sent, report = enforce(asked, MotionState(0, np.zeros(14), np.zeros(14)), limits)
+    sent, report = enforce(asked, TrajectoryPoint(0, np.zeros(14), np.zeros(14)), limits)
     assert len(report.limited) == 14
     assert len(sent) <= max(knots, MOST_SPLIT) + MOST_CHASE
     assert sent.velocities is not None and not sent.velocities[-1].any()
@@ -140,7 +140,7 @@ def test_the_work_is_bounded_by_count(knots, step_s):
 def test_a_way_too_long_for_the_bound_ends_in_a_stop():
     limits = JointLimits(*np.array([[0.0, -1.0], [10.0, 1.0], [0.1, 3.0], [1.0, 30.0]]))
     asked = Trajectory(("rail", "arm"), np.array([S // 30, S // 15]), np.array([[9.0, 0.5]] * 2))
-    sent, report = enforce(asked, MotionState(0, np.zeros(2), np.zeros(2)), limits)
+    sent, report = enforce(asked, TrajectoryPoint(0, np.zeros(2), np.zeros(2)), limits)
     assert report.limited == ("rail", "arm")
     assert len(sent) <= MOST_SPLIT + MOST_CHASE + 4
     assert sent.end_ns / S <= 1.0 + LONGEST_CHASE_S
@@ -154,6 +154,6 @@ def test_a_joint_within_limits_that_ends_in_motion_ends_the_path():
     positions = np.stack([np.full(5, 0.9), np.arange(1, 6) * 0.05], axis=1)
     velocities = np.tile([0.0, 1.0], (5, 1))
     asked = Trajectory(("jumps", "moves"), times, positions, velocities)
-    sent, report = enforce(asked, MotionState(0, np.zeros(2), np.array([0.0, 1.0])), limits)
+    sent, report = enforce(asked, TrajectoryPoint(0, np.zeros(2), np.array([0.0, 1.0])), limits)
     assert report.limited == ("jumps",) and sent.end_ns == times[-1]
     np.testing.assert_array_equal(sent.speeds[:, 1], 1.0)

@@ -11,9 +11,15 @@ from motion import JOINTS, LIMITS, S, assert_within_limits, safe_states
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.limits.trajectory_limits import enforce
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, extremes, knot_velocities
+from vla_accel_ros.control.trajectory import (
+    Trajectory,
+    TrajectoryPoint,
+    check_finite,
+    extremes,
+    knot_velocities,
+)
 
-REST = MotionState(0, np.zeros(3), np.zeros(3))
+REST = TrajectoryPoint(0, np.zeros(3), np.zeros(3))
 
 
 def make_asked(positions, step_s: float = 0.05) -> Trajectory:
@@ -55,7 +61,7 @@ def test_what_is_within_limits_passes_bit_for_bit(start, share, end_share):
     positions = begin + ease * (0.1 * end_share - begin) * share
     velocities = knot_velocities(times, positions, first=np.zeros(3))
     asked = Trajectory(JOINTS, times, positions, velocities)
-    sent, report = enforce(asked, MotionState(0, begin, np.zeros(3)), LIMITS)
+    sent, report = enforce(asked, TrajectoryPoint(0, begin, np.zeros(3)), LIMITS)
     assert report.limited == () and str(report) == "all joints within limits"
     for name in ("times_ns", "positions", "velocities"):
         np.testing.assert_array_equal(getattr(sent, name), getattr(asked, name))
@@ -114,7 +120,7 @@ def test_positions_beyond_a_limit_end_on_it_and_are_reported():
 
 
 def test_a_start_beyond_its_limits_is_brought_back_without_a_jump():
-    start = MotionState(0, np.array([1.2, 0.0, 0.0]), np.array([0.5, 0.0, 0.0]))
+    start = TrajectoryPoint(0, np.array([1.2, 0.0, 0.0]), np.array([0.5, 0.0, 0.0]))
     sent, _ = enforce(make_asked([[1.3, 0.0, 0.0]] * 20), start, LIMITS)
     t = np.arange(0, sent.end_ns, S // 500)
     position, velocity = sent.sample(t, start)
@@ -126,7 +132,7 @@ def test_an_end_in_motion_keeps_room_to_brake():
     times = np.arange(1, 11) * S // 20
     positions = np.linspace(0.55, 1.0, 10)[:, None] * [1.0, 0.0, 0.0]
     velocities = np.tile([1.0, 0.0, 0.0], (10, 1))
-    start = MotionState(0, np.array([0.5, 0.0, 0.0]), velocities[0])
+    start = TrajectoryPoint(0, np.array([0.5, 0.0, 0.0]), velocities[0])
     sent, report = enforce(Trajectory(JOINTS, times, positions, velocities), start, LIMITS)
     assert report.position[0] == pytest.approx(1.0 / 40.0)
     room = LIMITS.upper[0] - sent.positions[-1, 0]
@@ -135,7 +141,7 @@ def test_an_end_in_motion_keeps_room_to_brake():
 
 def test_the_start_must_be_before_the_first_point():
     with pytest.raises(ValueError, match="not before the first point"):
-        enforce(make_asked(np.zeros((3, 3))), MotionState(S, np.zeros(3), np.zeros(3)), LIMITS)
+        enforce(make_asked(np.zeros((3, 3))), TrajectoryPoint(S, np.zeros(3), np.zeros(3)), LIMITS)
 
 
 @given(safe_states())
@@ -150,14 +156,14 @@ def test_braking_ends_at_rest_in_minimal_time_within_limits(start):
 
 
 def test_each_joint_brakes_on_its_own():
-    stopped = brake(JOINTS, MotionState(0, np.zeros(3), np.array([1.0, 1.0, 0.0])), LIMITS)
+    stopped = brake(JOINTS, TrajectoryPoint(0, np.zeros(3), np.array([1.0, 1.0, 0.0])), LIMITS)
     np.testing.assert_allclose(stopped.times_ns / S, [0.0, 0.05, 0.1], atol=1e-6)
     np.testing.assert_allclose(stopped.positions[-1], [1 / 40, 1 / 20, 0.0], atol=1e-6)
 
 
 def test_at_rest_it_stays():
     assert len(brake(JOINTS, REST, LIMITS)) == 1
-    assert len(brake(JOINTS, MotionState(0, np.zeros(3)), LIMITS)) == 1
+    assert len(brake(JOINTS, TrajectoryPoint(0, np.zeros(3)), LIMITS)) == 1
 
 
 @given(arrays(np.float64, (4, 3), elements=st.floats(-2, 2)), st.sampled_from([0.02, 0.1, 1.0]))

@@ -30,7 +30,7 @@ from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.chunking.twist import RAMP_S
 from vla_accel_ros.control.command_stream import STOOD_S
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
@@ -142,7 +142,7 @@ class Executed:
         _, own = self.trajectories[number]
         at_ns = max(info["source_timestamp"], own.starts[-1] + 1)
         path = convert.trajectory_from_message(message, at_ns).select(own.joints)
-        assert own.accept(path, at_ns, MotionState(at_ns, own.state(at_ns).position))
+        assert own.accept(path, at_ns, TrajectoryPoint(at_ns, own.state(at_ns).position))
 
     def _on_positions(self, message: Float64MultiArray, info: Any) -> None:
         self.ticks.append((info["source_timestamp"], np.array(message.data)))

@@ -18,7 +18,7 @@ from vla_accel_ros.control.following.joint_faults import DELAY_S
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.on_arrival import eased
-from vla_accel_ros.control.trajectory import MotionState, Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.nodes.adapters import joint_trajectory
 from vla_accel_ros.nodes.controllers.state import ReportedState, Reports
 from vla_accel_ros.nodes.messages import convert
@@ -359,7 +359,7 @@ def test_what_a_controller_with_another_clock_executes_is_not_what_was_decided(h
             adapter.send(path, node.now)
             message = deserialize_message(heard[-1], JointTrajectory)
             sent = convert.trajectory_from_message(message, node.now)
-            state = MotionState(node.now, np.zeros(2))
+            state = TrajectoryPoint(node.now, np.zeros(2))
             assert controller.accept(sent.select(NAMES), node.now, state)
         executed = controller.state(node.now).position
         commanded = [adapter.commanded(node.now)[name] for name in NAMES]

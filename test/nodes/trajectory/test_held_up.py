@@ -19,7 +19,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
@@ -50,7 +50,7 @@ class Executed:
     def _add(self, controller: TrajectoryController, message: JointTrajectory, info: dict[str, int]) -> None:
         at_ns = max(info["source_timestamp"], controller.starts[-1] + 1)
         path = convert.trajectory_from_message(message, at_ns).select(controller.joints)
-        assert controller.accept(path, at_ns, MotionState(at_ns, controller.state(at_ns).position))
+        assert controller.accept(path, at_ns, TrajectoryPoint(at_ns, controller.state(at_ns).position))
         self.sent += len(controller.joints) > 1
 
     def broken(self) -> list[Broken]:

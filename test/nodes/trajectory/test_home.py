@@ -14,7 +14,7 @@ from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
@@ -103,7 +103,7 @@ def test_the_action_leads_joints_that_sag_home_within_limits(operator, contract,
     (goal,) = arm.goals[TOPIC].asked
     controller = TrajectoryController(tuple(ARM), setpoint, from_desired=True)
     sent = convert.trajectory_from_message(goal.trajectory, 0)
-    assert controller.accept(sent, 0, MotionState(0, setpoint))
+    assert controller.accept(sent, 0, TrajectoryPoint(0, setpoint))
     path = controller.path(sent.end_ns)
     assert not judge_path(*path, JointLimits.of(joints), [], [])
 

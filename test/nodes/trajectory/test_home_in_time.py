@@ -9,7 +9,7 @@ import pytest
 from homing import ACCELERATION, CONTROLLERS, HOME, SPEED, Robot
 
 from vla_accel_ros.control.following.joining import MOVING
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.nodes.trajectory.hold import AT_HOME, HOMING, NOT_AT_HOME, OPERATOR, RELEASED, SETTLE_S
 
 
@@ -24,7 +24,7 @@ def waiting(robot) -> Robot:
     robot.moves()
     robot.call("home")
     robot.run(0.02)
-    assert robot.follower.safety.state is Motion.STOPPING
+    assert robot.follower.safety.state is MotionState.STOPPING
     return robot
 
 
@@ -50,7 +50,7 @@ def assert_works(robot: Robot) -> None:
         np.testing.assert_array_equal(robot.path[-1], stood)
         robot.standing.resume_all()
     robot.run(1.0, goal=0.5)
-    assert robot.follower.safety.state is Motion.RUNNING
+    assert robot.follower.safety.state is MotionState.RUNNING
     robot.call("home again")
     robot.run(3.0, goal=0.5)
     assert robot.answers["home again"].success
@@ -64,7 +64,7 @@ def stands_with(robot: Robot, sag: float) -> float:
     robot.run(0.3)
     robot.run(2.0, goal=1.9)
     robot.run(1.5)
-    assert robot.follower.safety.state is Motion.HOLDING and robot.speed == 0.0
+    assert robot.follower.safety.state is MotionState.HOLDING and robot.speed == 0.0
     return float(robot.path[-1].min())
 
 
@@ -299,7 +299,7 @@ def test_a_clock_that_is_set_while_a_move_by_an_action_lasts_does_not_keep_it_fr
     assert not robot.answers["home"].success
     robot.standing.resume_all()
     robot.run(2.5, goal=0.5)  # the join first, which allows for a controller that has come home
-    assert robot.follower.safety.state is Motion.RUNNING
+    assert robot.follower.safety.state is MotionState.RUNNING
 
 
 def test_a_slow_move_by_an_action_that_was_held_is_not_waited_for():
@@ -315,7 +315,7 @@ def test_a_slow_move_by_an_action_that_was_held_is_not_waited_for():
     assert robot.answers["home"].message.endswith(OPERATOR)
     robot.standing.resume_all()
     robot.run(2.5, goal=0.5)
-    assert robot.follower.safety.state is Motion.RUNNING
+    assert robot.follower.safety.state is MotionState.RUNNING
 
 
 @pytest.mark.parametrize("name", ["home again", "release"])
@@ -344,7 +344,7 @@ def test_a_node_that_was_deactivated_as_it_came_to_rest_does_not_stand():
     call = robot.standing.come_to_rest(RELEASED)
     call.send(None)
     robot.run(0.5)
-    assert robot.follower.safety.state is Motion.HOLDING
+    assert robot.follower.safety.state is MotionState.HOLDING
     robot.deactivate()
     with pytest.raises(StopIteration) as end:
         call.send(None)
@@ -416,7 +416,7 @@ def test_a_robot_in_motion_brakes_before_it_begins_anew(robot):
     robot.run(0.5, goal=1.8)
     assert robot.answers["reset"].success and moved > 1.5
     robot.run(1.0, goal=-1.8)
-    assert robot.follower.safety.state is Motion.RUNNING and robot.position[0] < 0.0
+    assert robot.follower.safety.state is MotionState.RUNNING and robot.position[0] < 0.0
     robot.assert_smooth()
 
 

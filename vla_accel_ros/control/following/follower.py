@@ -24,7 +24,7 @@ from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.following.image_ages import ImageAges
 from vla_accel_ros.control.following.joining import Joining
 from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch
-from vla_accel_ros.control.following.watchdog import CHUNK, JOINT_STATES, Change, Motion, Safety
+from vla_accel_ros.control.following.watchdog import CHUNK, JOINT_STATES, Change, MotionState, Safety
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.streaming.loop import LoopStats
 from vla_accel_ros.types import Chunk
@@ -209,9 +209,9 @@ class ChunkFollower:
             self.joining.unwatched()
         if change is None:
             return None, self._move_waiting(now_ns) if join is None else join
-        if change.after is Motion.STOPPING:
+        if change.after is MotionState.STOPPING:
             return change, self.stop(now_ns)
-        if change.after is Motion.HOLDING:
+        if change.after is MotionState.HOLDING:
             self.joining.leave()
             self._following.forget()
             return change, join
@@ -312,7 +312,7 @@ class ChunkFollower:
 
     @property
     def _runs(self) -> bool:
-        return self.safety.state is Motion.RUNNING and self.joining.begun and not self.awaits_arrival
+        return self.safety.state is MotionState.RUNNING and self.joining.begun and not self.awaits_arrival
 
     def _move_waiting(self, now_ns: int) -> Trajectory | None:
         """The trajectory for the chunk that has waited, if it need not any longer."""
@@ -332,7 +332,7 @@ class ChunkFollower:
 
     def _compare(self, position: np.ndarray, stamps: np.ndarray) -> str:
         """Returns the sentence of a following error, else empty. Others may move a robot that is held."""
-        if self.safety.state is Motion.HOLDING or not self.joining.begun:
+        if self.safety.state is MotionState.HOLDING or not self.joining.begun:
             self._following.forget()
             return ""
         commanded = np.empty_like(position)

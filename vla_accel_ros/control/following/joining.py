@@ -20,7 +20,14 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.following.joint_faults import usual
-from vla_accel_ros.control.following.watchdog import ANYTHING, HOMING, JOINT_STATES, RELEASED, Motion, Safety
+from vla_accel_ros.control.following.watchdog import (
+    ANYTHING,
+    HOMING,
+    JOINT_STATES,
+    RELEASED,
+    MotionState,
+    Safety,
+)
 from vla_accel_ros.control.trajectory import Trajectory
 
 MOVING = "the joints are moving, but not by this node"
@@ -205,7 +212,7 @@ class Joining:
         if now_ns < self._others_until_ns:
             self._safety.hold(MOVING, (RELEASED, HOMING))
             return None
-        if self._safety.state is not Motion.HOLDING or not self.ready or self.measured is None:
+        if self._safety.state is not MotionState.HOLDING or not self.ready or self.measured is None:
             if not self.begun:
                 self._safety.hold(BEGINNING, ANYTHING)
             return None

@@ -201,7 +201,7 @@ def _follows(chunk: Late, streams: list[Late]) -> bool:
     return any(stream.named_in(chunk.note) for stream in streams) if chunk.note else bool(streams)
 
 
-class Motion(Enum):
+class MotionState(Enum):
     """What the robot is allowed to do."""
 
     RUNNING = "running"
@@ -213,8 +213,8 @@ class Motion(Enum):
 class Change:
     """A change of what is allowed. reasons: sentences, empty when it starts running."""
 
-    before: Motion
-    after: Motion
+    before: MotionState
+    after: MotionState
     reasons: tuple[str, ...]
 
 
@@ -240,7 +240,7 @@ class Safety:
 
     def __init__(self, watchdog: Watchdog, settle_s: float = 0.1):
         self.watchdog = watchdog
-        self.state = Motion.HOLDING
+        self.state = MotionState.HOLDING
         self.reasons: tuple[str, ...] = ()
         self.causes: tuple[str, ...] = ()
         self.pause = ""
@@ -273,20 +273,20 @@ class Safety:
         elif self._fresh_since_ns is None or self._fresh_since_ns > now_ns:
             self._fresh_since_ns = now_ns
         before, self.state = self.state, self._next(now_ns, at_rest, bool(why))
-        if not why and self.state is not Motion.RUNNING:
-            sentence = BRAKING if self.state is Motion.STOPPING else self.pause or SETTLING
+        if not why and self.state is not MotionState.RUNNING:
+            sentence = BRAKING if self.state is MotionState.STOPPING else self.pause or SETTLING
             why = [sentence]
         self.reasons = tuple(why)
         self.causes = tuple(late.get(reason) or unnumbered(reason) for reason in why)
         return None if self.state is before else Change(before, self.state, self.reasons)
 
-    def _next(self, now_ns: int, at_rest: bool, blocked: bool) -> Motion:
-        if self.state is Motion.RUNNING:
-            return Motion.STOPPING if blocked else Motion.RUNNING
-        if self.state is Motion.STOPPING:
-            return Motion.HOLDING if at_rest else Motion.STOPPING
+    def _next(self, now_ns: int, at_rest: bool, blocked: bool) -> MotionState:
+        if self.state is MotionState.RUNNING:
+            return MotionState.STOPPING if blocked else MotionState.RUNNING
+        if self.state is MotionState.STOPPING:
+            return MotionState.HOLDING if at_rest else MotionState.STOPPING
         settled = self._fresh_since_ns is not None and now_ns - self._fresh_since_ns >= self._settle_ns
-        return Motion.RUNNING if settled and not self.pause else Motion.HOLDING
+        return MotionState.RUNNING if settled and not self.pause else MotionState.HOLDING
 
 
 class ClockWatch:

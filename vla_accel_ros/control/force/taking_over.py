@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.force.guard import ForceGuard, Phase, Reaction, Why
 from vla_accel_ros.control.force.sensor import Level
 
@@ -77,8 +77,8 @@ class TakingOver:
             problem, wrong = guard.problem(now_ns), guard.wrong
             level, contact = guard.contact
             collided, guard.collided = guard.collided, ""
-            guard.armed = state is not Motion.HOLDING and not self._holds.lent
-            if guard.armed and state is Motion.RUNNING:
+            guard.armed = state is not MotionState.HOLDING and not self._holds.lent
+            if guard.armed and state is MotionState.RUNNING:
                 guard.go_on()
         if self._holds.lent:
             self.end_retreat(now_ns)  # nobody watches the sensors on the way back any more
@@ -143,7 +143,7 @@ class TakingOver:
             self.end_retreat(now_ns)
         if level is not Level.FREE or self._free_since_ns is None:
             self._free_since_ns = now_ns if level is Level.FREE else None
-        if self._follower.safety.state is not Motion.HOLDING:
+        if self._follower.safety.state is not MotionState.HOLDING:
             return
         rest_ns = self.guard.force.retreat.rest_s * 1e9
         self._rested_ns = now_ns if self._rested_ns is None else self._rested_ns

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from vla_accel_ros.control.trajectory import MotionState, Trajectory, check_finite, trusted
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, check_finite, trusted
 
 TURN = 2.0 * math.pi
 _SHORTEST_S = 0.1
@@ -111,7 +111,7 @@ class JointLimits:
         return np.where(out & (moved >= self.lower) & (moved <= self.upper), moved, positions)
 
 
-def brake(joints: tuple[str, ...], state: MotionState, limits: JointLimits) -> Trajectory:
+def brake(joints: tuple[str, ...], state: TrajectoryPoint, limits: JointLimits) -> Trajectory:
     """Brake from `state` in minimal time, each joint on its own; the last point has zero velocity.
 
     The first point is the state itself; one more follows for every instant at which a joint comes to rest.
@@ -188,5 +188,5 @@ def cut(trajectory: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:
     if at_ns >= trajectory.end_ns:
         return trajectory
     at_ns = max(at_ns, trajectory.start_ns)
-    state = MotionState(at_ns, *trajectory.sample(at_ns))
+    state = TrajectoryPoint(at_ns, *trajectory.sample(at_ns))
     return trajectory.then(brake(trajectory.joints, state, limits))

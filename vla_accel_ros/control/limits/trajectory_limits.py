@@ -24,8 +24,8 @@ from vla_accel_ros.control.limits.limiter import (
     turning_s,
 )
 from vla_accel_ros.control.trajectory import (
-    MotionState,
     Trajectory,
+    TrajectoryPoint,
     check_finite,
     extremes,
     knot_velocities,
@@ -77,7 +77,7 @@ class LimitReport:
 
 
 def enforce(
-    trajectory: Trajectory, start: MotionState, limits: JointLimits
+    trajectory: Trajectory, start: TrajectoryPoint, limits: JointLimits
 ) -> tuple[Trajectory, LimitReport]:
     """Returns the trajectory, within limits when sampled from `start`, and a report of what was changed.
 
@@ -156,7 +156,7 @@ def lead(
     if not v[-1].any():
         return times_ns, p, v
     names = tuple(map(str, range(len(goal_p))))
-    tail = brake(names, MotionState(int(times_ns[-1]), p[-1], v[-1]), limits)
+    tail = brake(names, TrajectoryPoint(int(times_ns[-1]), p[-1], v[-1]), limits)
     assert tail.velocities is not None
     return (
         np.append(times_ns, tail.times_ns[1:]),

@@ -13,7 +13,7 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import Controller
-from vla_accel_ros.control.trajectory import MotionState
+from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
@@ -129,7 +129,7 @@ class ControllerState:
         return self._reports.read(taken[0])
 
 
-def fill(message: Any, began_ns: int, desired: MotionState, measured: MotionState) -> None:
+def fill(message: Any, began_ns: int, desired: TrajectoryPoint, measured: TrajectoryPoint) -> None:
     """Write the state at desired.stamp_ns of a controller that executes a trajectory that began at
     began_ns."""
     convert.set_stamp(message.header.stamp, desired.stamp_ns)

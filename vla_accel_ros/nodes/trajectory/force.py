@@ -23,7 +23,7 @@ from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.watchdog import ClockWatch, Motion
+from vla_accel_ros.control.following.watchdog import ClockWatch, MotionState
 from vla_accel_ros.control.force.guard import ForceGuard, Reaction
 from vla_accel_ros.control.force.sensor import Level
 from vla_accel_ros.control.force.taking_over import TakingOver
@@ -124,7 +124,7 @@ class ForceLoop:
             return say(response, False, "no sensor of the contract has a bias to tare")
         if not self._node.active:
             return say(response, False, "the trajectory node is not active: activate it first")
-        if self._follower.safety.state is not Motion.HOLDING:
+        if self._follower.safety.state is not MotionState.HOLDING:
             return say(response, False, "the arm moves: call ~/hold first; the bias is measured at rest")
         with self._outputs.lock:
             self.guard.begin_tare()

@@ -20,7 +20,7 @@ from rclpy.task import Future
 
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.joining import MOVING
-from vla_accel_ros.control.following.watchdog import HOMING, JOINT_STATES, OPERATOR, RELEASED, Motion
+from vla_accel_ros.control.following.watchdog import HOMING, JOINT_STATES, OPERATOR, RELEASED, MotionState
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.adapters.outputs import Outputs
@@ -309,7 +309,7 @@ class Hold:
     def _is_at_rest(self) -> bool:
         now_ns = self.node.now_ns()
         until_ns = max(self._brakes_until_ns, self._outputs.rests_ns())
-        if self._follower.safety.state is not Motion.HOLDING or now_ns < until_ns:
+        if self._follower.safety.state is not MotionState.HOLDING or now_ns < until_ns:
             return False
         if self._follower.joining.lasts(now_ns) or self._outputs.waits:
             return False

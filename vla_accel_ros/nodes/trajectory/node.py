@@ -38,7 +38,7 @@ from vla_accel_ros.control.following.watchdog import (
     INFERENCE,
     JOINT_STATES,
     Change,
-    Motion,
+    MotionState,
     Safety,
     Watchdog,
 )
@@ -325,11 +325,11 @@ class TrajectoryNode(ManagedNode):
         self._home.poll()
         safety = self._follower.safety
         joins = self._follower.joining.lasts(self.now_ns())
-        rests = safety.state is Motion.HOLDING and not joins and bool(self._hold.holds)
+        rests = safety.state is MotionState.HOLDING and not joins and bool(self._hold.holds)
         if rests and not self._rests:
             self._outputs.rest()
         self._rests = rests
-        lent = self._hold.lent and safety.state is Motion.HOLDING
+        lent = self._hold.lent and safety.state is MotionState.HOLDING
         self._motion.keep(self._follower.buffer.kept_s)
         state = "released" if lent else safety.state.value
         self._motion.tell(state, safety.reasons, self.now_ns())
@@ -351,10 +351,10 @@ class TrajectoryNode(ManagedNode):
                     watchdog.note("chunk", self._source.problem)
 
     def _tell(self, change: Change) -> None:
-        if change.after is Motion.STOPPING:
+        if change.after is MotionState.STOPPING:
             safety = self._follower.safety
             self._reasons.log("stopping", dict(zip(safety.causes, safety.reasons, strict=True)), at_once=True)
-        elif change.after is Motion.RUNNING:
+        elif change.after is MotionState.RUNNING:
             self.get_logger().info("running")
         else:
             self._outputs.rest()

@@ -18,7 +18,7 @@ from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.reasons import unnumbered
-from vla_accel_ros.control.following.watchdog import Motion
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
@@ -62,7 +62,7 @@ def motion_line(
     """What the robot does and why, ages of the inputs, counts of chunks. faults: each makes the line an
     error."""
     safety, buffer = follower.safety, follower.buffer
-    running = safety.state is Motion.RUNNING
+    running = safety.state is MotionState.RUNNING
     stats = follower.stats(now_ns)
     ages = {f"age of {name} [s]": safety.watchdog.age_s(name, now_ns) for name in contract.max_ages_s}
     values = {
