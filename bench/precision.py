@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import torch
 
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.stages.int8 import Int8
     from vla_accel_ros.tools.bench.subjects import Ours
     from vla_accel_ros.types import Observation
 
@@ -183,14 +182,14 @@ def random(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any
             with torch.inference_mode():
                 error = relative(plain(model, given)(), exact[views])
             same = None
-            for name_of_case, precision, int8 in ways(arguments.precisions):
-                ours = Ours(model, given, precision=precision, int8=int8)
+            for precision in arguments.precisions:
+                ours = Ours(model, given, precision=precision)
                 same = ours.actions if same is None else same
                 parts = ours.parts()
                 case: dict[str, Any] = {
                     "kind": kind,
                     "views": views,
-                    "precision": name_of_case,
+                    "precision": precision,
                     **{name: summary(times_ms(parts[name], arguments.runs)) for name in names},
                     "to_float32": _rounded(relative(ours.actions, exact[views])),
                     "to_exact": _rounded(relative(ours.actions, same)),
@@ -202,7 +201,7 @@ def random(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any
                 cases.append(case)
                 times = "".join(f"{case[name]['p50_ms']:9.3f}" for name in names)
                 errors = f"{case['to_float32']:12.2e}{case['to_exact']:10.1e}"
-                print(f"{kind:>6}, {views} views {name_of_case:14}{times}{errors}", flush=True)
+                print(f"{kind:>6}, {views} views {precision:14}{times}{errors}", flush=True)
                 del ours, parts
                 torch.cuda.empty_cache()
     return {"dtype": "bfloat16", "prompt": 20, "runs": arguments.runs, "cases": cases}
@@ -212,18 +211,6 @@ def copied_bytes(ours: Ours) -> int:
     """Bytes of the weights that the stages have in fewer bits."""
     stages = ours.stages
     return stages.small.nbytes + (0 if stages.int8 is None else stages.int8.nbytes)
-
-
-def ways(precisions: Sequence[str]) -> Iterator[tuple[str, str, Int8 | None]]:
-    """Name of a case, its precision and its weights: rows in 8 bits by the device's default, and also in
-    denoising."""
-    from vla_accel_ros.engine.stages.int8 import Int8
-    from vla_accel_ros.engine.stages.precision import ROWS_EVERYWHERE
-
-    for precision in precisions:
-        yield precision, precision, None
-        if precision in ROWS_EVERYWHERE:
-            yield f"{precision}, denoise too", precision, Int8.of(precision, denoise=True)
 
 
 def _rounded(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The effect of products of 8-bit rows (precision w8a8 and w8a8-fp8) on actions, calibrated and not.
+"""The effect of products of 8-bit rows (precision w8a8) on actions, calibrated and not.
 
     python bench/w8a8.py [--parts errors outliers predicted ...] [--seeds N] [--processes N] [--small]
     python bench/w8a8.py --parts record      # where the simulation is: what the parts on a GPU need, in out/
@@ -12,8 +12,8 @@ success: closed loop, see solving/closed.py; stores each finished episode in out
 predicted, and frontier for an Orin: times by `vla plan`; nothing is measured.
 errors_gpu: actions with this GPU's kernels in captured stages, on observations of `record`, against its exact
     engine; needs neither the simulation nor ROS.
-success_gpu: closed loops with the policy on the GPU, exact and in 8 bits, including denoising; the simulation
-    needs mujoco, which may be a folder of unpacked wheels.
+success_gpu: closed loops with the policy on the GPU, exact and in 8 bits; the simulation needs mujoco, which
+    may be a folder of unpacked wheels.
 
 On a CPU the kernels' references compute everything. Prints tables and writes each part to
 bench/results/w8a8.json, with where and when.
@@ -157,16 +157,12 @@ def of_success_gpu(arguments: argparse.Namespace) -> dict[str, Any]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
-    def way(precision: str, calibration: str = "", denoise: bool = False) -> Way:
-        return Way(
-            DEFAULT.solver, DEFAULT.steps, precision=precision, calibration=calibration,
-            eight_bit_denoise=denoise, device=device,
-        )  # fmt: skip
-
-    exact = way("exact")
-    small = [way(precision, CALIBRATION, denoise=True) for precision in ("w8a8", "w8a8-fp8")]
+    exact, small = (
+        Way(DEFAULT.solver, DEFAULT.steps, precision=precision, calibration=calibration, device=device)
+        for precision, calibration in (("exact", ""), ("w8a8", CALIBRATION))
+    )
     arguments.log = arguments.log.with_name(f"{arguments.log.stem}_gpu{arguments.log.suffix}")
-    return _played(arguments, dict.fromkeys((exact, *small), arguments.seeds), exact)
+    return _played(arguments, dict.fromkeys((exact, small), arguments.seeds), exact)
 
 
 def _played(arguments: argparse.Namespace, ways: dict[Any, int], default: Any) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""The bundled policy's actions in w8a8 and w8a8-fp8 against the plain network's in float32, on the same
-frames."""
+"""The bundled policy's actions in w8a8 against the plain network's in float32, on the same frames."""
 
 from __future__ import annotations
 
@@ -14,7 +13,6 @@ from precision import chunks, frames
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.calibration import Calibration, read
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.layers.quantized import FP8, W8A8
 from vla_accel_ros.tools.calibrate import seen
 
 APART = 2_000_000
@@ -40,8 +38,6 @@ def measure(model: Path, calibration: Path, count: int) -> dict[str, Any]:
         "int8": {"precision": "int8"},
         "w8a8": {"precision": "w8a8"},
         "w8a8, calibrated": {"precision": "w8a8", "calibration": str(calibration)},
-        "w8a8-fp8": {"precision": "w8a8-fp8"},
-        "w8a8-fp8, calibrated": {"precision": "w8a8-fp8", "calibration": str(calibration)},
     }.items():
         engine = Engine(policy, step_dt_s=1 / 30, fast=True, **options)  # type: ignore[arg-type]
         apart = chunks(engine, observations) - exact
@@ -56,18 +52,17 @@ def measure(model: Path, calibration: Path, count: int) -> dict[str, Any]:
     return {
         "frames": count,
         "moved_rms_mrad": round(1e3 * float(np.sqrt(np.mean(moved**2))), 2),
-        "product_errors": _products(made, W8A8),
-        "product_errors_fp8": _products(made, FP8),
+        "product_errors": _products(made),
         "rows": rows,
     }
 
 
-def _products(made: Calibration, kind: str) -> dict[str, Any]:
-    errors = list(made.errors_in(kind).values())
+def _products(made: Calibration) -> dict[str, Any]:
+    errors = list(made.errors.values())
     return {
         "median": float(f"{np.median(errors):.4g}"),
         "largest": float(f"{max(errors):.4g}"),
-        "stay_exact": made.exact(kind),
+        "stay_exact": made.exact(),
     }
 
 

@@ -18,7 +18,6 @@ from precision import chunks, frames
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.calibration import read
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.layers.quantized import FP8, W8A8
 from vla_accel_ros.types import Observation
 
 DTYPES = ("bfloat16", "float32")
@@ -49,14 +48,8 @@ def recorded(path: Path, most: int) -> list[Observation]:
 
 def ways(calibration: Path) -> dict[str, dict[str, Any]]:
     """Return the engine options of each row, by its name."""
-    made: dict[str, dict[str, Any]] = {"exact": {"precision": "exact"}, "fp8": {"precision": "fp8"}}
-    for precision in ("w8a8", "w8a8-fp8"):
-        own = {"precision": precision}
-        smooth = {**own, "calibration": str(calibration)}
-        made[precision] = own
-        made[f"{precision}, calibrated"] = smooth
-        made[f"{precision}, calibrated, denoise too"] = {**smooth, "eight_bit_denoise": True}
-    return made
+    options = {precision: {"precision": precision} for precision in ("exact", "fp8", "w8a8")}
+    return {**options, "w8a8, calibrated": {"precision": "w8a8", "calibration": str(calibration)}}
 
 
 def measure(
@@ -101,7 +94,7 @@ def measure(
         "computed by": "the kernels" if device.type == "cuda" else "the kernels' references on a CPU",
         "frames": len(observations),
         "moved_rms_mrad": round(1e3 * float(np.sqrt(np.mean((wanted - states) ** 2))), 2),
-        "stay_exact": {kind: said.exact(kind) for kind in (W8A8, FP8)},
+        "stay_exact": said.exact(),
         "rows": rows,
     }
 

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
-from vla_accel_ros.models.layers.quantized import FP8, W8A8
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model
 from vla_accel_ros.tools.calibrate.seen import of_runs
@@ -79,10 +78,9 @@ def _drawn(config: PiConfig, device: torch.device, seed: int) -> list[dict[str, 
             plain(model, random_inputs(config, VIEWS, PROMPT, device, 200 + SEEN * seed + other))()
 
     made = of_runs(model, run, SEEN)
-    for precision in ("w8a8", "w8a8-fp8"):
-        for name, file in ((precision, None), (f"{precision}, calibrated", made)):
-            int8 = Int8.of(precision, file, denoise=True)
-            found[name] = _parts(Ours(model, given, precision=precision, int8=int8))
+    for name, file in (("w8a8", None), ("w8a8, calibrated", made)):
+        int8 = Int8(file, denoise=True)
+        found[name] = _parts(Ours(model, given, precision="w8a8", int8=int8))
     # Values are with the outliers' factors; all else is what it was.
     wanted = {**exact, "values": _parts(Ours(model, given))["values"]}
     rows = []
@@ -95,8 +93,7 @@ def _drawn(config: PiConfig, device: torch.device, seed: int) -> list[dict[str, 
                 "error": float(f"{float((values - own[part]).norm() / own[part].norm()):.4g}"),
             }
         rows.append(row)
-    kept = {kind: len(made.exact(kind)) for kind in (W8A8, FP8)}
-    return [{**row, "stay_exact": kept[FP8 if "fp8" in row["precision"] else W8A8]} for row in rows]
+    return [{**row, "stay_exact": len(made.exact())} for row in rows]
 
 
 def _parts(ours: Ours) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vla_accel_ros.planning.device import load
-from vla_accel_ros.planning.families.work import ENGINE_PRECISIONS, ROWS_EVERYWHERE, Work
+from vla_accel_ros.planning.families.work import ENGINE_PRECISIONS, Work
 from vla_accel_ros.planning.plan import Plan, make_plan
 from vla_accel_ros.planning.sizes import MODELS
 
@@ -21,16 +21,12 @@ def measure() -> dict[str, Any]:
     for name in DEVICES:
         for kind in KINDS:
             device = load(name)
-            wanted = [(precision, False) for precision in ENGINE_PRECISIONS]
-            wanted += [(precision, True) for precision in ROWS_EVERYWHERE if device.fast_memory]
-            for precision, too in wanted:
+            for precision in ENGINE_PRECISIONS:
                 try:
-                    work = Work(VIEWS, precision=precision, eight_bit_denoise=too)
-                    plan = make_plan(MODELS[kind], device, work)
+                    plan = make_plan(MODELS[kind], device, Work(VIEWS, precision=precision))
                 except ValueError:  # nothing there multiplies it
                     continue
-                called = f"{precision}, denoise too" if too else precision
-                rows.append({"device": name, "kind": kind, "precision": called, **_times(plan)})
+                rows.append({"device": name, "kind": kind, "precision": precision, **_times(plan)})
     return {"what": "predicted", "views": VIEWS, "rows": rows}
 
 

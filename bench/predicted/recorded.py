@@ -23,7 +23,6 @@ PUBLISHED_AIM = 0.15
 FP8 = "the rate of fp8 products is the datasheet's ratio, not measured; other stages were slower in that run"
 PAIR = "blocks of further chunks are planned as whole rounds after the first; some fit beside it"
 CACHE = "probably its 72 MB of L2, which keep what the plan has go through memory"
-ROUNDED = "probably the passes that round, which find a row's largest number, too: they are priced as others"
 FEW = "products of so few rows have not been measured"
 VIEWS = "their time hardly grows with views: what does not grow is twice what is planned"
 FOUR = "the rate in 4 bits is the datasheet's ratio, and what is between products is planned in bfloat16"
@@ -117,15 +116,12 @@ def _rows_in_8_bits(device: Device) -> Iterator[dict[str, Any]]:
     """Whole stages on an H100, in the tiles that come with the package. The device file has the times of
     single products, as `vla tune` measured them on that GPU on the same day."""
     for case in _result("precision_w8a8")["cases"]:
-        precision, too = case["precision"].partition(", ")[::2]
-        if not precision.startswith("w8a8"):
+        if case["precision"] != "w8a8":
             continue
-        work = Work(case["views"], precision=precision, eight_bit_denoise=bool(too))
-        plan = make_plan(MODELS[case["kind"]], device, work)
-        for stage in ("denoise", "whole") if too else ("encode", "prefill", "whole"):
+        plan = make_plan(MODELS[case["kind"]], device, Work(case["views"], precision="w8a8"))
+        for stage in ("encode", "prefill", "whole"):
             measured = case["total" if stage == "whole" else stage]["p50_ms"]
-            found = row(plan, stage, measured, "precision_w8a8.json", reason=ROUNDED if too else "")
-            yield {**found, "precision": case["precision"]}
+            yield row(plan, stage, measured, "precision_w8a8.json")
 
 
 def _chunks(device: Device) -> Iterator[dict[str, Any]]:

@@ -10,20 +10,20 @@ from vla_accel_ros.planning.device import Shape
 from vla_accel_ros.planning.operations import GATED, ROWS
 from vla_accel_ros.tools.tune.row_pieces import products
 
-DTYPES = {"w8a8 rows": "int8", "fp8 rows": "fp8"}
-"""By the end of a step's label."""
+LABEL = "w8a8 rows"
+"""The end of a step's label."""
 
 
 def shapes(found: dict[str, Any]) -> Iterator[Shape]:
-    """Of the rows in 8 bits in what `vla tune --weights w8a8 w8a8-fp8` wrote."""
+    """Of the rows in 8 bits in what `vla tune --weights w8a8` wrote."""
     known = {product.name: product for product in products(PI05, (2, 1, 3), found["about"]["batches"])}
     for label, gain in found["done"].items():
         name, _, end = label.rpartition(", ")
-        if end not in DTYPES or gain is None:
+        if end != LABEL or gain is None:
             continue
         product = known[name]
         gated = product.finish == "gated"
-        dtype = f"{DTYPES[end]} {GATED if gated else ROWS}"
+        dtype = f"int8 {GATED if gated else ROWS}"
         columns = product.columns * (2 if gated else 1)
         yield Shape(product.rows, columns, product.inner, dtype, round(gain["us"], 2))
 

@@ -42,21 +42,19 @@ TIMING = Timing(period=3, latency=4)
 @dataclass(frozen=True)
 class Way:
     """How chunks are sampled. draft: tolerance of solving.drafts; None = every step is computed. precision:
-    of fast stages, None = plain torch; calibration: its file, in the repository; eight_bit_denoise: see
-    engine.config. device: what computes the policy."""
+    of fast stages, None = plain torch; calibration: its file, in the repository. device: what computes the
+    policy."""
 
     solver: str
     steps: int
     draft: float | None = None
     precision: str | None = None
     calibration: str = ""
-    eight_bit_denoise: bool = False
     device: str = "cpu"
 
     def __str__(self) -> str:
         drafted = "" if self.draft is None else f", drafts within {self.draft:g}"
         calibrated = ", calibrated" if self.calibration else ""
-        calibrated += ", denoise too" if self.eight_bit_denoise else ""
         precision = "" if self.precision is None else f", {self.precision}{calibrated}"
         return f"{self.solver} {self.steps}{drafted}{precision}"
 
@@ -102,7 +100,6 @@ def _engine(way: Way) -> tuple[Engine, Drafting | None]:
     if way.precision is not None:
         calibration = str(ROOT / way.calibration) if way.calibration else ""
         options |= {"fast": True, "precision": way.precision, "calibration": calibration}
-        options["eight_bit_denoise"] = way.eight_bit_denoise
     engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s, **options)
     return engine, None if way.draft is None else Drafting.of(engine, way.draft)
 

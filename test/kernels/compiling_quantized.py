@@ -15,7 +15,7 @@ from vla_accel_ros.kernels.block_shapes import chosen
 from vla_accel_ros.kernels.candidates import ROWS
 from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import TritonOps
-from vla_accel_ros.kernels.reference import int8 as int8_reference
+from vla_accel_ros.kernels.reference.int8 import place_rows
 from vla_accel_ros.kernels.reference.quantized import Product, Rows
 from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, Shape
 from vla_accel_ros.kernels.triton import int8, launch, linear, project, quantized, small_weights
@@ -54,15 +54,9 @@ def fp8_rows() -> None:
     quantized.gelu_rows(product(512, 4304), place(4304), Rows.place(512, 4304, CPU))
 
 
-def rows_in_8_bits(gpu: Gpu, kind: str) -> None:
-    """The products of encode, prefill, denoise and a word, as large as they are there, and the passes. kind:
-    W8A8, of int8 rows, or FP8."""
-    bf16, dtype = place(1), quantize(torch.ones(1, 16), kind).dtype
-    name = str(dtype).removeprefix("torch.")
-
-    def place_rows(rows: int, width: int, device: torch.device) -> Rows:
-        return int8_reference.place_rows(rows, width, device, dtype)
-
+def rows_in_8_bits(gpu: Gpu) -> None:
+    """The products of encode, prefill, denoise and a word, as large as they are there, and the passes."""
+    bf16 = place(1)
     for rows, columns, width, finish in (
         (512, 1152, 4304, "add"),
         (512, 4304, 1152, "gelu"),
@@ -71,17 +65,17 @@ def rows_in_8_bits(gpu: Gpu, kind: str) -> None:
         (50, 1024, 4096, "none"),
         (1, 2560, 2048, "none"),
     ):
-        config = chosen(Shape(INT8_PRODUCT, rows, columns, width, name), gpu)
-        weight = quantize(torch.ones(columns, width), kind)
+        config = chosen(Shape(INT8_PRODUCT, rows, columns, width, "int8"), gpu)
+        weight = quantize(torch.ones(columns, width), W8A8)
         bias = bf16.expand(columns) if rows == 512 else None
         int8.multiply(place_rows(rows, width, CPU), weight, place(rows, columns), bias, finish, config=config)
     for rows, columns, width in ((544, 16384, 2048), (50, 4096, 1024), (1, 16384, 2048)):
-        config = chosen(Shape(INT8_GATED, rows, columns, width, name), gpu)
-        weight = quantize(torch.ones(2 * columns, width), kind)
+        config = chosen(Shape(INT8_GATED, rows, columns, width, "int8"), gpu)
+        weight = quantize(torch.ones(2 * columns, width), W8A8)
         activation = "silu" if rows == 1 else "gelu"
         int8.gated(place_rows(rows, width, CPU), weight, place(rows, columns), activation, config=config)
     of_tuning = {(each.block_m, each.block_n): each for each in ROWS}  # those of most stages
-    wide, narrow = (quantize(torch.ones(columns, 2048), kind) for columns in (4096, 2048))
+    wide, narrow = (quantize(torch.ones(columns, 2048), W8A8) for columns in (4096, 2048))
     a = place_rows(544, 2048, CPU)
     int8.multiply(a, narrow, place(544, 2048), None, "add", config=of_tuning[128, 128])
     for tile in ((128, 64), (64, 128)):
@@ -106,7 +100,6 @@ if __name__ == "__main__":
         launch.tiles = lambda *_: None  # as it says on such a device
     for kind in (FP8, INT8, INT4) if target >= 89 else (INT8, INT4):
         few_rows(kind, Table(here, pdl=target >= 90))
-    rows_in_8_bits(here, W8A8)
+    rows_in_8_bits(here)
     if target >= 89:
-        rows_in_8_bits(here, FP8)
         fp8_rows()

@@ -1,7 +1,6 @@
 """Kernels for quantised weights and int8 rows compile for the devices they are for, within what those have.
 
-int8, int4 and w8a8: all; fp8, of weights and of rows: Ada (sm_89) and later. Rows in 8 bits are multiplied by
-matrix units, as they are; but of fp8, tiles of a word's row are widened where those want 64 rows.
+int8, int4 and w8a8: all; fp8, of weights and of rows: Ada (sm_89) and later. Matrix units multiply int8 rows.
 """
 
 from __future__ import annotations
@@ -35,19 +34,15 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     of_all = needs[capability]
     assert not isinstance(of_all, str), of_all
     wanted = sum((FEW for _ in range(kinds)), ROWS if kinds == 3 else Counter())
-    assert Counter(need["kernel"] for need in of_all) == wanted + INT8 + (INT8 if kinds == 3 else Counter())
+    assert Counter(need["kernel"] for need in of_all) == wanted + INT8
     products = [need for need in of_all if need["kernel"] == "_int8_product"]
-    assert all(need["int8"] for need in products[:PRODUCTS])
-    assert not [need for need in products if need["stores_one_by_one"]]
-    # Their matrix units want 64 rows in fp8: Triton widens it in lower tiles.
-    least = 64 if capability in ("90", "100") else 16
-    assert all(need["fp8"] == (need["rows"] >= least) for need in products[PRODUCTS:])
-    tried = {id(need) for n, need in enumerate(products) if n % PRODUCTS >= PRODUCTS - OF_TUNING}
+    assert all(need["int8"] and not need["stores_one_by_one"] for need in products)
+    tried = {id(need) for need in products[-OF_TUNING:]}
     for need in of_all:
         of_tuning = id(need) in tried
         # Triton multiplies int8 on a B200 by instructions whose sums are in registers. The largest tile wants
-        # a few more than there are on sm_8x, where `vla tune` will hardly choose it; one of fp8 on sm_89 4.
-        few = 16 if of_tuning or (capability == "89" and need["fp8"]) else 0
+        # a few more than there are on sm_8x, where `vla tune` will hardly choose it.
+        few = 16 if of_tuning else 0
         assert need["stack"] <= (64 if of_tuning and capability == "100" else few), need
         if not (of_tuning and ARCHITECTURES[capability].shared_bytes < 100 << 10):  # passed over there
             assert need["shared"] <= ARCHITECTURES[capability].shared_bytes, need

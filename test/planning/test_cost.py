@@ -84,16 +84,15 @@ def test_an_operation_of_plain_torch_is_no_smallest_launch() -> None:
     assert plain - ours == pytest.approx(BARE.value("plain_start_us") - BARE.value("pass_start_us"))
 
 
-def rows_of(rows: int, columns: int, inner: int, dtype: str = "int8", name: str = "qkv") -> Op:
-    return of_rows([product(name, 1, rows, columns, inner, dtype)])[0]
+def rows_of(rows: int, columns: int, inner: int, name: str = "qkv") -> Op:
+    return of_rows([product(name, 1, rows, columns, inner, "int8")])[0]
 
 
-@pytest.mark.parametrize(("dtype", "stored"), [("int8", "int8"), ("fp8", "float8_e4m3fn")])
-def test_rows_in_8_bits_are_priced_by_the_tiles_that_engines_launch(dtype: str, stored: str) -> None:
+def test_rows_in_8_bits_are_priced_by_the_tiles_that_engines_launch() -> None:
     packaged, ampere = packaged_table(as_gpu(H200)), replace(H200, capability=80)
     for op, shape in (
-        (rows_of(544, 2560, 2048, dtype), KernelShape(INT8_PRODUCT, 544, 2560, 2048, stored)),
-        (rows_of(50, 8192, 1024, dtype, "gate and up"), KernelShape(INT8_GATED, 50, 4096, 1024, stored)),
+        (rows_of(544, 2560, 2048), KernelShape(INT8_PRODUCT, 544, 2560, 2048, "int8")),
+        (rows_of(50, 8192, 1024, name="gate and up"), KernelShape(INT8_GATED, 50, 4096, 1024, "int8")),
     ):
         assert shape.key in packaged.entries
         assert tile(op, H200) == packaged.pick(shape)

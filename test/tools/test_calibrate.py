@@ -17,7 +17,6 @@ from recorded_run import Run
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.calibration import Calibration, products, read
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.layers.quantized import FP8
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.bench.observations import recorded
 from vla_accel_ros.tools.calibrate.dataset import is_dataset, of_dataset
@@ -56,8 +55,6 @@ def test_the_largest_of_every_column_that_any_observation_brought(kind: str, tmp
         assert torch.equal(made.largest[name], torch.cat(rows).abs().amax(0))
     assert made.observations == 3
     assert all(0 < error < 0.03 for error in made.errors.values()) and not made.exact()
-    assert all(0 < error < 0.05 for error in made.fp8_errors.values()) and not made.exact(FP8)
-    assert all(made.fp8_errors[name] > error for name, error in made.errors.items())
     assert not any(group[0]._forward_pre_hooks for group in products(policy.model).values())
 
 

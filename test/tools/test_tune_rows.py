@@ -1,4 +1,4 @@
-"""`vla tune --weights w8a8 w8a8-fp8`: which products, which tiles, and what of them an engine uses."""
+"""`vla tune --weights w8a8`: which products, which tiles, and what of them an engine uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vla_accel_ros.kernels.shapes import Config, Shape
 from vla_accel_ros.kernels.triton import int8 as triton_int8
 from vla_accel_ros.kernels.tuning import Table, read_table
 from vla_accel_ros.models.config import VisionConfig
-from vla_accel_ros.models.layers.quantized import FP8, W8A8, quantized
+from vla_accel_ros.models.layers.quantized import W8A8, quantized
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.tune import choose
 from vla_accel_ros.tools.tune.pieces import NEAR, Piece, error
@@ -38,13 +38,10 @@ TOY = make_config(
     image_names=("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"),
 )
 """Whose products are all of different sizes."""
-kinds = pytest.mark.parametrize("kind", [W8A8, FP8])
-DTYPE = {W8A8: "int8", FP8: "float8_e4m3fn"}
 
 
-@kinds
 def test_every_product_of_an_engine_has_an_entry_and_none_has_two(
-    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = list[Shape]()
 
@@ -54,16 +51,15 @@ def test_every_product_of_an_engine_has_an_entry_and_none_has_two(
         found.append(shape)
 
     monkeypatch.setattr(choose, "_choose", enter)
-    for _, step in choose.rows_steps(
-        TOY, CPU, kind, (1,), Tuning(Table(Gpu(8)), Table(Gpu(8)), tmp_path, {})
-    ):
+    tuning = Tuning(Table(Gpu(8)), Table(Gpu(8)), tmp_path, {})
+    for _, step in choose.rows_steps(TOY, CPU, (1,), tuning):
         step()
     keys = [shape.key for shape in found]
-    assert len(set(keys)) == len(keys) and {shape.dtype for shape in found} == {DTYPE[kind]}
-    assert launched_by_stages(kind) <= set(keys)
+    assert len(set(keys)) == len(keys) and {shape.dtype for shape in found} == {"int8"}
+    assert launched_by_stages() <= set(keys)
 
 
-def launched_by_stages(kind: str) -> set[str]:
+def launched_by_stages() -> set[str]:
     """The entries that a frame and a chunk ask for."""
     launched = set[str]()
 
@@ -79,8 +75,7 @@ def launched_by_stages(kind: str) -> set[str]:
             Ops.gated_int8(a, weight, *more)
 
     pool = KVPool(TOY.prefix, 2, TOY.max_tokens, CPU, torch.float32)
-    precision = "w8a8" if kind == W8A8 else "w8a8-fp8"
-    stages = Stages(make_model(TOY, varied=False), pool, precision=precision, ops=Watched)
+    stages = Stages(make_model(TOY, varied=False), pool, precision=W8A8, ops=Watched)
     for views in (1, 2, 3):
         images = np.zeros((views, 28, 28, 3), np.uint8)
         (length,) = stages.observe([images], [torch.zeros(20, dtype=torch.int64)], [1])
@@ -105,7 +100,7 @@ def test_engines_launch_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("multiply", "gated"):
         monkeypatch.setattr(triton_int8, name, lambda *given, config: taken.append(config))
     one, other, a = Config(64, 32, 64), Config(64, 64, 64), place_rows(50, 32, CPU)
-    weight, in_fp8 = (quantized(torch.ones(64, 32), kind) for kind in (W8A8, FP8))
+    weight = quantized(torch.ones(64, 32), W8A8)
     table = Table(Gpu(8), {"int8_product/64/64/32/int8": one, "int8_gated/64/32/32/int8": other})
     for module in ("engine.stages.packed_stage.load_table", "kernels.tuning.load_table"):
         monkeypatch.setattr(f"vla_accel_ros.{module}", lambda device: table)
@@ -114,14 +109,13 @@ def test_engines_launch_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> 
         taken.clear()
         ops.multiply_int8(a, weight, None)
         ops.gated_int8(a, weight, None)
-        ops.multiply_int8(place_rows(50, 32, CPU, in_fp8.dtype), in_fp8, None)
-        assert taken == [one, other, chosen(Shape("int8_product", 50, 64, 32, DTYPE[FP8]), Gpu(8))]
+        ops.multiply_int8(place_rows(100, 32, CPU), weight, None)
+        assert taken == [one, other, chosen(Shape("int8_product", 100, 64, 32, "int8"), Gpu(8))]
 
 
-@kinds
-def test_a_product_that_is_timed_is_compared_with_its_reference(kind: str) -> None:
+def test_a_product_that_is_timed_is_compared_with_its_reference() -> None:
     for product in (*of_frame(TOY, 1), *of_few_rows(TOY, (1,))):
-        piece = product.piece(kind, CPU)
+        piece = product.piece(CPU)
         assert error(piece, Ops()) < NEAR
         wrong = SimpleNamespace(**{piece.kernel: lambda *given: None})
         assert not error(piece, cast(Ops, wrong)) <= NEAR
@@ -132,12 +126,14 @@ def test_weights_alone_leave_the_rest_of_the_table(
 ) -> None:
     used = Table(Gpu(132), {"project/64/16/32/bfloat16": Config(16, 16, 16)}, pdl=True)
 
-    def rows_steps(config: Any, device: Any, kind: str, batches: Any, tuning: Tuning) -> Any:
+    made = "int8_product/16/16/32/int8"
+
+    def rows_steps(config: Any, device: Any, batches: Any, tuning: Tuning) -> Any:
         def step() -> Gain:
-            tuning.table.entries[f"int8_product/16/16/32/{kind}"] = Config(16, 16, 32)
+            tuning.table.entries[made] = Config(16, 16, 32)
             return Gain(2.0, 1.0)
 
-        yield kind, step
+        yield "a product", step
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
@@ -148,10 +144,9 @@ def test_weights_alone_leave_the_rest_of_the_table(
     monkeypatch.setattr("vla_accel_ros.tools.tune.steps.provenance", lambda: {"machine": {}, "versions": {}})
     monkeypatch.setattr("torch.cuda.stream", lambda stream: nullcontext())
     options = ["tune", "--only-weights", "--out", str(tmp_path / "out.json")]
-    assert main([*options, "--weights", "w8a8", "w8a8-fp8"]) == 0
+    assert main([*options, "--weights", "w8a8"]) == 0
     table = read_table((tmp_path / "out.json").read_text(), "out", Gpu(132))
-    made = [f"int8_product/16/16/32/{kind}" for kind in (W8A8, FP8)]
-    assert sorted(table.entries) == sorted([*made, *used.entries]) and table.pdl
+    assert table.entries.keys() == {made, *used.entries} and table.pdl
     capsys.readouterr()
     assert main(options) == 2
     assert "--only-weights times the products of --weights alone" in capsys.readouterr().err

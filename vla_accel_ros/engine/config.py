@@ -20,9 +20,7 @@ STREAM, FRESH_FIRST = "stream", "fresh"
 STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
-EXACT, W8A8, W8A8_FP8 = "exact", "w8a8", "w8a8-fp8"
-DENOISED = (W8A8, W8A8_FP8)
-"""Precisions that may compute denoising steps in 8 bits."""
+EXACT, W8A8 = "exact", "w8a8"
 RESIDENT, VISION = "none", "vision"
 LEAST = {
     "slots": 1,
@@ -100,10 +98,8 @@ class EngineConfig:
     answers, answer_tokens: most answers written at once, and most tokens in one.
     fast: compute with captured stages and, where the model family has them, fused kernels.
     precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
-    calibration: file of `vla calibrate` for precision "w8a8", "w8a8-int4" or "w8a8-fp8"; "" = none: columns
-        are not smoothed.
-    eight_bit_denoise: whether precision "w8a8" and "w8a8-fp8" denoise in 8 bits even on GPUs with fast
-        memory, where kernel launches are the bottleneck and 8 bits are slower (docs/lab/precision.md).
+    calibration: file of `vla calibrate` for precision "w8a8" or "w8a8-int4"; "" = none: columns are not
+        smoothed.
     keep_exact: False frees the exact weights of what the stages hold in fewer bits; only such stages can then
         compute the policy, see engine.stages.dropping and docs/lab/plan.md.
     offload: "none", "vision" or "vision:SHARE": all layers of the vision towers, or a share, keep their
@@ -158,7 +154,6 @@ class EngineConfig:
     fast: bool = False
     precision: str = EXACT
     calibration: str = ""
-    eight_bit_denoise: bool = False
     keep_exact: bool = True
     offload: str = RESIDENT
     staggered: int = 0
@@ -188,11 +183,6 @@ class EngineConfig:
             raise ValueError(
                 f"calibration is '{self.calibration}', but precision is {self.precision}, which has no use "
                 f"for it; give precision {W8A8}, or no calibration."
-            )
-        if self.eight_bit_denoise and self.precision not in DENOISED:
-            raise ValueError(
-                f"eight_bit_denoise is true, but precision is {self.precision}, which has no such steps; use "
-                f"{' or '.join(DENOISED)}, or leave it false."
             )
         needs_exact = self.precision == EXACT
         if not self.keep_exact and (needs_exact or self.staggered):

@@ -12,7 +12,7 @@ PARTED = "product_in_parts"
 """A cuBLAS product, whose tiles change with every few rows."""
 PARTED_ROWS = 256
 INT8_PRODUCT, INT8_GATED = "int8_product", "int8_gated"
-"""Products of 8-bit rows and weights, int8 or fp8; gated: with two tiles of weights."""
+"""Products of int8 rows and weights; gated: with two tiles of weights."""
 
 
 @dataclass(frozen=True)

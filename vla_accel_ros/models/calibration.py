@@ -2,7 +2,7 @@
 
 Such products lose most accuracy if a few columns of their input are much larger than the others. For each
 product the file holds the largest magnitude of each input column, from which smoothing factors follow
-(models.layers.quantized.smoothing), and the relative error of the smoothed product in int8 and in fp8.
+(models.layers.quantized.smoothing), and the relative error of the smoothed product in int8.
 Products whose error exceeds the file's limit stay exact. `vla calibrate` writes the file from recorded
 observations (tools/calibrate).
 
@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.few_bits import first_numbers
-from vla_accel_ros.models.layers.quantized import FP8, W8A8, Weight, quantized, smoothing
+from vla_accel_ros.models.layers.quantized import W8A8, Weight, quantized, smoothing
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 
@@ -32,9 +32,8 @@ ALPHA = 0.5
 """Smoothing strength (SmoothQuant's alpha): share of the magnitude that moves from activations to weights."""
 MOST_ERROR = 0.05
 """Largest relative error at which a product is computed in 8 bits."""
-LARGEST, AGAIN = ".largest", "make it with `vla calibrate`"
-ERRORS = {W8A8: "error", FP8: "error in fp8"}
-"""Name of a product's error in the file, by kind of rows."""
+LARGEST, ERROR = ".largest", ".error"
+AGAIN = "make it with `vla calibrate`"
 
 Group = tuple[nn.Linear, ...]
 """Projections of one input, which the fast stages compute as one matrix, in the order of its rows."""
@@ -79,9 +78,9 @@ def fingerprint(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Calibration:
-    """largest: by product, float32 [K]. errors, fp8_errors: relative errors of the products with int8 and fp8
-    rows. alpha, most_error: see ALPHA and MOST_ERROR. model: the network's fingerprint. observations: how
-    many were used."""
+    """largest: by product, float32 [K]. errors: relative errors of the products with int8 rows. alpha,
+    most_error: see ALPHA and MOST_ERROR. model: the network's fingerprint. observations: how many were
+    used."""
 
     model: str
     observations: int
@@ -89,15 +88,10 @@ class Calibration:
     errors: Mapping[str, float] = field(default_factory=dict)
     alpha: float = ALPHA
     most_error: float = MOST_ERROR
-    fp8_errors: Mapping[str, float] = field(default_factory=dict)
 
-    def errors_in(self, kind: str) -> Mapping[str, float]:
-        """Return the errors by product for a kind of rows."""
-        return self.fp8_errors if kind == FP8 else self.errors
-
-    def exact(self, kind: str = W8A8) -> list[str]:
-        """Return the products that stay exact while others use rows of this kind."""
-        return [name for name, error in self.errors_in(kind).items() if not error <= self.most_error]
+    def exact(self) -> list[str]:
+        """Return the products that stay exact while others use int8 rows."""
+        return [name for name, error in self.errors.items() if not error <= self.most_error]
 
     def factors(self, name: str, weight: Tensor, scaled: Tensor | None = None) -> Tensor:
         """Return float32 [K]: the factor of each column of a product's activations. weight [N, K]. scaled
@@ -112,9 +106,7 @@ class Calibration:
     def write(self, path: Path) -> None:
         """Write to a file. Raises OSError if that fails."""
         tensors = {name + LARGEST: largest.contiguous() for name, largest in self.largest.items()}
-        for kind, called in ERRORS.items():
-            found = self.errors_in(kind)
-            tensors |= {f"{name}.{called}": torch.tensor([error]) for name, error in found.items()}
+        tensors |= {name + ERROR: torch.tensor([error]) for name, error in self.errors.items()}
         said = {
             "format": FORMAT,
             "model": self.model,
@@ -136,8 +128,8 @@ def read(path: Path, model: nn.Module) -> Calibration:
         raise ValueError(f"the calibration {path} belongs to another network than this checkpoint; {AGAIN}.")
     for name, group in products(model).items():
         found, width = tensors.get(name + LARGEST), group[0].in_features
-        off = [tensors.get(f"{name}.{called}") for called in ERRORS.values()]
-        if found is None or any(one is None or one.shape != (1,) for one in off):
+        error = tensors.get(name + ERROR)
+        if found is None or error is None or error.shape != (1,):
             raise ValueError(f"the calibration {path} lacks {name}; {AGAIN}.")
         if found.shape != (width,):
             raise ValueError(
@@ -174,14 +166,11 @@ def _made(
     kept = list(names)
     try:
         largest = {name: tensors[name + LARGEST].float() for name in kept}
-        errors = {
-            kind: {name: float(tensors[f"{name}.{called}"]) for name in kept}
-            for kind, called in ERRORS.items()
-        }
+        errors = {name: float(tensors[name + ERROR]) for name in kept}
     except (KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"the calibration {path} is damaged ({error}); {AGAIN}.") from error
     for name in kept:
-        numbers = torch.cat([largest[name].flatten(), torch.tensor([errors[kind][name] for kind in ERRORS])])
+        numbers = torch.cat([largest[name].flatten(), torch.tensor([errors[name]])])
         if not bool((torch.isfinite(numbers) & (numbers >= 0)).all()):
             raise ValueError(
                 f"the calibration {path} has magnitudes or errors of {name} that are not finite numbers of 0 "
@@ -190,7 +179,7 @@ def _made(
     alpha, most = (_number(path, said, name) for name in ("alpha", "most_error"))
     observations = int(_number(path, said, "observations"))
     model = said.get("model", "")
-    return Calibration(model, observations, largest, errors[W8A8], alpha, most, errors[FP8])
+    return Calibration(model, observations, largest, errors, alpha, most)
 
 
 def _number(path: Path, said: Mapping[str, str], name: str) -> float:
@@ -206,12 +195,12 @@ def _number(path: Path, said: Mapping[str, str], name: str) -> float:
 
 
 def int8_weight(
-    name: str, weight: Tensor, calibration: Calibration | None, scaled: Tensor | None = None, kind: str = W8A8
+    name: str, weight: Tensor, calibration: Calibration | None, scaled: Tensor | None = None
 ) -> Weight:
-    """Return a product's matrix [N, K] quantised for rows of a kind, W8A8 or FP8, and smoothed as calibrated;
-    or the matrix itself if it stays exact. scaled: see Calibration.factors."""
+    """Return a product's matrix [N, K] quantised for int8 rows, and smoothed as calibrated; or the matrix
+    itself if it stays exact. scaled: see Calibration.factors."""
     if calibration is None:
-        return quantized(weight, kind)
-    if name in calibration.exact(kind):
+        return quantized(weight, W8A8)
+    if name in calibration.exact():
         return weight
-    return quantized(weight, kind, calibration.factors(name, weight, scaled))
+    return quantized(weight, W8A8, calibration.factors(name, weight, scaled))

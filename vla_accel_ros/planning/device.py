@@ -28,7 +28,6 @@ NUMBERS = {
     "int8_tflops": "rate of resident int8 tiles, TFLOP/s, without launches",
     "fp4_tflops": "rate of resident 4-bit tiles, TFLOP/s, without launches",
     "int8_rows_tflops": "rate of products of int8 rows (precision w8a8), TFLOP/s, see planning.rows",
-    "fp8_rows_tflops": "rate of products of fp8 rows (precision w8a8-fp8), TFLOP/s",
     "rows_chunk_us": "least time of a block of 8-bit rows for a chunk of the inner dimension, us",
     "fp32_tflops": "rate of exact float32 products, TFLOP/s",
     "sustained_share": "share of the rate of tiles that large products sustain",
@@ -44,9 +43,7 @@ NUMBERS = {
     "frame_us": "host time around a frame's and a chunk's launches, us",
     "context_gb": "memory of the CUDA context and its libraries, GB",
 }
-OPTIONAL = (
-    "fp8_tflops", "int8_tflops", "fp4_tflops", "int8_rows_tflops", "fp8_rows_tflops", "rows_chunk_us",
-)  # fmt: skip
+OPTIONAL = ("fp8_tflops", "int8_tflops", "fp4_tflops", "int8_rows_tflops", "rows_chunk_us")
 """Numbers that a file may lack: the device does not multiply that dtype, or it was not measured."""
 
 

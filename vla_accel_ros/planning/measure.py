@@ -96,7 +96,7 @@ def measure(
 
     seconds: no further shape is started after this time. read: attentions, see attentions. The rate of tiles
     comes from the best measured product, by the model's own waves. large: side of the product for the
-    sustained share. rows: dtypes of 8-bit rows, "int8" and "fp8", whose own kernel is measured at rows_of:
+    sustained share. rows: dtypes of 8-bit rows, "int8", whose own kernel is measured at rows_of:
     rows, columns and inner dimension of a large product with its gate, and of one for few rows.
     """
     began = time.monotonic()

@@ -21,7 +21,7 @@ from vla_accel_ros.kernels.reference.int8 import place_rows
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.work import Rows, Shape, Work
 from vla_accel_ros.models.layers.llama import RMSNorm
-from vla_accel_ros.models.layers.quantized import FP8, SHORT, W8A8, quantized
+from vla_accel_ros.models.layers.quantized import SHORT, W8A8, quantized
 from vla_accel_ros.models.smolvla.stack import rotary_tables, rotate
 from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Op
 
@@ -124,8 +124,8 @@ def _each(rounds: int, items: Sequence[Tensor], run: Callable[[Tensor], object])
 
 
 def rows_product_us(op: Op, device: torch.device, config: Config, chain: int = CHAIN) -> float:
-    """Return the microseconds of a product of 8-bit rows by the kernel of w8a8 and w8a8-fp8. op: by ROWS or
-    GATED. config: its tile, see planning.rows. Raises RuntimeError or an error of Triton's if the device does
+    """Return the microseconds of a product of int8 rows by the kernel of w8a8. op: by ROWS or GATED.
+    config: its tile, see planning.rows. Raises RuntimeError or an error of Triton's if the device does
     not multiply them, NotImplementedError for other operations."""
     if op.by not in (ROWS, GATED):
         raise NotImplementedError(op.compute)
@@ -140,10 +140,9 @@ def rows_product_us(op: Op, device: torch.device, config: Config, chain: int = C
 
         launch = reference.gated if gated else reference.multiply
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    kind, values = (W8A8, torch.int8) if op.compute == "int8" else (FP8, torch.float8_e4m3fn)
     count = min(chain, math.ceil(COLD_BYTES / (op.columns * op.inner)) if device.type == "cuda" else 2)
-    weights = [quantized(torch.randn(op.columns, op.inner, device=device), kind) for _ in range(count)]
-    a = place_rows(op.rows, op.inner, device, values)
+    weights = [quantized(torch.randn(op.columns, op.inner, device=device), W8A8) for _ in range(count)]
+    a = place_rows(op.rows, op.inner, device)
     out = torch.empty(op.rows, op.columns // 2 if gated else op.columns, device=device, dtype=dtype)
     rounds = max(1, chain // count)
 

@@ -114,7 +114,7 @@ def of_rows(ops: Iterable[Op]) -> list[Op]:
     """Return the same launches, with 8-bit products by kernels.triton.int8."""
     made = []
     for op in ops:
-        if op.kind is Kind.DENSE and op.compute in ("int8", "fp8") and not op.by:
+        if op.kind is Kind.DENSE and op.compute == "int8" and not op.by:
             op = replace(op, by=GATED if op.name == "gate and up" else ROWS)
         made.append(op)
     return made

@@ -20,9 +20,6 @@ from vla_accel_ros.kernels.tuning import Table, packaged_table
 from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.operations import GATED, ROWS, Op
 
-FP8 = "float8_e4m3fn"
-"""The tuning tables' name for it."""
-
 
 def own_rate(op: Op, device: Device) -> str | None:
     """Return the name of the kernel's rate on the device; None for other operations, or if the device lacks
@@ -49,7 +46,7 @@ def steps(op: Op, device: Device) -> tuple[float, float]:
 def tile(op: Op, device: Device) -> Config:
     """Return the tile with which engines on such a device launch a product by ROWS or GATED."""
     kernel = INT8_GATED if op.by == GATED else INT8_PRODUCT
-    shape = Shape(kernel, op.rows, _columns(op), op.inner, FP8 if op.compute == "fp8" else op.compute)
+    shape = Shape(kernel, op.rows, _columns(op), op.inner, op.compute)
     return _table(as_gpu(device)).pick(shape)
 
 

@@ -88,9 +88,9 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     work, found = plan.work, []
     tried = {}
     if isinstance(plan.sizes, PiConfig):
-        for precision in ("fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8"):
+        for precision in ("fp8", "int8", "int4", "w8a8", "w8a8-int4"):
             if precision != work.precision:
-                other = replace(work, precision=precision, eight_bit_denoise=False)
+                other = replace(work, precision=precision)
                 tried[f"precision: {precision}"] = other
     if "denoise" in plan.stages and work.steps > 5:
         tried[f"denoise_steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)

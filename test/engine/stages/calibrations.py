@@ -13,4 +13,4 @@ def calibration(model: torch.nn.Module, errors: dict[str, float] | None = None, 
     named, given = products(model), errors or {}
     largest = {name: 10 ** torch.rand(group[0].in_features, generator=g) for name, group in named.items()}
     found = {name: given.get(name.split(".")[0], 0.0) for name in named}
-    return Calibration(fingerprint(model), 1, largest, found, fp8_errors=found)
+    return Calibration(fingerprint(model), 1, largest, found)

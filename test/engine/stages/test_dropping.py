@@ -24,7 +24,7 @@ from vla_accel_ros.models.layers.few_bits import given, given_as
 from vla_accel_ros.models.policies import AnyPolicy
 
 CPU = torch.device("cpu")
-ROWS = ("w8a8", "w8a8-int4", "w8a8-fp8")
+ROWS = ("w8a8", "w8a8-int4")
 PRECISIONS = ("fp8", "int8", "int4", *ROWS)
 
 
@@ -104,17 +104,16 @@ def test_questions_are_answered_where_the_prefix_is_exact_and_else_refused(tmp_p
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
-@pytest.mark.parametrize("precision", ["w8a8", "w8a8-fp8"])
-def test_an_answer_begins_as_near_where_its_last_layer_is_in_8_bits_too(kind: str, precision: str) -> None:
-    both = Engine(make_policy(kind), fast=True, precision=precision)
+def test_an_answer_begins_as_near_where_its_last_layer_is_in_8_bits_too(kind: str) -> None:
+    both = Engine(make_policy(kind), fast=True, precision="w8a8")
     policy = make_policy(kind)
-    fewer = Engine(policy, fast=True, precision=precision, keep_exact=False)
+    fewer = Engine(policy, fast=True, precision="w8a8", keep_exact=False)
     hidden = []
     for engine in (both, fewer):
         with engine.observe(make_observation()) as prefix:
             hidden.append(engine.runner.prefill.last_hidden(prefix.slot, prefix.n_tokens))
     apart = float((hidden[1] - hidden[0]).norm() / hidden[0].norm())
-    assert 0 < apart < (0.02 if precision == "w8a8" else 0.12)
+    assert 0 < apart < 0.02
     assert policy.model.language_model.layers[-1].mlp.down_proj.weight.is_meta
 
 

@@ -1,4 +1,4 @@
-"""Stages of precision w8a8 and w8a8-fp8: near the exact ones, and exact where a calibration says so."""
+"""Stages of precision w8a8: near the exact ones, and exact where a calibration says so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vla_accel_ros.engine.stages.denoise.int8 import DenoiseInt8
 from vla_accel_ros.engine.stages.dropping import drop
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
-from vla_accel_ros.engine.stages.precision import ADA, W8A8_FP8, check
+from vla_accel_ros.engine.stages.precision import EXACT
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.calibration import Calibration, products
@@ -32,8 +32,7 @@ from vla_accel_ros.models.pi.model import Pi
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 KINDS = ("pi0", "pi05")
 kinds = pytest.mark.parametrize("kind", KINDS)
-rows = pytest.mark.parametrize("rows", [W8A8, W8A8_FP8])
-MOST = {W8A8: 0.04, W8A8_FP8: 0.1}
+MOST = 0.04
 
 
 class Run:
@@ -42,7 +41,7 @@ class Run:
     def __init__(self, model: Pi, int8: Int8 | None, guide: Inpainting | None = None) -> None:
         config, g = model.config, torch.Generator().manual_seed(3)
         self.pool = KVPool(config.prefix, 2, config.max_tokens, CPU, torch.float32)
-        self.stages = Stages(model, self.pool, precision=named(int8), int8=int8)
+        self.stages = Stages(model, self.pool, precision=EXACT if int8 is None else W8A8, int8=int8)
         images = torch.randint(256, (2, 28, 28, 3), generator=g).byte().numpy()
         prompt = torch.randint(4, config.vocab, (7,), generator=g)
         noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
@@ -56,89 +55,76 @@ class Run:
         ).actions
 
 
-def named(int8: Int8 | None) -> str:
-    return "exact" if int8 is None else W8A8 if int8.kind == W8A8 else W8A8_FP8
-
-
 def apart(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
 @kinds
-@rows
 @pytest.mark.parametrize("smoothed", [False, True])
-def test_every_stage_is_near_but_not_the_same(kind: str, rows: str, smoothed: bool) -> None:
+def test_every_stage_is_near_but_not_the_same(kind: str, smoothed: bool) -> None:
     model = make_model(make_config(kind), varied=False)
-    ours, exact = Run(model, Int8.of(rows, calibration(model) if smoothed else None)), Run(model, None)
+    ours, exact = Run(model, Int8(calibration(model) if smoothed else None)), Run(model, None)
     for made in ("tokens", "hidden", "actions"):
-        assert 0 < apart(getattr(ours, made), getattr(exact, made)) < MOST[rows], made
-    assert 0 < apart(ours.kv.k, exact.kv.k) < MOST[rows]
-    assert 0 < apart(ours.kv.v, exact.kv.v) < MOST[rows]
+        assert 0 < apart(getattr(ours, made), getattr(exact, made)) < MOST, made
+    assert 0 < apart(ours.kv.k, exact.kv.k) < MOST
+    assert 0 < apart(ours.kv.v, exact.kv.v) < MOST
 
 
 @kinds
-def test_fp8_is_of_all_products_of_denoising_or_of_none(kind: str) -> None:
+def test_rows_are_of_all_products_of_denoising_or_of_none(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     made = calibration(model)
-    exact, whole, before = (
-        Run(model, None),
-        *(Run(model, Int8.of(W8A8_FP8, made, own)) for own in (True, False)),
-    )
+    whole, before = (Run(model, Int8(made, denoise)) for denoise in (True, False))
     layers = whole.stages.int8.expert(model, ())
-    assert {weight.dtype for layer in layers for weight in vars(layer).values()} == {torch.float8_e4m3fn}
+    assert {weight.dtype for layer in layers for weight in vars(layer).values()} == {torch.int8}
     assert torch.equal(whole.kv.k, before.kv.k) and type(before.stages.denoise(1, 4)) is Denoise
-    assert 0 < apart(whole.actions, before.actions) < MOST[W8A8_FP8]
-    assert apart(before.actions, exact.actions) > 0
+    assert 0 < apart(whole.actions, before.actions) < MOST
 
 
 @kinds
-@rows
-def test_products_that_lose_too_much_stay_exact(kind: str, rows: str) -> None:
+def test_products_that_lose_too_much_stay_exact(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     exact = Run(model, None)
-    everything = Int8.of(rows, calibration(model, dict.fromkeys(("vision", "prefix", "expert"), 1.0)))
+    everything = Int8(calibration(model, dict.fromkeys(("vision", "prefix", "expert"), 1.0)))
     ours = Run(model, everything)
     for made in ("tokens", "hidden", "actions"):
         torch.testing.assert_close(getattr(ours, made), getattr(exact, made), rtol=1e-4, atol=5e-5)
     assert everything.nbytes == 0 and len(everything.said.split(", ")) == len(products(model)) + 2
-    expert = Run(model, Int8.of(rows, calibration(model, {"vision": 1.0, "prefix": float("nan")})))
+    expert = Run(model, Int8(calibration(model, {"vision": 1.0, "prefix": float("nan")})))
     torch.testing.assert_close(expert.kv.k, exact.kv.k, rtol=1e-4, atol=5e-5)
-    assert 0 < apart(expert.actions, exact.actions) < MOST[rows]
+    assert 0 < apart(expert.actions, exact.actions) < MOST
 
 
 @kinds
-@rows
-def test_one_product_of_a_layer_may_be_exact(kind: str, rows: str) -> None:
+def test_one_product_of_a_layer_may_be_exact(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     exact = Run(model, None)
     for left in ("qkv", "o", "gate_up", "down", "fc1", "fc2"):
         made = calibration(model)
         errors = {name: float(name.endswith(f".{left}")) for name in made.errors}
-        ours = Int8.of(rows, Calibration(made.model, 1, made.largest, errors, fp8_errors=errors))
-        assert 0 < apart(Run(model, ours).actions, exact.actions) < MOST[rows]
+        ours = Int8(Calibration(made.model, 1, made.largest, errors))
+        assert 0 < apart(Run(model, ours).actions, exact.actions) < MOST
         layer = ours.vision(model)[0] if left.startswith("fc") else ours.expert(model, ())[0]
         assert isinstance(getattr(layer, left), Tensor) and isinstance(layer.o, Tensor) == (left == "o")
 
 
 @kinds
-@rows
 @pytest.mark.parametrize("form", [Form.GUIDED, Form.COMMITTED])
-def test_chunks_that_agree_with_others_are_near(kind: str, rows: str, form: Form) -> None:
+def test_chunks_that_agree_with_others_are_near(kind: str, form: Form) -> None:
     model = make_model(make_config(kind), varied=False)
     target = torch.randn(8, 8, generator=torch.Generator().manual_seed(9))
     weights = torch.linspace(1, 0, 8)
     guide = Inpainting(target, weights, committed=2 if form is Form.COMMITTED else 0)
-    ours, exact = Run(model, Int8.of(rows, calibration(model)), guide), Run(model, None, guide)
-    assert 0 < apart(ours.actions, exact.actions) < MOST[rows]
+    ours, exact = Run(model, Int8(calibration(model)), guide), Run(model, None, guide)
+    assert 0 < apart(ours.actions, exact.actions) < MOST
     assert torch.equal(ours.actions[:, :2], target[None, :2]) == (form is Form.COMMITTED)
 
 
-@rows
 @torch.inference_mode()
-def test_packed_forwards_have_such_rows_and_a_row_does_not_depend_on_company(rows: str) -> None:
+def test_packed_forwards_have_such_rows_and_a_row_does_not_depend_on_company() -> None:
     model, g = make_model(make_config("pi05"), varied=False), torch.Generator().manual_seed(5)
     sizes = model.config.prefix
-    int8 = Int8.of(rows, calibration(model))
+    int8 = Int8(calibration(model))
     ours = PackedForward(model.language_model, sizes, 64, int8=int8)
     exact = PackedForward(model.language_model, sizes, 64)
     past = KV(*(torch.randn(sizes.depth, 1, sizes.kv_heads, 9, sizes.head_dim, generator=g) for _ in "kv"))
@@ -146,7 +132,7 @@ def test_packed_forwards_have_such_rows_and_a_row_does_not_depend_on_company(row
     prompt = Segment(torch.randn(1, 33, sizes.width, generator=g), causal=True)
     for segments in (words, [prompt]):
         found, wanted = (torch.cat([part[0] for part in run(segments)]) for run in (ours, exact))
-        assert 0 < apart(found.clone(), wanted) < MOST[rows]
+        assert 0 < apart(found.clone(), wanted) < MOST
     together = [part.clone() for part in ours([prompt, *words])]
     torch.testing.assert_close(together[2], ours([words[1]])[0], rtol=1e-5, atol=1e-6)
     assert ours.copied_bytes == 0 < int8.nbytes
@@ -211,31 +197,20 @@ def test_the_log_says_whether_it_is_calibrated() -> None:
     assert "8 of 24 products, above 0.05 of error, stay exact: expert.0.qkv, expert.0.o" in said
 
 
-@pytest.mark.parametrize("denoise", [False, True])
-def test_denoising_in_8_bits_is_asked_for_where_memory_is_fast(
-    monkeypatch: pytest.MonkeyPatch, denoise: bool
+@pytest.mark.parametrize("fast_memory", [False, True])
+def test_denoising_is_in_8_bits_only_where_memory_is_slow(
+    monkeypatch: pytest.MonkeyPatch, fast_memory: bool
 ) -> None:
-    monkeypatch.setattr("vla_accel_ros.engine.stages.int8.feeds_fast", lambda device: True)
-    for precision in (W8A8, W8A8_FP8):
-        engine = Engine(make_policy("pi05"), fast=True, precision=precision, eight_bit_denoise=denoise)
-        stages = engine.runner.stages
-        assert isinstance(stages, Stages) and isinstance(stages.denoise(1, 4), DenoiseInt8) == denoise
-    with pytest.raises(ValueError, match="eight_bit_denoise is true, but precision is w8a8-int4"):
-        Engine(make_policy("pi05"), fast=True, precision="w8a8-int4", eight_bit_denoise=True)
+    monkeypatch.setattr("vla_accel_ros.engine.stages.int8.feeds_fast", lambda device: fast_memory)
+    stages = Engine(make_policy("pi05"), fast=True, precision=W8A8).runner.stages
+    assert isinstance(stages, Stages) and isinstance(stages.denoise(1, 4), DenoiseInt8) == (not fast_memory)
 
 
 @pytest.mark.gpu
-@rows
 @kinds
 @torch.inference_mode()
-def test_captured_stages_are_those_of_the_references_repeat_and_allocate_nothing(
-    kind: str, rows: str
-) -> None:
-    """Denoising, too. On a GPU that does not multiply fp8 the engine refuses it."""
-    if rows == W8A8_FP8 and torch.cuda.get_device_capability() < ADA:
-        with pytest.raises(ValueError, match="does not multiply it"):
-            check(rows, True, CUDA, torch.bfloat16)
-        return
+def test_captured_stages_are_those_of_the_references_repeat_and_allocate_nothing(kind: str) -> None:
+    """Denoising, too."""
     config = make_config(kind)
     model = make_model(config, varied=False).to(CUDA)
     made, g = calibration(model), torch.Generator(CUDA).manual_seed(1)
@@ -246,7 +221,7 @@ def test_captured_stages_are_those_of_the_references_repeat_and_allocate_nothing
     found: dict[str, tuple[Tensor, ...]] = {}
     for name, ops in (("kernels", None), ("references", Ops)):
         pool = KVPool(config.prefix, 2, config.max_tokens, CUDA, torch.float32)
-        stages = Stages(model, pool, precision=rows, int8=Int8.of(rows, made, True), ops=ops)
+        stages = Stages(model, pool, precision=W8A8, int8=Int8(made, denoise=True), ops=ops)
         if ops is not None:
             stages.record = lambda stage, partition: None  # type: ignore[method-assign]  # computed anew
         for _ in range(2):  # the second time from the captured graphs
@@ -263,28 +238,25 @@ def test_captured_stages_are_those_of_the_references_repeat_and_allocate_nothing
             torch.cuda.synchronize()
             assert torch.cuda.memory_stats()["allocation.all.allocated"] == allocated
     for ours, expected in zip(found["kernels"], found["references"], strict=True):
-        assert apart(ours, expected) < (0.01 if rows == W8A8 else 0.03)
+        assert apart(ours, expected) < 0.01
 
 
 @pytest.mark.gpu
-@rows
 @kinds
 @torch.inference_mode()
-def test_stages_whose_exact_weights_are_given_up_are_those_of_the_references(kind: str, rows: str) -> None:
+def test_stages_whose_exact_weights_are_given_up_are_those_of_the_references(kind: str) -> None:
     """The end of a prefix, which text begins with, is in 8 bits then, too."""
-    if rows == W8A8_FP8 and torch.cuda.get_device_capability() < ADA:
-        return
     config = make_config(kind)
     model = make_model(config, varied=False).to(CUDA)
-    int8 = Int8.of(rows, calibration(model), True)
-    drop(model, rows, CUDA, int8)
+    int8 = Int8(calibration(model), denoise=True)
+    drop(model, W8A8, CUDA, int8)
     assert model.language_model.layers[-1].mlp.down_proj.weight.is_meta
     images = torch.randint(256, (2, 28, 28, 3), generator=torch.Generator().manual_seed(1)).byte().numpy()
     prompt, found = torch.arange(4, 11), dict[str, tuple[Tensor, ...]]()
     noise, state = torch.ones(1, config.horizon, config.action_dim), torch.ones(1, config.state_dim)
     for name, ops in (("kernels", None), ("references", Ops)):
         pool = KVPool(config.prefix, 2, config.max_tokens, CUDA, torch.float32)
-        stages = Stages(model, pool, precision=rows, int8=int8, ops=ops)
+        stages = Stages(model, pool, precision=W8A8, int8=int8, ops=ops)
         if ops is not None:
             stages.record = lambda stage, partition: None  # type: ignore[method-assign]  # computed anew
         for _ in range(2):
@@ -292,7 +264,7 @@ def test_stages_whose_exact_weights_are_given_up_are_those_of_the_references(kin
             acted = stages.act(noise.to(CUDA), state.to(CUDA), [1], [length], 3).actions
             found[name] = pool.view(1, length).k.clone(), acted, stages.last_hidden(1, length)
     for ours, expected in zip(found["kernels"], found["references"], strict=True):
-        assert apart(ours, expected) < (0.01 if rows == W8A8 else 0.03)
+        assert apart(ours, expected) < 0.01
 
 
 def test_streamed_weights_and_int8_copies_exclude_each_other() -> None:

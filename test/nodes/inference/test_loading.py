@@ -91,7 +91,7 @@ def test_a_calibration_smooths_the_weights_while_they_are_loaded_and_must_be_of_
     named = products(model)
     largest = {name: torch.linspace(0.1, 9.0, group[0].in_features) for name, group in named.items()}
     errors = dict.fromkeys(named, 0.0)
-    seen = Calibration(fingerprint(model), 1, largest, errors, fp8_errors=errors)
+    seen = Calibration(fingerprint(model), 1, largest, errors)
     seen.write(path)
     options: Any = {"device": "cpu", "denoise_steps": 2, "precision": "w8a8", "keep_exact": False}
     warnings: list[str] = []

@@ -59,12 +59,12 @@ from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import Words
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
-from vla_accel_ros.engine.stages.precision import ROWS, ROWS_EVERYWHERE, W8A8_INT4
+from vla_accel_ros.engine.stages.precision import ROWS, W8A8_INT4
 from vla_accel_ros.engine.stages.prefill.towers import Towers
 from vla_accel_ros.engine.stages.stages import Progress, Stages
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.calibration import read
-from vla_accel_ros.models.layers.quantized import INT4, INT8
+from vla_accel_ros.models.layers.quantized import INT4, INT8, W8A8
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, WordedPolicy
 
 
@@ -334,7 +334,7 @@ class ModelRunner:
 def _forward(policy: AnyPolicy, config: EngineConfig, tokens: int, int8: Int8 | None) -> PackedForward:
     positions = policy.config.max_tokens + max(config.answer_tokens, tokens)
     weights = {INT8: INT8, INT4: INT4, W8A8_INT4: INT4}.get(config.precision)
-    rows = int8 if config.precision in ROWS_EVERYWHERE else None
+    rows = int8 if config.precision == W8A8 else None
     if config.precision == W8A8_INT4 and not config.keep_exact:  # the stack has int8 weights only
         weights, rows = None, int8
     model = policy.model
@@ -349,4 +349,4 @@ def _int8(policy: AnyPolicy, config: EngineConfig) -> Int8 | None:
     if config.precision not in ROWS:
         return None
     calibration = read(Path(config.calibration), policy.model) if config.calibration else None
-    return Int8.of(config.precision, calibration, config.eight_bit_denoise or None)
+    return Int8.of(config.precision, calibration)

@@ -4,7 +4,7 @@ The stages of some precisions hold a copy of a matrix in fewer bits and rarely n
 `keep_exact` to false saves the memory of the exact one: a layer's matrices are quantised while a checkpoint
 is loaded (`dropping`) or when the engine is made (`drop`), and the exact ones are freed. What needs them is
 then refused with a message: staggered chunks, guidance by the exact Jacobian, engines of the same policy that
-keep them, and questions if the prefix stack is in fp8. With rows in 8 bits (w8a8, w8a8-int4, w8a8-fp8)
+keep them, and questions if the prefix stack is in fp8. With rows in 8 bits (w8a8, w8a8-int4)
 answers, including their first token, are computed in 8 bits. What no stage has in fewer bits stays exact,
 such as the prefix stack of pi0 in int4, and products in which a calibration found too large an error.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vla_accel_ros.engine.stages.int8 import Int8, Int8Layer, Int8Vision
-from vla_accel_ros.engine.stages.precision import ROWS, ROWS_EVERYWHERE, W8A8_INT4, feeds_fast
+from vla_accel_ros.engine.stages.precision import ROWS, W8A8_INT4, feeds_fast
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded
 from vla_accel_ros.models.layers import gemma, llama, vision
 from vla_accel_ros.models.layers.few_bits import give, given
@@ -88,7 +88,7 @@ def _dropping_rows(precision: str, device: torch.device, int8: Int8, name: str) 
             scaled = not layer.input_layernorm.modulated
             if precision == W8A8_INT4:
                 _drop(layer, INT4, name, scaled=scaled)
-            elif precision in ROWS_EVERYWHERE and int8.in_denoise(device):
+            elif int8.in_denoise(device):
                 _keep(layer, int8.of_expert(index, fold_layer(layer, scaled), layer), name)
 
     return drop

@@ -1,5 +1,4 @@
-"""Weights of stages that multiply int8 rows by int8 weights (precision w8a8), and buffers for such rows; or
-fp8 rows by fp8 weights (w8a8-fp8), in the same launches.
+"""Weights of stages that multiply int8 rows by int8 weights (precision w8a8), and buffers for such rows.
 
 Copies are made from the folded weights layer by layer, when a stage first needs them, or when a layer is
 loaded if its exact weights are freed (engine.stages.dropping). Prefill and text share the copies of the
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vla_accel_ros.engine.stages.precision import ROWS, ROWS_EVERYWHERE, feeds_fast
+from vla_accel_ros.engine.stages.precision import W8A8_INT4, feeds_fast
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.int8 import Activations, place_rows
 from vla_accel_ros.kernels.reference.quantized import Rows
@@ -24,7 +23,7 @@ from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import Gemma
 from vla_accel_ros.models.layers.llama import Llama
-from vla_accel_ros.models.layers.quantized import W8A8, Quantized, Weight
+from vla_accel_ros.models.layers.quantized import Quantized, Weight
 from vla_accel_ros.models.pi.folded import FoldedLayer
 from vla_accel_ros.models.pi.model import Pi
 
@@ -56,21 +55,17 @@ class Int8:
 
     calibration: None = columns are not smoothed, all products are in 8 bits. denoise: whether denoising uses
     int8 rows; None = only on devices without fast memory (engine.stages.precision). With fast memory launches
-    are the bottleneck, and 8 bits need nine a layer instead of five. kind: of rows and weights, W8A8 = int8,
-    or FP8.
+    are the bottleneck, and 8 bits need nine a layer instead of five.
     """
 
-    def __init__(
-        self, calibration: Calibration | None = None, denoise: bool | None = None, kind: str = W8A8
-    ) -> None:
-        self.calibration, self._denoise, self.kind = calibration, denoise, kind
+    def __init__(self, calibration: Calibration | None = None, denoise: bool | None = None) -> None:
+        self.calibration, self._denoise = calibration, denoise
         self._made: dict[str, tuple[Any, ...]] = {}
 
     @classmethod
-    def of(cls, precision: str, calibration: Calibration | None = None, denoise: bool | None = None) -> Int8:
-        """The copies for a precision of engine.stages.precision.ROWS. denoise: see Int8, for precisions that
-        allow it."""
-        return cls(calibration, denoise if precision in ROWS_EVERYWHERE else False, ROWS[precision])
+    def of(cls, precision: str, calibration: Calibration | None = None) -> Int8:
+        """The copies for a precision of engine.stages.precision.ROWS."""
+        return cls(calibration, False if precision == W8A8_INT4 else None)
 
     def vision(self, model: Pi) -> tuple[Int8Vision, ...]:
         """The layers of the image encoder."""
@@ -127,7 +122,7 @@ class Int8:
                 "activations are rounded by rows, columns are not smoothed: a file of `vla calibrate` makes "
                 "actions more exact"
             )
-        exact, seen = self.calibration.exact(self.kind), self.calibration.observations
+        exact, seen = self.calibration.exact(), self.calibration.observations
         said = f"columns are smoothed as calibrated on {seen} observations"
         if not exact:
             return f"{said}, all products are in 8 bits"
@@ -149,7 +144,7 @@ class Int8:
         return {
             one: made[one]
             if one in made
-            else int8_weight(f"{name}.{one}", weight, self.calibration, factors.get(one), self.kind)
+            else int8_weight(f"{name}.{one}", weight, self.calibration, factors.get(one))
             for one, weight in exact.items()
         }
 
@@ -164,8 +159,7 @@ def _all(layer: Int8Layer | Int8Vision) -> list[Weight]:
 
 
 class Places(NamedTuple):
-    """Buffers for the input rows of a product: exact ones, and ones of the weight's dtype if the weight is in
-    8 bits."""
+    """Buffers for the input rows of a product: exact ones, and ones of int8 if the weight is in 8 bits."""
 
     exact: Tensor
     int8: Rows
@@ -178,18 +172,15 @@ class Places(NamedTuple):
 
     def of(self, weight: Weight) -> Activations:
         """The buffer in which a norm leaves the rows for a product with this weight."""
-        return self._in(weight) if isinstance(weight, Quantized) else self.exact
-
-    def _in(self, weight: Quantized) -> Rows:
-        return Rows(self.int8.values.view(weight.dtype), self.int8.scale)
+        return self.int8 if isinstance(weight, Quantized) else self.exact
 
     def rounded(self, ops: Ops, weight: Weight, exact: Tensor | None = None) -> Activations:
         """The exact rows, these or others of the same shape, in the form that a product with this weight
         takes."""
         rows = self.exact if exact is None else exact
         if isinstance(weight, Quantized):
-            ops.quantize(rows, weight.by, made := self._in(weight))
-            return made
+            ops.quantize(rows, weight.by, self.int8)
+            return self.int8
         return rows
 
 

@@ -10,9 +10,6 @@ w8a8: for devices with faster int8 arithmetic. int8 by int8 in all products of l
     and, with fast memory, denoising stay exact.
 w8a8-int4: w8a8 in encode and prefill, int4 weights where int4 has them; the fastest choice in the plan of an
     Orin.
-w8a8-fp8: w8a8 with fp8 in place of int8, on GPUs that multiply it. Unlike fp8 it takes a calibration, has
-    activations of denoise and text and all products of a layer in fp8, and leaves products with too large an
-    error exact.
 
 With fp8, int8 and int4 these stay exact: staggered steps, attention, norms, embeddings, both ends of the
 flow, and attention's output products in encode and prefill, whose rows many blocks compute, none of which
@@ -47,12 +44,10 @@ from vla_accel_ros.models.pi.folded import FoldedLayer, Prefix
 from vla_accel_ros.models.pi.model import Pi
 
 EXACT = "exact"
-W8A8_INT4, W8A8_FP8 = "w8a8-int4", "w8a8-fp8"
-PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8, W8A8_INT4, W8A8_FP8)
-ROWS = {W8A8: W8A8, W8A8_INT4: W8A8, W8A8_FP8: FP8}
-"""Precisions with rows in 8 bits and a calibration: the kind of their weights and rows."""
-ROWS_EVERYWHERE = (W8A8, W8A8_FP8)
-"""Those of them that use such rows in denoising and text, too."""
+W8A8_INT4 = "w8a8-int4"
+PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8, W8A8_INT4)
+ROWS = (W8A8, W8A8_INT4)
+"""Precisions with rows in 8 bits and a calibration; only W8A8 uses them in denoising and text, too."""
 
 ADA = (8, 9)
 """First compute capability that multiplies fp8."""
@@ -150,7 +145,7 @@ class Small:
 
     def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
         """Weights for denoise, from the folded layers, which are the same for any number of steps."""
-        if self.precision == EXACT or self.precision in ROWS_EVERYWHERE or self._prefill_only:
+        if self.precision in (EXACT, W8A8) or self._prefill_only:
             return None
         if self._expert is None:
             kind = INT4 if self.precision == W8A8_INT4 else self.precision
@@ -175,7 +170,7 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
         return
     if not fast:
         raise ValueError(f"precision is {precision}, which only the fast stages have; set fast, too.")
-    if precision not in (FP8, W8A8_FP8) or device.type != "cuda":
+    if precision != FP8 or device.type != "cuda":
         return
     name, found = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     if found < ADA:
@@ -183,8 +178,6 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
             f"precision is {precision}, but {name} (sm_{found[0]}{found[1]}) does not multiply it, as GPUs "
             f"from sm_89 on do; use {W8A8}, {INT8} or {INT4}."
         )
-    if precision == W8A8_FP8:
-        return
     if dtype != torch.bfloat16:
         raise ValueError(
             f"precision is fp8, whose products are bfloat16, but dtype is {dtype}; use bfloat16."

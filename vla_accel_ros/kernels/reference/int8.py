@@ -4,8 +4,7 @@ triton/int8.py.
 Activations are rounded by rows (tokens), each with its own scale, in the pass that makes them: the norm
 before a product, or a separate pass after attention and activations. Integer sums do not depend on order, so
 kernel and reference differ only by the rounding of what follows. Every pass and product also takes exact
-operands (`Tensor` for `Rows`, an unquantised weight), for layers that lose too much in 8 bits; and rows and
-weights in fp8, with float32 sums.
+operands (`Tensor` for `Rows`, an unquantised weight), for layers that lose too much in 8 bits.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.reference.linear import NORM_EPS
 from vla_accel_ros.kernels.reference.quantized import Rows
-from vla_accel_ros.models.layers.quantized import E4M3_MAX, INT8_MAX, Quantized, Weight, rows_in_int8
+from vla_accel_ros.models.layers.quantized import INT8_MAX, Quantized, Weight, rows_in_int8
 
 Activations = Rows | Tensor
-"""[M, K]: int8 or fp8 values with a scale for each row, or an exact tensor."""
+"""[M, K]: int8 values with a scale for each row, or an exact tensor."""
 
 EXACT_SUMS = 1 << 24
 """Up to here float32 holds every whole number."""
 
 
-def place_rows(rows: int, width: int, device: torch.device, dtype: torch.dtype = torch.int8) -> Rows:
-    """Allocate rows of int8 or float8_e4m3fn."""
-    values = torch.zeros(rows, width, device=device, dtype=dtype)
+def place_rows(rows: int, width: int, device: torch.device) -> Rows:
+    """Allocate rows of int8."""
+    values = torch.zeros(rows, width, device=device, dtype=torch.int8)
     return Rows(values, torch.ones(rows, 1, device=device))
 
 
@@ -81,7 +80,7 @@ def multiply(
 ) -> None:
     """out = a @ weight.T + bias. finish "add": out += that; "gelu": out = gelu of that, in its tanh form.
 
-    weight [N, K], in 8 bits if `a` is; bias [N] of any float dtype; out [M, N].
+    weight [N, K], int8 if `a` is; bias [N] of any float dtype; out [M, N].
     """
     made = _product(a, weight)
     if bias is not None:
@@ -107,24 +106,18 @@ def _leave(wide: Tensor, out: Activations) -> None:
     if isinstance(out, Tensor):
         out.view(wide.shape).copy_(wide)
         return
-    if out.values.dtype == torch.int8:
-        values, scale = rows_in_int8(wide)
-        out.values.copy_(values)
-    else:
-        scale = wide.abs().amax(1).clamp_min(1e-30) / E4M3_MAX
-        out.values.copy_(wide * (1.0 / scale)[:, None])
+    values, scale = rows_in_int8(wide)
+    out.values.copy_(values)
     out.scale.copy_(scale[:, None])
 
 
 def _product(a: Activations, weight: Weight) -> Tensor:
-    """Return float32 [M, N]. int8: exact integer sums (in float32 or float64), then the scales. fp8: float32
-    sums."""
+    """Return float32 [M, N]: exact integer sums (in float32 or float64), then the scales."""
     if isinstance(a, Tensor):
         assert isinstance(weight, Tensor), "exact activations need exact weights"
         return F.linear(a, weight).float()
     assert isinstance(weight, Quantized), "8-bit activations need 8-bit weights"
-    assert weight.dtype == a.values.dtype, "both must be int8, or both fp8"
-    small = a.values.dtype != torch.int8 or weight.columns * INT8_MAX**2 < EXACT_SUMS
+    small = weight.columns * INT8_MAX**2 < EXACT_SUMS
     dtype = torch.float32 if small else torch.float64
     sums = a.values.to(dtype) @ weight.values.to(dtype).T
     return sums.float() * a.scale * weight.scale

@@ -3,9 +3,7 @@
 Both operands are contiguous along the inner dimension, as the tensor cores of sm_80 and later read int8. Sums
 are int32, so any tile shape gives the same result. The epilogue applies scales, bias, residual, gelu or gate.
 A pass takes a whole row at once, because its scale depends on its largest value. Exact activations and
-weights are multiplied by cuBLAS. From sm_89 on, rows and weights may be fp8 in the same launches, with
-float32 sums; Hopper accumulates them within the tensor cores only for short rows
-(models.layers.quantized.SHORT).
+weights are multiplied by cuBLAS.
 """
 
 from __future__ import annotations
@@ -23,19 +21,18 @@ from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, Config, Shape
 from vla_accel_ros.kernels.triton import norm, rows
 from vla_accel_ros.kernels.triton.norm import _gelu
-from vla_accel_ros.models.layers.quantized import INT8_MAX, SHORT, Quantized, Weight, top_of
+from vla_accel_ros.models.layers.quantized import INT8_MAX, Quantized, Weight
 
 
 @triton.jit
 def _leave_int8(values, row, c, ok, out, scale, width, TOP: tl.constexpr):
-    """Store a row's values as int8 or fp8 with a scale, or unchanged if `scale` is None."""
+    """Store a row's values as int8 with a scale, or unchanged if `scale` is None."""
     if scale is not None:
         unit = tl.maximum(tl.max(tl.where(ok, tl.abs(values), 0.0), axis=0), 1e-30) / TOP
         tl.store(scale + row, unit)
         values = values * (1.0 / unit)
-        if out.dtype.element_ty == tl.int8:
-            # Round to nearest, ties to even: from 2^23 on float32 has no fractions.
-            values = (values + 12582912.0) - 12582912.0
+        # Round to nearest, ties to even: from 2^23 on float32 has no fractions.
+        values = (values + 12582912.0) - 12582912.0
     tl.store(out + row * width + c, values.to(out.dtype.element_ty), mask=ok)
 
 
@@ -108,10 +105,8 @@ def _add_norm_int8(
 def _int8_product(
     a, a_scale, weight, weight_scale, bias, out, rows, columns, width, GATED: tl.constexpr,
     FINISH: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, SUM: tl.constexpr, INEXACT: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """SUM: dtype of the sums. INEXACT: how much of the inner dimension Hopper's tensor cores may accumulate
-    in fp8 by themselves, None = all."""
     # A tile's base address is 64 bits, and offsets within it are 32 bits; 64-bit offsets would exhaust the
     # registers.
     m, n, k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
@@ -123,23 +118,23 @@ def _int8_product(
     of_weight = n[None, :] * width + k[:, None]
     to_one = weight + first_column.to(tl.int64) * width + of_weight
     to_other = weight + (columns + first_column).to(tl.int64) * width + of_weight
-    first = tl.zeros((BLOCK_M, BLOCK_N), SUM)
-    second = tl.zeros((BLOCK_M, BLOCK_N), SUM)
+    first = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+    second = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
     for start in range(0, width, BLOCK_K):
         if EVEN:
             tile, w = tl.load(to_a + start), tl.load(to_one + start)
-            first = tl.dot(tile, w, first, max_num_imprecise_acc=INEXACT, out_dtype=SUM)
+            first = tl.dot(tile, w, first, out_dtype=tl.int32)
             if GATED:
                 u = tl.load(to_other + start)
-                second = tl.dot(tile, u, second, max_num_imprecise_acc=INEXACT, out_dtype=SUM)
+                second = tl.dot(tile, u, second, out_dtype=tl.int32)
         else:
             k_ok = k < width - start
             tile = tl.load(to_a + start, mask=k_ok[None, :], other=0.0)
             w = tl.load(to_one + start, mask=k_ok[:, None], other=0.0)
-            first = tl.dot(tile, w, first, max_num_imprecise_acc=INEXACT, out_dtype=SUM)
+            first = tl.dot(tile, w, first, out_dtype=tl.int32)
             if GATED:
                 u = tl.load(to_other + start, mask=k_ok[:, None], other=0.0)
-                second = tl.dot(tile, u, second, max_num_imprecise_acc=INEXACT, out_dtype=SUM)
+                second = tl.dot(tile, u, second, out_dtype=tl.int32)
     of_rows = tl.load(a_scale + row)[:, None]
     made = first.to(tl.float32) * of_rows * tl.load(weight_scale + near)[None, :]
     if bias is not None:
@@ -161,14 +156,14 @@ def _int8_product(
 def quantize(x: Tensor, by: Tensor | None, out: Rows) -> None:
     """See kernels.reference.int8.quantize; all tensors are contiguous."""
     width, block, warps = _row_of(x)
-    _quantize[(x.numel() // width,)](x, by, *out, width, TOP=_top(out), BLOCK=block, num_warps=warps)
+    _quantize[(x.numel() // width,)](x, by, *out, width, TOP=INT8_MAX, BLOCK=block, num_warps=warps)
 
 
 def rms_norm(x: Tensor, factor: Tensor, out: Activations, eps: float = NORM_EPS) -> None:
     """See kernels.reference.int8.rms_norm."""
     width, block, warps = _row_of(x)
     _rms_norm_int8[(x.shape[0],)](
-        x, factor, *_parts(out), width, eps, TOP=_top(out), BLOCK=block, num_warps=warps
+        x, factor, *_parts(out), width, eps, TOP=INT8_MAX, BLOCK=block, num_warps=warps
     )
 
 
@@ -176,7 +171,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, out: Activations) -> Non
     """See kernels.reference.int8.layer_norm."""
     width, block, warps = _row_of(x)
     _layer_norm_int8[(x.shape[0],)](
-        x, weight, bias, *_parts(out), width, EPS=NORM_EPS, TOP=_top(out), BLOCK=block, num_warps=warps
+        x, weight, bias, *_parts(out), width, EPS=NORM_EPS, TOP=INT8_MAX, BLOCK=block, num_warps=warps
     )
 
 
@@ -194,7 +189,7 @@ def add_norm(
     (batch, tokens, _), (width, block, warps) = x.shape, _row_of(x)
     tables = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
     _add_norm_int8[(batch * tokens,)](
-        x, y, by, *_parts(out), at, gate, scale, shift, tokens, width, *tables, EPS=NORM_EPS, TOP=_top(out),
+        x, y, by, *_parts(out), at, gate, scale, shift, tokens, width, *tables, EPS=NORM_EPS, TOP=INT8_MAX,
         BLOCK=block, num_warps=warps,
     )  # fmt: skip
 
@@ -242,30 +237,20 @@ def _launch(
     config: Config | None,
 ) -> None:  # fmt: skip
     assert isinstance(weight, Quantized), "8-bit activations need 8-bit weights"
-    assert weight.dtype == a.values.dtype, "both must be int8, or both fp8"
     (count, width), columns = a.values.shape, out.shape[1]
     if config is None:
         kernel = INT8_GATED if is_gated else INT8_PRODUCT
-        dtype = str(weight.dtype).removeprefix("torch.")
-        config = chosen(Shape(kernel, count, columns, width, dtype), gpu_of(out.device))
-    whole = weight.dtype == torch.int8
+        config = chosen(Shape(kernel, count, columns, width, "int8"), gpu_of(out.device))
     grid = triton.cdiv(count, config.block_m), triton.cdiv(columns, config.block_n)
     _int8_product[grid](
         *a, weight.values, weight.scale, bias, out, count, columns, width, GATED=is_gated, FINISH=finish,
         EVEN=width % config.block_k == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k, SUM=tl.int32 if whole else tl.float32,
-        INEXACT=0 if whole else None if width <= SHORT else config.block_k,
-        num_warps=config.warps, num_stages=config.stages,
+        BLOCK_K=config.block_k, num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
 
 def _parts(out: Activations | None) -> tuple[Tensor | None, Tensor | None]:
     return (out, None) if out is None or isinstance(out, Tensor) else (out.values, out.scale)
-
-
-def _top(out: Activations | None) -> float:
-    """Return the quantised value of a row's largest magnitude."""
-    return top_of(out.values.dtype) if isinstance(out, Rows) else INT8_MAX
 
 
 def _row_of(x: Tensor) -> tuple[int, int, int]:

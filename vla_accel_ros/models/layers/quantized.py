@@ -6,9 +6,8 @@ memory: half of a bfloat16 matrix in fp8 and int8, 28 % in int4.
 
 fp8, int8 and w8a8 have one scale for each row (output channel); int4 has one for each 64 columns of a row,
 chosen among a few for the smallest error. All are symmetric: value times scale, no zero point. w8a8 is int8
-for products with int8 activations. Products with int8 or fp8 activations may be smoothed (SmoothQuant, arXiv
-2211.10438): a column of the activations is multiplied by `by` before rounding, and the weight's column
-divided.
+for products with int8 activations, which may be smoothed (SmoothQuant, arXiv 2211.10438): a column of the
+activations is multiplied by `by` before rounding, and the weight's column divided.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Quantized:
 
     Kinds fp8, int8, w8a8: values float8_e4m3fn or int8 [N, K], scale float32 [N]. Kind int4: values uint8 [N,
     groups * 32], each half holds a value plus 8, zero weights beyond column K, scale float32 [N, groups]. by:
-    float32 [K], for w8a8 and fp8: factor of the activation columns before rounding; None = 1.
+    float32 [K], for w8a8: factor of the activation columns before rounding; None = 1.
     """
 
     kind: str
@@ -88,8 +87,8 @@ Weight = Tensor | Quantized
 
 
 def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
-    """Return a copy of a matrix [N, K] of finite numbers, made in blocks of rows. by: see Quantized, for w8a8
-    and fp8. Raises ValueError if the kind is unknown."""
+    """Return a copy of a matrix [N, K] of finite numbers, made in blocks of rows. by: see Quantized,
+    for w8a8. Raises ValueError if the kind is unknown."""
     at_once = max(1, BLOCK // max(1, weight.shape[1]))
     rows, first = len(weight), _rows(weight[:at_once].detach().float(), kind, by)
     if rows <= at_once:
@@ -104,8 +103,8 @@ def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
 
 def _rows(wide: Tensor, kind: str, by: Tensor | None) -> Quantized:
     if kind == FP8:
-        values, scale = rows_in_fp8(wide if by is None else wide / by)
-        return Quantized(kind, values, scale, wide.shape[1], by)
+        values, scale = rows_in_fp8(wide)
+        return Quantized(kind, values, scale, wide.shape[1])
     if kind == INT8:
         scale = wide.abs().amax(1).clamp_min(1e-30) / 127
         return Quantized(kind, (wide / scale[:, None]).round().to(torch.int8), scale, wide.shape[1])
@@ -129,11 +128,6 @@ def rows_in_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
     magnitude of a row becomes 127."""
     scale = rows.abs().amax(1).clamp_min(1e-30) / INT8_MAX
     return (rows * (1.0 / scale)[:, None]).round().to(torch.int8), scale
-
-
-def top_of(dtype: torch.dtype) -> float:
-    """Return the value of a row's largest magnitude in int8 or fp8."""
-    return INT8_MAX if dtype == torch.int8 else E4M3_MAX
 
 
 def smoothing(activations: Tensor, weight: Tensor, alpha: float) -> Tensor:

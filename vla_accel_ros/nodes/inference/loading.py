@@ -62,7 +62,6 @@ class Load:
     fast: bool | str = AUTO
     precision: str = EngineConfig.precision
     calibration: str = EngineConfig.calibration
-    eight_bit_denoise: bool = EngineConfig.eight_bit_denoise
     keep_exact: bool = EngineConfig.keep_exact
     offload: str = EngineConfig.offload
     scheduling: str = EngineConfig.scheduling
@@ -172,7 +171,7 @@ class Load:
             return dropping(self.precision, device)
         path = self.calibration
         seen = of_a_network_to_come(Path(path)) if path else None
-        int8 = Int8.of(self.precision, seen, self.eight_bit_denoise or None)
+        int8 = Int8.of(self.precision, seen)
         return dropping(self.precision, device, int8=int8, calibration=path)
 
     def _config(self, contract: Contract, fast: bool, can_answer: bool) -> EngineConfig:

@@ -30,9 +30,8 @@ def planned(engine: Engine, contract: Contract, rates_hz: Mapping[str, float]) -
     known = device.type == "cuda" and config.fast
     gpu = torch.cuda.get_device_name(device) if known else ""
     sizes, seats = engine.policy.config, config.staggered
-    eight = config.eight_bit_denoise
     held = {"keep_exact": config.keep_exact, "text": engine.runner.text is not None}
-    return Planned(sizes, gpu, contract, rates_hz, config.steps, config.precision, seats, eight, **held)
+    return Planned(sizes, gpu, contract, rates_hz, config.steps, config.precision, seats, **held)
 
 
 class Planned:
@@ -48,7 +47,6 @@ class Planned:
         steps: int = 10,
         precision: str = "exact",
         seats: int = 0,
-        eight_bit_denoise: bool = False,
         keep_exact: bool = True,
         text: bool = False,
     ) -> None:
@@ -60,9 +58,7 @@ class Planned:
         try:
             prompt = min(PROMPT, sizes.max_prompt)
             cameras = len(contract.cameras)
-            work = Work(
-                cameras, prompt, max(steps, 1), precision=precision, eight_bit_denoise=eight_bit_denoise
-            )
+            work = Work(cameras, prompt, max(steps, 1), precision=precision)
             plan = make_plan(sizes, load(name), work, seats=seats, keep_exact=keep_exact, text=text)
         except ValueError as error:
             self.line = f"no plan: {error}"

@@ -17,7 +17,6 @@ OF_THE_MODEL = (
     "fast",
     "precision",
     "calibration",
-    "eight_bit_denoise",
     "offload",
     "torch_threads",
     "kv_slots",

@@ -71,21 +71,14 @@ INFERENCE = (
         "Precision of the fast stages. All but exact change the actions (bench/precision.py of the "
         "repository measures by how much): fp8 multiplies in 8 bits, on GPUs from sm_89 on; int8 and int4 "
         "store the weights of denoising and text; w8a8 multiplies int8 by int8 in all stages, on GPUs from "
-        "sm_80 on; w8a8-int4 does so in encode and prefill, with int4 weights in denoising and text; "
-        "w8a8-fp8 is w8a8 with fp8 in place of int8, on GPUs from sm_89 on.",
-        choices=("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8"),
+        "sm_80 on; w8a8-int4 does so in encode and prefill, with int4 weights in denoising and text.",
+        choices=("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4"),
     ),
     Parameter(
         "calibration",
         EngineConfig.calibration,
-        "File of vla calibrate for precision w8a8, w8a8-int4 and w8a8-fp8: it smooths columns, and keeps "
+        "File of vla calibrate for precision w8a8 and w8a8-int4: it smooths columns, and keeps "
         "products that would lose too much exact; empty: none.",
-    ),
-    Parameter(
-        "eight_bit_denoise",
-        EngineConfig.eight_bit_denoise,
-        "With precision w8a8 and w8a8-fp8, denoise in 8 bits also on GPUs with fast memory (H100, H200, "
-        "B200), where it is exact otherwise because launches bound it.",
     ),
     Parameter(
         "keep_exact",

@@ -34,7 +34,6 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
         **{name: Dtypes("int8", "int8") for name in ("encode", "prefill")},
         **{name: Dtypes("int4") for name in ("denoise", "decode")},
     },
-    "w8a8-fp8": {name: Dtypes("fp8", "fp8") for name in STAGES},
     "all-int8": {name: Dtypes("int8", "int8") for name in STAGES},
     "all-fp8": {name: Dtypes("fp8", "fp8") for name in STAGES},
     "all-fp4": {name: Dtypes("fp4", "fp4") for name in STAGES},
@@ -42,10 +41,10 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
 """By the engine's name (engine.stages.precision). Those that begin with all- are not in this engine: they
 quantise weights and activations of every stage, as other engines do, for comparison."""
 
-ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4", "w8a8-fp8")
-ROWS = {"w8a8": "int8", "w8a8-int4": "int8", "w8a8-fp8": "fp8"}
+ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4")
+ROWS = {"w8a8": "int8", "w8a8-int4": "int8"}
 """The engine's precisions with 8-bit rows in encode and prefill, and their dtype."""
-ROWS_EVERYWHERE = ("w8a8", "w8a8-fp8")
+ROWS_EVERYWHERE = ("w8a8",)
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ class Work:
     """views: images of a frame. prompt: text tokens. steps: of the flow. chunk: actions, None = the model's.
     batch: robots whose frames and chunks are computed together.
 
-    eight_bit_denoise: w8a8 and w8a8-fp8 denoise in 8 bits even on a device with fast memory. fast_memory: the
-    device feeds few rows faster than its SMs dequantise weights; fp8 then applies only to prefill, and w8a8
-    and w8a8-fp8 denoise exactly unless asked otherwise. Raises ValueError if a value is out of range.
+    fast_memory: the device feeds few rows faster than its SMs dequantise weights; fp8 then applies only to
+    prefill, and w8a8 denoises exactly. Raises ValueError if a value is out of range.
     """
 
     views: int = 2
@@ -64,7 +62,6 @@ class Work:
     chunk: int | None = None
     batch: int = 1
     precision: str = "exact"
-    eight_bit_denoise: bool = False
     fast_memory: bool = False
 
     def __post_init__(self) -> None:
@@ -75,16 +72,12 @@ class Work:
             raise ValueError(f"chunk is {self.chunk}; give 1 or more actions.")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}.")
-        if self.eight_bit_denoise and not self.rows_everywhere:
-            raise ValueError(
-                f"eight_bit_denoise needs {' or '.join(ROWS_EVERYWHERE)}, but precision is {self.precision}."
-            )
 
     def dtypes(self, stage: str) -> Dtypes:
         """Return the dtypes of a stage's products that may be quantised."""
         if self.precision == "fp8" and self.fast_memory and stage != "prefill":
             return EXACT
-        if self.rows_everywhere and self.fast_memory and stage == "denoise" and not self.eight_bit_denoise:
+        if self.rows_everywhere and self.fast_memory and stage == "denoise":
             return EXACT
         return PRECISIONS[self.precision].get(stage, EXACT)
 

@@ -23,7 +23,7 @@ from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import kernels_for
-from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS, ROWS, ROWS_EVERYWHERE, W8A8_INT4, check
+from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS, ROWS, W8A8_INT4, check
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops, ops_for
@@ -33,7 +33,7 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.solver import AB2, EULER
 from vla_accel_ros.models.layers.packed import Segment
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, Quantized
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8, Quantized
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.bench.subjects import random_inputs, random_model
 from vla_accel_ros.tools.tune import pieces
@@ -167,7 +167,7 @@ def _run(model: Pi, precision: str, found: list[tuple[str, float, float]], views
         def ops() -> Ops:
             return CheckedOps(ops_for(device), found)
 
-        int8 = Int8.of(precision, denoise=True) if precision in ROWS else None
+        int8 = Int8(denoise=precision == W8A8) if precision in ROWS else None
         stages = Uncaptured(model, pool, ops=ops, precision=precision, solver=solver, int8=int8)
         lengths = stages.observe([inputs.frames] * 2, [inputs.prompt] * 2, [1, 2])
         stages.last_hidden(1, lengths[0])
@@ -188,7 +188,7 @@ def _forward(model: Pi, precision: str, found: list[tuple[str, float, float]]) -
     """Run a prompt and then one token, with the kernels and with the references on the same prefix."""
     device, sizes = model.embed_table.device, model.config.prefix
     weights = FEW_ROWS[precision] if precision in (INT8, INT4, W8A8_INT4) else None
-    rows8 = Int8.of(precision) if precision in ROWS_EVERYWHERE else None
+    rows8 = Int8() if precision == W8A8 else None
     results: list[list[Tensor]] = []
     drawn = torch.Generator(device).manual_seed(3)
     rows = torch.randn(1, 21, sizes.width, generator=drawn, device=device).to(model.language_model.dtype)

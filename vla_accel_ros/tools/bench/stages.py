@@ -42,7 +42,6 @@ Case = dict[str, Any]
 LEAST_S = {"pi0": 8.0, "pi05": 8.0, "openvla": 8.0, "smolvla": 6.0}
 """Seconds that a model's stages take to build; some 5 on an H200."""
 DTYPES = ("bf16", "fp8", "int8")
-ROWS_IN = {"int8": "w8a8", "fp8": "w8a8-fp8"}
 
 
 def against_plans(
@@ -76,7 +75,7 @@ def against_plans(
         attentions(models.values(), counts, prompt),
     )
     limits = (64, 1) if cpu else ()
-    own = [dtype for dtype in ("int8", "fp8") if not cpu and not _not_multiplied(ROWS_IN[dtype], device)]
+    own = [] if cpu or _not_multiplied("w8a8", device) else ["int8"]
     made = measure(base, device, wanted, min(60.0, seconds / 3), note, *limits, read=read, rows=own)
     made = replace(made, name="measured", title="this machine", gemm=() if cpu else made.gemm)
     rows: list[dict[str, Any]] = []

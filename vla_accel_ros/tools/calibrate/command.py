@@ -62,7 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.contract.contract import Contract
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-    from vla_accel_ros.models.layers.quantized import FP8, W8A8
     from vla_accel_ros.tools.bench.observations import recorded, simulated
     from vla_accel_ros.tools.calibrate.dataset import is_dataset, of_dataset
     from vla_accel_ros.tools.calibrate.seen import calibrate
@@ -87,13 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     made.write(arguments.out)
     print(f"\r{len(made.errors)} products on {made.observations} observations; relative errors in 8 bits:")
-    for kind, called in {W8A8: "int8", FP8: "fp8"}.items():
-        errors = sorted(made.errors_in(kind).items(), key=lambda item: -item[1])
-        print(f"{called}: median {errors[len(errors) // 2][1]:.4f}; largest:")
-        for name, error in errors[:WORST]:
-            print(f"  {name:20}{error:.4f}")
-        exact = made.exact(kind)
-        print(f"{len(exact)} stay exact, above {made.most_error:g}{': ' if exact else ''}{', '.join(exact)}")
+    errors = sorted(made.errors.items(), key=lambda item: -item[1])
+    print(f"median {errors[len(errors) // 2][1]:.4f}; largest:")
+    for name, error in errors[:WORST]:
+        print(f"  {name:20}{error:.4f}")
+    exact = made.exact()
+    print(f"{len(exact)} stay exact, above {made.most_error:g}{': ' if exact else ''}{', '.join(exact)}")
     print(f"written: {arguments.out}")
     return 0
 

@@ -18,14 +18,13 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.kernels.reference import int8
 from vla_accel_ros.models.calibration import (
     ALPHA,
-    ERRORS,
     MOST_ERROR,
     Calibration,
     Group,
     fingerprint,
     products,
 )
-from vla_accel_ros.models.layers.quantized import FP8, W8A8, quantized
+from vla_accel_ros.models.layers.quantized import W8A8, quantized
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation
 
@@ -107,20 +106,17 @@ def of_runs(
             raise ValueError(f"{name} got no inputs or not finite ones; check that the checkpoint is whole.")
         largest[name] = found.largest
     made = Calibration(fingerprint(model), observations, largest, {}, alpha, most_error)
-    both: dict[str, dict[str, float]] = {
-        kind: {name: _error(made, name, group, inputs[name].rows, kind) for name, group in groups.items()}
-        for kind in ERRORS
-    }
-    return replace(made, errors=both[W8A8], fp8_errors=both[FP8])
+    errors = {name: _error(made, name, group, inputs[name].rows) for name, group in groups.items()}
+    return replace(made, errors=errors)
 
 
-def _error(made: Calibration, name: str, group: Group, kept: list[Tensor], kind: str) -> float:
-    """Return the relative error of a smoothed product with rows of a kind."""
+def _error(made: Calibration, name: str, group: Group, kept: list[Tensor]) -> float:
+    """Return the relative error of a smoothed product with int8 rows."""
     weight = torch.cat([linear.weight.detach().float() for linear in group])
     rows, by = torch.stack(kept).to(weight.device), made.factors(name, weight)
     exact = rows.double() @ weight.double().T
-    small = quantized(weight, kind, by)
-    places = int8.place_rows(len(rows), rows.shape[1], rows.device, small.dtype)
+    small = quantized(weight, W8A8, by)
+    places = int8.place_rows(len(rows), rows.shape[1], rows.device)
     found = torch.empty(len(rows), len(weight), device=rows.device)
     int8.quantize(rows, by, places)
     int8.multiply(places, small, found)

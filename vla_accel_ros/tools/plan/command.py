@@ -41,11 +41,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="all-*: every stage quantised, as in other engines",
     )
     add(
-        "--eight-bit-denoise",
-        action="store_true",
-        help="with w8a8 or w8a8-fp8: denoise in 8 bits on GPUs with fast memory, too",
-    )
-    add(
         "--keep-exact",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -91,7 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.steps,
         arguments.chunk,
         precision=arguments.precision,
-        eight_bit_denoise=arguments.eight_bit_denoise,
     )
     check_work(sizes, work)
     plan = make_plan(

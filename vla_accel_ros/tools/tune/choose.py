@@ -34,6 +34,7 @@ from vla_accel_ros.kernels.ops import Ops, TritonOps, parts_shape
 from vla_accel_ros.kernels.shapes import WAYS, Config, Shape
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.layers.quantized import W8A8
 from vla_accel_ros.tools.tune.pieces import NEAR, Piece, chain_us, error, layer_us, pieces
 from vla_accel_ros.tools.tune.row_pieces import Product, products
 from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning
@@ -150,16 +151,16 @@ def small_steps(
 
 
 def rows_steps(
-    config: PiConfig, device: torch.device, kind: str, batches: tuple[int, ...], tuning: Tuning
+    config: PiConfig, device: torch.device, batches: tuple[int, ...], tuning: Tuning
 ) -> Iterator[tuple[str, Step]]:
-    """Yield the steps for each product of 8-bit rows. kind: W8A8 (int8) or FP8."""
+    """Yield the steps for each product of int8 rows."""
 
     def choose(product: Product) -> Gain | None:
-        piece = product.piece(kind, device)
+        piece = product.piece(device)
         return _choose(tuning, piece, rows_candidates(product.rows), (), device)
 
     for product in products(config, (VIEWS, 1, 3), batches):
-        yield f"{product.name}, {kind} rows", partial(choose, product)
+        yield f"{product.name}, {W8A8} rows", partial(choose, product)
 
 
 def _best(

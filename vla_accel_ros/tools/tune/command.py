@@ -21,8 +21,8 @@ from vla_accel_ros.tools.options import output_file, subcommand
 if TYPE_CHECKING:
     import torch
 
-ROWS = {"w8a8": "w8a8", "w8a8-fp8": "fp8"}
-"""Precisions with 8-bit rows: the kind of their weights."""
+W8A8 = "w8a8"
+"""The precision with 8-bit rows."""
 
 UNFINISHED = 3
 """Exit status when --minutes ended before all steps were done."""
@@ -39,9 +39,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="kinds of kernels to time; with fewer than all, the table in use is what they must beat",
     )  # fmt: skip
     parser.add_argument(
-        "--weights", nargs="+", choices=("fp8", "int8", "int4", *ROWS), default=(),
-        help="kinds of quantised weights whose products are timed, too; w8a8 and w8a8-fp8 also have "
-        "8-bit rows (default: none)",
+        "--weights", nargs="+", choices=("fp8", "int8", "int4", W8A8), default=(),
+        help="kinds of quantised weights whose products are timed, too; w8a8 also has 8-bit rows "
+        "(default: none)",
     )  # fmt: skip
     parser.add_argument(
         "--only-weights", action="store_true",
@@ -111,8 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
     with torch.cuda.stream(on):
         batches = tuple(arguments.batches)
         kinds = [
-            rows_steps(PI05, device, ROWS[kind], batches, tuning)
-            if kind in ROWS
+            rows_steps(PI05, device, batches, tuning)
+            if kind == W8A8
             else small_steps(PI05, device, kind, tuning)
             for kind in arguments.weights
         ]

@@ -1,4 +1,4 @@
-"""As pieces.py, for the products of 8-bit rows that engine.stages.int8 runs, each with its epilogue."""
+"""As pieces.py, for the products of int8 rows that engine.stages.int8 runs, each with its epilogue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from vla_accel_ros.kernels.reference.int8 import place_rows, quantize
 from vla_accel_ros.kernels.shapes import round_up
 from vla_accel_ros.models.config import GemmaConfig, PiConfig
-from vla_accel_ros.models.layers.quantized import quantized
+from vla_accel_ros.models.layers.quantized import W8A8, quantized
 from vla_accel_ros.tools.tune.pieces import LAYERS, Piece
 
 PROMPT = 32
@@ -37,8 +37,8 @@ class Product(NamedTuple):
         """The kernel's name in kernels.ops."""
         return "gated_int8" if self.finish == "gated" else "multiply_int8"
 
-    def piece(self, kind: str, device: torch.device) -> Piece:
-        """Return the product as a Piece with random numbers from a fixed seed. kind: W8A8 (int8) or FP8."""
+    def piece(self, device: torch.device) -> Piece:
+        """Return the product as a Piece with random numbers from a fixed seed."""
         generator, gated = torch.Generator(device).manual_seed(0), self.finish == "gated"
 
         def draw(*shape: int, spread: float = 1.0) -> Tensor:
@@ -46,8 +46,8 @@ class Product(NamedTuple):
             return made.normal_(0.0, spread, generator=generator)
 
         size = (2 if gated else 1) * self.columns, self.inner
-        weights = [quantized(draw(*size, spread=self.inner**-0.5), kind) for _ in range(LAYERS)]
-        a = place_rows(self.rows, self.inner, device, weights[0].dtype)
+        weights = [quantized(draw(*size, spread=self.inner**-0.5), W8A8) for _ in range(LAYERS)]
+        a = place_rows(self.rows, self.inner, device)
         quantize(draw(self.rows, self.inner), None, a)
         out, bias = draw(self.rows, self.columns), draw(self.columns) if self.biased else None
         more = () if gated else (bias, self.finish)
