@@ -19,7 +19,7 @@ from vla_accel_ros.kernels.candidates import (
 )
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.models.config import PI05, GemmaConfig, PiConfig
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
+from vla_accel_ros.models.layers.quantized import INT4, INT8, W8A8
 from vla_accel_ros.tools.tune.pieces import Piece, pieces
 from vla_accel_ros.tools.tune.row_pieces import of_few_rows, of_frame
 from vla_accel_ros.tools.tune.wide_pieces import prefix_attention, staggered_attention
@@ -64,13 +64,9 @@ def cases(kind: str, batches: Sequence[int], device: torch.device) -> Iterator[C
         partial(staggered_attention, config, KEYS, 10, device),
         STAGGERED_ATTENTION,
     )
-    for rows in (W8A8, FP8):
-        for product in (*of_frame(config, 2), *of_few_rows(config, batches[:1]), *of_frame(config, 1)):
-            yield Case(
-                f"{kind}, {product.name}, {rows} rows",
-                partial(product.piece, rows, device),
-                rows_candidates(product.rows),
-            )
+    for product in (*of_frame(config, 2), *of_few_rows(config, batches[:1]), *of_frame(config, 1)):
+        name = f"{kind}, {product.name}, {W8A8} rows"
+        yield Case(name, partial(product.piece, device), rows_candidates(product.rows))
 
 
 def _steps(

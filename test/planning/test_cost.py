@@ -133,9 +133,8 @@ def test_rows_in_8_bits_have_the_rate_of_the_device_where_the_kernel_was_not_mea
     cuda = (Shape(544, 2560, 2048, "int8", 5 * price(plain, orin).us),)  # as --measure has it, by cuBLAS
     assert price(ours, replace(orin, gemm=cuda)).us == pytest.approx(5 * price(plain, orin).us)
     assert price(ours, replace(BARE, gemm=cuda)).us == price(ours, BARE).us
-    slower = replace(BARE, numbers={**BARE.numbers, "fp8_rows_tflops": Number(100.0, "measured", "", 0.1)})
-    fp8 = replace(ours, compute="fp8")
-    assert price(fp8, slower).us > price(fp8, BARE).us and price(ours, slower).us == price(ours, BARE).us
+    slower = replace(BARE, numbers={**BARE.numbers, "int8_rows_tflops": Number(100.0, "measured", "", 0.1)})
+    assert price(ours, slower).us > price(ours, BARE).us
 
 
 def test_attention_of_plain_torch_comes_in_waves_of_its_blocks() -> None:

@@ -118,9 +118,8 @@ def test_what_cannot_be_measured_is_said_and_nothing_else_is_lost() -> None:
     assert len(said) == 2 and "packed" in said[0] and "fp4" in said[1]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "fp8"])
 def test_rows_in_8_bits_are_explained_by_the_numbers_that_are_made_of_them(
-    dtype: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h200 = load("h200")
     kept = {name: number for name, number in h200.numbers.items() if "rows" not in name}
@@ -133,24 +132,23 @@ def test_rows_in_8_bits_are_explained_by_the_numbers_that_are_made_of_them(
         return given[op.rows, op.columns]
 
     monkeypatch.setattr(measuring, "rows_product_us", us)
-    made = measure(replace(h200, numbers=kept), CPU, [], large=16, megabytes=1, rows=[dtype])
+    made = measure(replace(h200, numbers=kept), CPU, [], large=16, megabytes=1, rows=["int8"])
     assert len(timed) == 2 and [op.by for op in timed] == [GATED, ROWS]
     for op in timed:
-        assert own_rate(op, made) == f"{dtype}_rows_tflops"
+        assert own_rate(op, made) == "int8_rows_tflops"
         assert made.value("start_us") + rows_us(op, made) == pytest.approx(
             given[op.rows, op.columns], rel=1e-3
         )
-    assert made.numbers.keys() - kept.keys() == {f"{dtype}_rows_tflops", "rows_chunk_us"}
+    assert made.numbers.keys() - kept.keys() == {"int8_rows_tflops", "rows_chunk_us"}
 
 
-@pytest.mark.parametrize("dtype", ["int8", "fp8"])
-def test_a_product_of_rows_in_8_bits_takes_some_time_or_says_why_not(dtype: str) -> None:
+def test_a_product_of_rows_in_8_bits_takes_some_time_or_says_why_not() -> None:
     said: list[str] = []
     small = ((12, 64, 32), (3, 32, 32))
     made = measure(
-        load("h200"), CPU, [], large=16, megabytes=1, rows=[dtype, "int4"], rows_of=small, say=said.append
+        load("h200"), CPU, [], large=16, megabytes=1, rows=["int8", "int4"], rows_of=small, say=said.append
     )
-    assert made.numbers[f"{dtype}_rows_tflops"].words == "a product of (12, 64, 32) in engines' tiles"
+    assert made.numbers["int8_rows_tflops"].words == "a product of (12, 64, 32) in engines' tiles"
     assert made.value("rows_chunk_us") > 0 and len(said) == 1 and "int4 rows were not measured" in said[0]
 
 

@@ -16,7 +16,6 @@ from builders import make_config, make_model
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_stage import kernels_for
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.kernels.block_shapes import chosen
 from vla_accel_ros.kernels.candidates import ROWS, rows_candidates
 from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import Ops, TritonOps, gated_int8_shape, multiply_int8_shape
@@ -110,7 +109,7 @@ def test_engines_launch_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> 
         ops.multiply_int8(a, weight, None)
         ops.gated_int8(a, weight, None)
         ops.multiply_int8(place_rows(100, 32, CPU), weight, None)
-        assert taken == [one, other, chosen(Shape("int8_product", 100, 64, 32, "int8"), Gpu(8))]
+        assert taken == [one, other, table.pick(Shape("int8_product", 100, 64, 32, "int8"))]
 
 
 def test_a_product_that_is_timed_is_compared_with_its_reference() -> None:
