@@ -126,7 +126,7 @@ def find(group: str, name: str) -> Any:
     if not providers:
         known = ", ".join(names(group)) or "none"
         raise ValueError(
-            f"{name!r} is none of {group} ({known}); mend its spelling, or install the package that has it."
+            f"{name!r} is none of {group} ({known}); fix its spelling, or install the package that has it."
         )
     if len(providers) > 1:
         raise ValueError(
@@ -140,7 +140,7 @@ def find(group: str, name: str) -> Any:
     except Exception as error:  # a foreign module may raise anything when it is imported
         raise ValueError(
             f"{name!r} of {group}, provided by {providers[0]} as {added[0].value}, cannot be imported "
-            f"({error!r}); mend or uninstall that package."
+            f"({error!r}); fix or uninstall that package."
         ) from error
 
 
@@ -162,7 +162,7 @@ def load(reference: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"{reference} cannot be imported ({error}); mend or reinstall the package that has it."
+            f"{reference} cannot be imported ({error}); fix or reinstall the package that has it."
         ) from error
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import ERROR
-from vla_accel_ros.contract.model_check import ModelFacts, judge
+from vla_accel_ros.contract.model_check import judge
+from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import PI0, PI05
 
 CONTRACTS = Path(__file__).resolve().parents[2] / "config" / "contracts"
@@ -27,45 +28,37 @@ def example(name: str) -> Contract:
     return Contract.load(CONTRACTS / f"{name}.yaml")
 
 
-def test_every_shipped_contract_is_here():
+def test_examples_are_all_shipped_contracts():
     assert {path.stem for path in CONTRACTS.glob("*.yaml")} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("config", [PI0, PI05], ids=["pi0", "pi05"])
-def test_it_fits_the_published_models(name, config):
+def test_contract_fits_the_published_models(name, config):
     contract, (joints, delta) = example(name), EXAMPLES[name]
     trained = np.stack([contract.to_policy([j.lower for j in contract.joints])] * 2) + [[-0.5], [0.5]]
     assert trained.shape == (2, joints)
-    facts = ModelFacts(
-        Path("published"),
-        config.kind,
-        config.image_names,
-        config.state_dim,
-        config.action_dim,
-        trained,
-        trained,
-    )
-    assert not [finding for finding in judge(facts, contract) if finding.level == ERROR]
+    model = Description(Path("published"), "openpi", config, {}, trained, trained)
+    assert not [finding for finding in judge(model, contract) if finding.level == ERROR]
     assert contract.delta_mask.tolist() == [bool(relative) for relative in delta]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_chunk_lasts_longer_than_it_may_be_old(name):
+def test_contract_lets_a_chunk_last_longer_than_it_may_be_old(name):
     contract = example(name)
     assert contract.chunk.max_age_s < PI0.horizon * contract.chunk.step_dt_s
     assert max(camera.max_age_s for camera in contract.cameras) < contract.chunk.max_age_s
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_limits_go_to_the_policy_and_back(name):
+def test_contract_converts_its_limits_to_the_policy_and_back(name):
     contract = example(name)
     limits = np.array([[joint.lower, joint.upper] for joint in contract.joints]).T
     np.testing.assert_allclose(contract.to_robot(contract.to_policy(limits)), limits, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["ur5e_robotiq", "franka"])
-def test_a_robotiq_is_open_at_0_and_closed_at_1_as_pi0_has_it(name):
+def test_contract_has_a_robotiq_open_at_0_and_closed_at_1_as_pi0_has_it(name):
     contract = example(name)
     gripper = contract.joint_names.index("robotiq_85_left_knuckle_joint")
     positions = np.zeros((2, len(contract.joints)))
@@ -73,7 +66,7 @@ def test_a_robotiq_is_open_at_0_and_closed_at_1_as_pi0_has_it(name):
     np.testing.assert_allclose(contract.to_policy(positions)[:, gripper], [0.0, 1.0], atol=1e-12)
 
 
-def test_so101_is_in_degrees_with_grippers_in_percent():
+def test_contract_of_so101_is_in_degrees_with_grippers_in_percent():
     contract = example("so101_bimanual")
     positions = np.array([np.pi / 4] * 12)
     positions[[5, 11]] = (-0.174533 + 1.74533) / 2
@@ -87,7 +80,7 @@ def crank_rad(finger_m: np.ndarray) -> np.ndarray:
     return np.arcsin(np.clip(sine, -1.0, 1.0))
 
 
-def test_aloha_says_what_openpi_does_and_how_far_a_line_is_from_its_crank():
+def test_contract_of_aloha_is_as_openpi_and_as_far_from_its_crank_as_a_line_is():
     contract = example("aloha")
     signs = [1, -1, -1, 1, 1, 1]
     joints = np.full(14, 0.3)

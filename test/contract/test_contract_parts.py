@@ -63,7 +63,7 @@ def load_with_urdf(folder: Path, text: str) -> Contract:
     return load(folder, text)
 
 
-def test_what_is_not_written_has_its_default(tmp_path):
+def test_contract_has_defaults(tmp_path):
     contract = load(tmp_path, GOOD)
     assert [(c.transport, c.info) for c in contract.cameras] == [("raw", "")] * 2
     assert contract.controllers[0] == Controller(
@@ -73,7 +73,7 @@ def test_what_is_not_written_has_its_default(tmp_path):
     assert contract.action_names == contract.joint_names == ("a", "b")
 
 
-def test_limits_of_a_urdf_narrowed_inline(tmp_path):
+def test_limits_of_a_urdf_can_be_narrowed_inline(tmp_path):
     contract = load_with_urdf(tmp_path, FROM_URDF)
     a, b = contract.joints
     assert (a.lower, a.upper, a.velocity, a.acceleration) == (-2.0, 1.5, 1.0, 5.0)
@@ -81,7 +81,7 @@ def test_limits_of_a_urdf_narrowed_inline(tmp_path):
     assert contract.urdf == tmp_path / "two.urdf"
 
 
-def test_a_urdf_by_its_absolute_path_and_one_that_is_missing(tmp_path):
+def test_urdf_is_read_by_its_absolute_path_and_may_not_be_missing(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "two.urdf").write_text(URDF)
@@ -91,7 +91,7 @@ def test_a_urdf_by_its_absolute_path_and_one_that_is_missing(tmp_path):
         load(tmp_path, FROM_URDF)
 
 
-def test_actions_that_are_twists(tmp_path):
+def test_twist_actions_have_six_columns_before_the_joints(tmp_path):
     contract = load(tmp_path, SERVO)
     assert contract.twist == Twist("step", 0.25, 1.0)
     assert contract.action_names == (*TWIST, "b")
@@ -108,7 +108,7 @@ def test_actions_that_are_twists(tmp_path):
     np.testing.assert_allclose(contract.to_policy([0.3, 0.8]), [0.3, 0.0], atol=1e-12)
 
 
-def test_a_map_goes_through_its_points_and_beyond(tmp_path):
+def test_map_goes_through_its_points_and_beyond(tmp_path):
     contract = load(tmp_path, SERVO)
     np.testing.assert_allclose(contract.to_policy([[0, 0.0], [0, 0.2], [0, 0.8]])[:, 1], [1.0, 0.75, 0.0])
     np.testing.assert_allclose(contract.to_policy([0.0, -0.08])[1], 1.1)
@@ -116,143 +116,176 @@ def test_a_map_goes_through_its_points_and_beyond(tmp_path):
 
 MISTAKES = {
     GOOD: [
-        ("max_age_s: 0.2}", "max_age_s: 0.2, transport: h264}",
-         "cameras.top.transport = 'h264' is unknown: write raw or compressed or ring"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 40000000}",
-         "cameras.top.max_pixels = 40000000.0 is more than 33177600, an 8K camera's: lower it"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, rotation: 45}", "top.rotation = 45 is unknown: write 0 or 90"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 1.5}", "cameras.top.crop = 1.5 is more than 1: lower it"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 0.05}", "cameras.top.crop = 0.05 leaves less than 0.25"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 0}", "top.max_pixels = 0 is not greater than 0"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, info: //i}", "cameras.top.info = '//i' is not a topic name"),
-        ("topic: arm/", "topic: /arm/", "[0].topic = '/arm/joint_trajectory' is not a relative topic"),
-        ("max_age_s: 0.2}", "max_age_s: 0.2, info: joint_states}",
-         "joint_states.topic = 'joint_states' is already cameras.top.info: give every stream its own topic"),
-        ("{topic: arm", "{kind: magic, topic: arm",
-         "controllers[0].kind = 'magic' is unknown: write joint_trajectory or forward_command or"),
-        ("joints: [a]}", "joints: [a], rate_hz: 50}",
-         "controllers[0].rate_hz = 50 is not for joint_trajectory, which interpolates by itself: remove it"),
-        ("joints: [a]}", "joints: [a], frame: tool0}",
-         "controllers[0].frame = 'tool0' is not for joint_trajectory: remove it, or mend kind"),
-        ("{topic: arm", "{kind: forward_command, topic: arm", "controllers[0].rate_hz is missing: add it"),
-        ("{topic: arm", "{kind: forward_command, rate_hz: 50, topic: arm",
-         "controllers[0].rate_hz = 50.0 does not suit forward_command: give a rate from 100 to 1000"),
-        ("{topic: arm", "{kind: servo_joint, rate_hz: 500, topic: arm",
-         "controllers[0].rate_hz = 500.0 does not suit servo_joint: give a rate from 20 to 250"),
-        ("joints: [a]}", "joints: [a], action: hand/joint_trajectory}",
-         "controllers[0].action = 'hand/joint_trajectory' is already controllers[1].topic"),
-        ("{topic: arm", "{kind: servo_twist, rate_hz: 50, frame: x, topic: arm",
-         "controllers[0].kind = 'servo_twist' moves by twists, but the policy's actions are joints: write"),
-        ("chunk:", "actions: torque\nchunk:", "actions = 'torque' is unknown: write joints or twist"),
+        ("robot: two_joints\n", "", "robot is missing"),
+        ("two_joints", "two joints", "robot = 'two joints'"),
+        ("rate_hz: 30,", "", "cameras.top.rate_hz is missing"),
+        ("rate_hz: 30", "rate_hz: 0", "cameras.top.rate_hz = 0"),
+        ("rate_hz: 30", "rate_hz: fast", "cameras.top.rate_hz = 'fast'"),
+        ("rate_hz: 30", "rate_hz: true", "cameras.top.rate_hz = True"),
+        ("rate_hz: 30", "rate_hz: .nan", "cameras.top.rate_hz = nan"),
+        ("max_age_s: 0.2", "max_age_s: 0.03", "cameras.top.max_age_s = 0.03"),
+        ("max_age_s: 0.2", "max_age_s: 1.0e+300", "cameras.top.max_age_s = 1e+300"),
+        ("max_age_s: 0.6", "max_age_s: 3601", "chunk.max_age_s = 3601"),
+        ("max_skew_s: 0.05", "max_skew_s: 3601", "max_skew_s = 3601"),
+        ("camera/top/image_raw", "c/" + 149 * "a", "cameras.top.topic = "),
+        ("topic: camera/top/image_raw", "topic: camera//top", "cameras.top.topic = 'camera//top'"),
+        ("left_wrist_0_rgb", '" "', "cameras.side.image = ' '"),
+        ("left_wrist_0_rgb", "base_0_rgb", "cameras.side.image = 'base_0_rgb'"),
+        ("camera/side/image_raw", "camera/top/image_raw", "cameras.side.topic = 'camera/top/image_raw'"),
+        ("max_age_s: 0.3}", "max_age_s: 0.3, max_age: 1}", "cameras.side.max_age = 1"),
+        ("max_skew_s: 0.05", "max_skew_s: -1", "max_skew_s = -1"),
+        ("lower: -1", "lower: 3", "joints[0].lower = 3.0"),
+        ("velocity: 1.5", "velocity: 0", "joints[0].velocity = 0"),
+        ("acceleration: 9", "acceleration: -9", "joints[0].acceleration = -9"),
+        ("action: delta", "action: relative", "joints[0].action = 'relative'"),
+        ("unit: deg", "unit: turns", "joints[0].unit = 'turns'"),
+        ("sign: -1", "sign: 2", "joints[0].sign = 2"),
+        ("sign: -1", "sign: true", "joints[0].sign = True"),
+        ("offset: 90", "ofset: 90", "joints[0].ofset = 90"),
+        ("velocity: 1.5", "velocityy: 1.5", "joints[0].velocityy = 1.5"),
+        ("name: b,", "name: a,", "joints[1].name = 'a'"),
+        ("joints: [b]", "joints: []", "controllers[1].joints = []"),
+        ("joints: [b]", "joints: [c]", "controllers[1].joints[0] = 'c'"),
+        ("joints: [b]", "joints: [a]", "controllers[1].joints[0] = 'a'"),
+        ("  - {topic: hand/joint_trajectory, joints: [b]}\n", "", "joints[1].name = 'b'"),
+        ("step_dt_s: 0.05", "step_dt_s: 0", "chunk.step_dt_s = 0"),
+        ("step_dt_s: 0.05", "step_dt_s: 50", "chunk.step_dt_s = 50.0"),
+        ("step_dt_s: 0.05", "step_dt_s: 0.0001", "chunk.step_dt_s = 0.0001"),
+        ("max_age_s: 0.6}", "max_age_s: 0.6, mode: x}", "chunk.mode = 'x'"),
+        ("chunk: {step_dt_s: 0.05, max_age_s: 0.6}", "chunk: 3", "chunk = 3"),
+        ("chunk:", "extra: 1\nchunk:", "extra = 1"),
+        ("chunk:", "robot: again\nchunk:", "the key 'robot' occurs twice"),
+        ("  top:", "  a top:", "cameras = 'a top'"),
+        ("chunk:", "? [a]\n: 1\nchunk:", "a key is not plain text"),
+        ("chunk:", "[", "not valid YAML, fix it here"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, transport: h264}", "cameras.top.transport = 'h264'"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 40000000}", "cameras.top.max_pixels = 40000000"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, rotation: 45}", "top.rotation = 45"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 1.5}", "cameras.top.crop = 1.5"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, crop: 0.05}", "cameras.top.crop = 0.05"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, max_pixels: 0}", "top.max_pixels = 0"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, info: //i}", "cameras.top.info = '//i'"),
+        ("topic: arm/", "topic: /arm/", "[0].topic = '/arm/joint_trajectory'"),
+        ("max_age_s: 0.2}", "max_age_s: 0.2, info: joint_states}", "joint_states.topic = 'joint_states'"),
+        ("{topic: arm", "{kind: magic, topic: arm", "controllers[0].kind = 'magic'"),
+        ("joints: [a]}", "joints: [a], rate_hz: 50}", "controllers[0].rate_hz = 50"),
+        ("joints: [a]}", "joints: [a], frame: tool0}", "controllers[0].frame = 'tool0'"),
+        ("{topic: arm", "{kind: forward_command, topic: arm", "controllers[0].rate_hz is missing"),
+        ("{topic: arm", "{kind: forward_command, rate_hz: 50, topic: arm", "controllers[0].rate_hz = 50.0"),
+        ("{topic: arm", "{kind: servo_joint, rate_hz: 500, topic: arm", "controllers[0].rate_hz = 500.0"),
+        (
+            "joints: [a]}",
+            "joints: [a], action: hand/joint_trajectory}",
+            "controllers[0].action = 'hand/joint_trajectory'",
+        ),
+        (
+            "{topic: arm",
+            "{kind: servo_twist, rate_hz: 50, frame: x, topic: arm",
+            "controllers[0].kind = 'servo_twist'",
+        ),
+        ("chunk:", "actions: torque\nchunk:", "actions = 'torque'"),
         ("chunk:", "twist: {per: step, linear: 1, angular: 1}\nchunk:", "twist = {"),
-        ("chunk:", "home: {c: 0}\nchunk:", "home.c = 0.0 is not a joint of joints: mend its spelling"),
-        ("chunk:", "home: {a: 3}\nchunk:", "home.a = 3.0 is not within its limits -1 to 2: move it inside"),
-        ("chunk:", "home: {}\nchunk:", "home = {} is empty: give at least one"),
-        ("chunk:", "home: {a: up}\nchunk:", "home.a = 'up' is not a finite number"),
-        ("[a]}\n  - {topic: hand/joint_trajectory, joints: [b]}", "[a, b]}\nhome: {a: 0}",
-         "home.b is missing: add it, since home names other joints of arm/joint_trajectory"),
-        ("acceleration: 9,", "",
-         "joints[0].acceleration is missing: add it, here or for all joints as acceleration of"),
-        ("unit: m}", "map: {robot: [0, 1], policy: [0, 1]}, unit: m}",
-         "joints[1].unit = 'm' is given together with map: remove one of them"),
-        ("unit: m}", "map: {robot: [1, 1], policy: [0, 1]}}",
-         "joints[1].map.robot = [1.0, 1.0] is one point twice: give two different positions"),
-        ("unit: m}", "map: {robot: [0, 1], policy: [2, 2]}}",
-         "joints[1].map.policy = [2.0, 2.0] is one point twice: give two different values"),
-        ("unit: m}", "map: {robot: [0], policy: [2, 1]}}", "joints[1].map.robot = [0] has 1 entries: give 2"),
-        ("unit: m}", "map: {robot: [0, .inf], policy: [2, 1]}}", "joints[1].map.robot[1] = inf is not a"),
-        ("unit: m}", "map: {robot: [0, 1.0e+300], policy: [0, 1.0e-300]}}",
-         "joints[1].map = 0.0 is not a usable scale: give points further apart"),
-        ("unit: m}", "map: {robot: [0, 1]}}", "joints[1].map.policy is missing: add it"),
-        ("unit: m}", "unit: m, continuous: true}", "joints[1].continuous = True is for joints that turn"),
-        ("unit: m}", "unit: m, continuous: 1}", "joints[1].continuous = 1 is not true or false"),
-        ("upper: 2.0", "upper: 1.0e+6",
-         "joints[0].upper = 1000000.0 is further than 10000 from zero: give the joint's range"),
-        ("lower: -1, upper: 2.0", "lower: -101, upper: 101", "joints[0].lower = -101.0 is -5787 degrees"),
-        ("lower: -1, upper: 2.0", "lower: 0, upper: 12.6", "joints[0].upper = 12.6 is 722 degrees, but"),
-        ("lower: -1, upper: 2.0", "lower: -6.4, upper: 6.4", "joints[0].lower = -6.4 is -367 degrees, but"),
-        ("velocity: 1.5", "velocity: 90", "joints[0].velocity = 90.0 is 14 turns a second: write"),
-        ("lower: -1", "lower_deg: -1", "joints[0].lower_deg = 'in degrees' stands beside upper"),
-        ("lower: -1", "lower: -1, lower_deg: -57",
-         "joints[0].lower_deg = 'in degrees' stands beside lower"),
-        ("velocity: 0.2, ", "velocity_deg: 1, ",
-         "joints[1].velocity_deg = 'in degrees' stands beside lower"),
-        ("lower: -1, upper: 2.0, velocity: 1.5", "lower: ???, upper: 2.0, velocity: '???'",
-         "not filled in yet (???): joints[0].lower, joints[0].velocity: write the robot's own values"),
-        ("joints: [b]", "joints: [???]", "not filled in yet (???): controllers[1].joints[0]: write"),
-        ("unit: m}", "unit: ???}", "not filled in yet (???): joints[1].unit: write"),
-        ("chunk:", "home: {a: ???}\nchunk:", "not filled in yet (???): home.a: write"),
-        ("robot: two_joints", "robot: ???", "not filled in yet (???): robot: write"),
-        ("lower: -1", "lower: -2.0e+4", "joints[0].lower = -20000.0 is further than 10000 from zero"),
-        ("lower: -1, upper: 2.0", "lower: 0, upper: 1.0e-9",
-         "joints[0].lower = 0.0 leaves less than 1e-06 to upper = 1e-09: mend them"),
-        ("velocity: 1.5", "velocity: 1.0e-12", "joints[0].velocity = 1e-12 is less than 1e-05 per s: give"),
-        ("velocity: 1.5", "velocity: 1.0e+9", "joints[0].velocity = 1000000000.0 is more than 1000 per s"),
-        ("acceleration: 9,", "acceleration: 1.0e+9,", "joints[0].acceleration = 1000000000.0 is more than"),
-        ("acceleration: 9,", "acceleration: 0.1,", "joints[0].acceleration = 0.1 means that a stop from "
-         "velocity = 1.5 takes more than 10 s: raise it, or lower velocity"),
+        ("chunk:", "home: {c: 0}\nchunk:", "home.c = 0.0"),
+        ("chunk:", "home: {a: 3}\nchunk:", "home.a = 3.0"),
+        ("chunk:", "home: {}\nchunk:", "home = {}"),
+        ("chunk:", "home: {a: up}\nchunk:", "home.a = 'up'"),
+        (
+            "[a]}\n  - {topic: hand/joint_trajectory, joints: [b]}",
+            "[a, b]}\nhome: {a: 0}",
+            "home.b is missing",
+        ),
+        ("acceleration: 9,", "", "joints[0].acceleration is missing"),
+        ("unit: m}", "map: {robot: [0, 1], policy: [0, 1]}, unit: m}", "joints[1].unit = 'm'"),
+        ("unit: m}", "map: {robot: [1, 1], policy: [0, 1]}}", "joints[1].map.robot = [1.0, 1.0]"),
+        ("unit: m}", "map: {robot: [0, 1], policy: [2, 2]}}", "joints[1].map.policy = [2.0, 2.0]"),
+        ("unit: m}", "map: {robot: [0], policy: [2, 1]}}", "joints[1].map.robot = [0]"),
+        ("unit: m}", "map: {robot: [0, .inf], policy: [2, 1]}}", "joints[1].map.robot[1] = inf"),
+        ("unit: m}", "map: {robot: [0, 1.0e+300], policy: [0, 1.0e-300]}}", "joints[1].map = 0.0"),
+        ("unit: m}", "map: {robot: [0, 1]}}", "joints[1].map.policy is missing"),
+        ("unit: m}", "unit: m, continuous: true}", "joints[1].continuous = True"),
+        ("unit: m}", "unit: m, continuous: 1}", "joints[1].continuous = 1"),
+        ("upper: 2.0", "upper: 1.0e+6", "joints[0].upper = 1000000.0"),
+        ("lower: -1, upper: 2.0", "lower: -101, upper: 101", "joints[0].lower = -101.0"),
+        ("lower: -1, upper: 2.0", "lower: 0, upper: 12.6", "joints[0].upper = 12.6"),
+        ("lower: -1, upper: 2.0", "lower: -6.4, upper: 6.4", "joints[0].lower = -6.4"),
+        ("velocity: 1.5", "velocity: 90", "joints[0].velocity = 90.0"),
+        ("lower: -1", "lower_deg: -1", "joints[0].lower_deg = 'in degrees'"),
+        ("lower: -1", "lower: -1, lower_deg: -57", "joints[0].lower_deg = 'in degrees'"),
+        ("velocity: 0.2, ", "velocity_deg: 1, ", "joints[1].velocity_deg = 'in degrees'"),
+        (
+            "lower: -1, upper: 2.0, velocity: 1.5",
+            "lower: ???, upper: 2.0, velocity: '???'",
+            "not filled in yet (???): joints[0].lower, joints[0].velocity",
+        ),
+        ("joints: [b]", "joints: [???]", "not filled in yet (???): controllers[1].joints[0]"),
+        ("unit: m}", "unit: ???}", "not filled in yet (???): joints[1].unit"),
+        ("chunk:", "home: {a: ???}\nchunk:", "not filled in yet (???): home.a"),
+        ("robot: two_joints", "robot: ???", "not filled in yet (???): robot"),
+        ("lower: -1", "lower: -2.0e+4", "joints[0].lower = -20000.0"),
+        ("lower: -1, upper: 2.0", "lower: 0, upper: 1.0e-9", "joints[0].lower = 0.0"),
+        ("velocity: 1.5", "velocity: 1.0e-12", "joints[0].velocity = 1e-12"),
+        ("velocity: 1.5", "velocity: 1.0e+9", "joints[0].velocity = 1000000000.0"),
+        ("acceleration: 9,", "acceleration: 1.0e+9,", "joints[0].acceleration = 1000000000.0"),
+        ("acceleration: 9,", "acceleration: 0.1,", "joints[0].acceleration = 0.1"),
     ],
     FROM_URDF: [
-        ("name: a", "name: arm", "joints[0].name = 'arm' is not a moving joint of "),
-        ("name: a", "name: arm", ": name one of its moving joints (a, b, wheel, other, bare)"),
-        ("name: b", "name: other", "joints[1].name = 'other' mimics b in "),
-        ("name: b", "name: other", ": name b alone, which moves both"),
-        ("upper: 1.5, velocity: 1}", "lower: 2, upper: 1.5, velocity: 1}",
-         "joints[0].lower = 2.0 is not below upper = 1.5: swap or mend them"),
-        ("upper: 1.5, velocity: 1}", "lower: 2, velocity: 1}",
-         "joints[0].lower = 2.0 is not below upper = 2: swap or mend them"),
-        ("velocity: 1}", "velocity: 0}", "joints[0].velocity = 0 is not greater than 0: raise it"),
-        ("upper: 1.5", "upper: 2.5", "joints[0].upper = 2.5 is wider than 2 in "),
-        ("upper: 1.5", "lower: -3", ": narrow it, or mend the URDF if that is wrong"),
-        ("velocity: 1}", "velocity: 4}", "joints[0].velocity = 4.0 is wider than 3 in "),
-        ("acceleration: 5\n", "acceleration: 0\n", "acceleration = 0 is not greater than 0: raise it"),
-        ("two.urdf", "3.5", "urdf = 3.5 is not a text: mend it"),
-        ("upper: 1.5", "continuous: true", "joints[0].continuous = True is not so in "),
+        ("name: a", "name: arm", "joints[0].name = 'arm'"),
+        ("name: b", "name: other", "joints[1].name = 'other'"),
+        ("upper: 1.5, velocity: 1}", "lower: 2, upper: 1.5, velocity: 1}", "joints[0].lower = 2.0"),
+        ("upper: 1.5, velocity: 1}", "lower: 2, velocity: 1}", "joints[0].lower = 2.0"),
+        ("velocity: 1}", "velocity: 0}", "joints[0].velocity = 0"),
+        ("upper: 1.5", "upper: 2.5", "joints[0].upper = 2.5"),
+        ("upper: 1.5", "lower: -3", "joints[0].lower = -3.0"),
+        ("velocity: 1}", "velocity: 4}", "joints[0].velocity = 4.0"),
+        ("acceleration: 5\n", "acceleration: 0\n", "acceleration = 0"),
+        ("two.urdf", "3.5", "urdf = 3.5"),
+        ("upper: 1.5", "continuous: true", "joints[0].continuous = True"),
     ],
     SERVO: [
-        ("twist: {per: step, linear: 0.25, angular: 1.0}\n", "", "twist is missing: add it"),
-        ("per: step", "per: hour", "twist.per = 'hour' is unknown: write step or second"),
-        ("linear: 0.25", "linear: 0", "twist.linear = 0 is not greater than 0: raise it"),
-        ("acceleration: 9}", "acceleration: 9, action: delta}",
-         "joints[0].action = 'delta' is unknown: write absolute"),
-        (", frame: base_link", "", "controllers[0].frame is missing: add it"),
-        ("rate_hz: 50, frame: base_link", "rate_hz: 300, frame: base_link", "give a rate from 20 to 250"),
-        ("servo_twist, topic: servo_node/delta_twist_cmds, joints: [a], rate_hz: 50, frame: base_link",
-         "servo_joint, topic: servo_node/joints, joints: [a], rate_hz: 50",
-         "actions = 'twist' has no controller that takes twists: give one of controllers kind: servo_twist"),
-        ("kind: forward_command, topic: hand/commands, joints: [b], rate_hz: 100",
-         "kind: servo_twist, topic: hand/commands, joints: [b], rate_hz: 100, frame: x",
-         "controllers[1].kind = 'servo_twist' is there twice, but an action has one twist: keep one of them"),
+        ("twist: {per: step, linear: 0.25, angular: 1.0}\n", "", "twist is missing"),
+        ("per: step", "per: hour", "twist.per = 'hour'"),
+        ("linear: 0.25", "linear: 0", "twist.linear = 0"),
+        ("acceleration: 9}", "acceleration: 9, action: delta}", "joints[0].action = 'delta'"),
+        (", frame: base_link", "", "controllers[0].frame is missing"),
+        ("rate_hz: 50, frame: base_link", "rate_hz: 300, frame: base_link", "controllers[0].rate_hz = 300"),
+        (
+            "servo_twist, topic: servo_node/delta_twist_cmds, joints: [a], rate_hz: 50, frame: base_link",
+            "servo_joint, topic: servo_node/joints, joints: [a], rate_hz: 50",
+            "actions = 'twist'",
+        ),
+        (
+            "kind: forward_command, topic: hand/commands, joints: [b], rate_hz: 100",
+            "kind: servo_twist, topic: hand/commands, joints: [b], rate_hz: 100, frame: x",
+            "controllers[1].kind = 'servo_twist'",
+        ),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
-    ("good", "old", "new", "sentence"),
+    ("good", "old", "new", "fact"),
     [(good, *case) for good, cases in MISTAKES.items() for case in cases],
     ids=lambda text: text.split("\n", 1)[0],
 )
-def test_a_mistake_is_named_by_path_value_and_mend(tmp_path, good, old, new, sentence):
+def test_contract_names_path_and_value_of_a_mistake(tmp_path, good, old, new, fact):
     assert old in good
     with pytest.raises(ValueError) as refusal:
         load_with_urdf(tmp_path, good.replace(old, new, 1))
     assert str(refusal.value).startswith(f"{tmp_path / 'robot.yaml'}: ")
-    assert sentence in str(refusal.value)
+    assert fact in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_joint_that_the_urdf_gives_no_range_needs_one(tmp_path):
+def test_joint_needs_a_range_when_the_urdf_gives_none(tmp_path):
     text = FROM_URDF.replace("name: b", "name: wheel").replace("[a, b]", "[a, wheel]")
     with pytest.raises(ValueError) as refusal:
         load_with_urdf(tmp_path, text)
-    given = f"add it, since {tmp_path / 'two.urdf'} gives this continuous joint none"
-    assert str(refusal.value).splitlines()[1:] == [
-        f"  joints[1].lower is missing: {given}",
-        f"  joints[1].upper is missing: {given}",
-    ]
+    lower, upper = str(refusal.value).splitlines()[1:]
+    assert "joints[1].lower is missing" in lower and "joints[1].upper is missing" in upper
+    assert f"{tmp_path / 'two.urdf'} gives this continuous joint none" in lower
 
 
-def test_inputs_may_be_outside_of_the_robots_namespace(tmp_path):
+def test_topics_of_inputs_may_be_outside_of_the_robots_namespace(tmp_path):
     text = GOOD.replace("topic: joint_states", "topic: /joint_states").replace(
         "topic: camera", "topic: /camera"
     )
@@ -266,7 +299,7 @@ def test_inputs_may_be_outside_of_the_robots_namespace(tmp_path):
 
 
 @pytest.mark.parametrize("height, width", [(4, 6), (5, 7), (1, 3)])
-def test_a_picture_is_turned_clockwise_and_cropped_around_its_centre(tmp_path, height, width):
+def test_picture_is_turned_clockwise_and_cropped_around_its_centre(tmp_path, height, width):
     picture = np.arange(height * width * 3).reshape(height, width, 3).astype(np.uint8)
     pixel = {
         0: lambda y, x: picture[y, x],
@@ -274,18 +307,18 @@ def test_a_picture_is_turned_clockwise_and_cropped_around_its_centre(tmp_path, h
         180: lambda y, x: picture[height - 1 - y, width - 1 - x],
         270: lambda y, x: picture[x, width - 1 - y],
     }
-    for rotation, of in pixel.items():
+    for rotation, source in pixel.items():
         text = GOOD.replace("max_age_s: 0.2}", f"max_age_s: 0.2, rotation: {rotation}}}", 1)
-        seen = load(tmp_path, text).cameras[0].view(picture)
+        view = load(tmp_path, text).cameras[0].view(picture)
         tall = (width, height, 3) if rotation in (90, 270) else (height, width, 3)
-        assert seen.shape == tall and np.shares_memory(seen, picture)
+        assert view.shape == tall and np.shares_memory(view, picture)
         for y in range(tall[0]):
             for x in range(tall[1]):
-                assert (seen[y, x] == of(y, x)).all()
+                assert (view[y, x] == source(y, x)).all()
         half = load(tmp_path, text.replace("rotation", "crop: 0.5, rotation", 1)).cameras[0].view(picture)
         sides = [max(1, round(side / 2)) for side in tall[:2]]
-        top, left = ((side - kept) // 2 for side, kept in zip(tall, sides))
-        np.testing.assert_array_equal(half, seen[top : top + sides[0], left : left + sides[1]])
+        y, x = ((side - length) // 2 for side, length in zip(tall, sides))
+        np.testing.assert_array_equal(half, view[y : y + sides[0], x : x + sides[1]])
 
 
 def test_limits_may_be_in_degrees(tmp_path):
@@ -299,14 +332,14 @@ def test_limits_may_be_in_degrees(tmp_path):
     narrower = FROM_URDF.replace("upper: 1.5, velocity: 1", "upper_deg: 45, velocity_deg: 90")
     a = load_with_urdf(tmp_path, narrower).joints[0]
     np.testing.assert_allclose([a.lower, a.upper, a.velocity], [-2.0, np.pi / 4, np.pi / 2])
-    with pytest.raises(ValueError, match="is wider than 2 in "):
+    with pytest.raises(ValueError, match=r"upper = 2\.02\d* is wider than 2 in "):
         load_with_urdf(tmp_path, narrower.replace("45", "116"))
     slides = GOOD.replace(
         "lower: 0.0, upper: 0.08, velocity: 0.2, acceleration: 2",
         """lower_deg: 0.0,
         upper_deg: 0.08, velocity_deg: 0.2, acceleration_deg: 2""",
     )
-    with pytest.raises(ValueError, match=r"upper_deg = .* is for joints that turn, not slide"):
+    with pytest.raises(ValueError, match="upper_deg"):
         load(tmp_path, slides)
 
 
@@ -318,7 +351,7 @@ def test_limits_may_be_in_degrees(tmp_path):
         "{name: a, map: {robot: [0, 255], policy: [0, 1]}, lower: 0, upper: 255,",  # what its driver counts
     ],
 )
-def test_limits_that_a_joint_can_have(tmp_path, line):
+def test_limits_are_taken_when_a_joint_can_have_them(tmp_path, line):
     text = GOOD.replace("{name: a, lower: -1, upper: 2.0,", line).replace(
         "unit: deg, sign: -1, offset: 90", ""
     )
@@ -336,43 +369,39 @@ def test_limits_of_a_urdf_are_judged_like_written_ones(tmp_path):
         load(tmp_path, FROM_URDF)
 
 
-def test_a_joint_is_continuous_if_the_urdf_or_the_contract_says_so(tmp_path):
+def test_joint_is_continuous_when_the_urdf_or_the_contract_says_so(tmp_path):
     text = FROM_URDF.replace("name: b", "name: wheel, lower: -50, upper: 50").replace("[a, b]", "[a, wheel]")
     assert [joint.continuous for joint in load_with_urdf(tmp_path, text).joints] == [False, True]
     counted = text.replace("name: wheel", "name: wheel, continuous: false").replace("50", "3")
     assert not load_with_urdf(tmp_path, counted).joints[1].continuous
-    own = GOOD.replace("name: a", "name: a, continuous: true")
-    assert [joint.continuous for joint in load(tmp_path, own).joints] == [True, False]
+    endless = GOOD.replace("name: a", "name: a, continuous: true")
+    assert [joint.continuous for joint in load(tmp_path, endless).joints] == [True, False]
 
 
-def test_a_joint_without_any_limit_in_the_urdf_is_refused_unless_the_contract_has_them(tmp_path):
+def test_joint_without_any_limit_in_the_urdf_needs_them_in_the_contract(tmp_path):
     text = FROM_URDF.replace("name: b", "name: bare").replace("[a, b]", "[a, bare]")
     with pytest.raises(ValueError) as refusal:
         load_with_urdf(tmp_path, text)
-    given = f"add it, since {tmp_path / 'two.urdf'} gives this revolute joint none"
-    assert str(refusal.value).splitlines()[1:] == [
-        f"  joints[1].{key} is missing: {given}" for key in ("lower", "upper", "velocity")
-    ]
+    for line, key in zip(str(refusal.value).splitlines()[1:], ("lower", "upper", "velocity"), strict=True):
+        assert f"joints[1].{key} is missing" in line and "gives this revolute joint none" in line
     whole = text.replace("acceleration: 2}", "acceleration: 2, lower: -1, upper: 1, velocity: 0.5}")
     bare = load_with_urdf(tmp_path, whole).joints[1]
     assert (bare.lower, bare.upper, bare.velocity) == (-1.0, 1.0, 0.5)
 
 
-def test_joints_of_a_urdf_that_may_not_move_matter_only_to_a_contract_that_names_them(tmp_path):
+def test_joint_of_a_urdf_that_may_not_move_matters_only_when_a_contract_names_it(tmp_path):
     broken = '<joint name="lid" type="revolute"><limit lower="0" upper="0" effort="0" velocity="0"/></joint>'
     (tmp_path / "two.urdf").write_text(URDF.replace("</robot>", f"{broken}</robot>"))
     assert load(tmp_path, FROM_URDF).joint_names == ("a", "b")
     with pytest.raises(ValueError) as refusal:
         load(tmp_path, FROM_URDF.replace("[a, b]", "[a, lid]").replace("name: b", "name: lid"))
-    assert str(refusal.value) == (
-        f"{tmp_path / 'robot.yaml'}: joints[1].name = 'lid' cannot be used: {tmp_path / 'two.urdf'}: "
-        "joint 'lid' has lower = 0, not below upper = 0: mend them"
-    )
+    for fact in ("robot.yaml: joints[1].name = 'lid'", f"{tmp_path / 'two.urdf'}: joint 'lid'", "upper = 0"):
+        assert fact in str(refusal.value)
 
 
-def test_a_wrong_urdf_is_named_itself(tmp_path):
+def test_urdf_is_named_when_it_is_wrong(tmp_path):
     (tmp_path / "two.urdf").write_text("<robot>")
-    with pytest.raises(ValueError, match=r"two\.urdf: not valid XML, mend it here: "):
+    with pytest.raises(ValueError, match=r"two\.urdf: "):
         load(tmp_path, FROM_URDF)
 
 
@@ -390,7 +419,7 @@ def test_a_wrong_urdf_is_named_itself(tmp_path):
     ],
     ids=["deep", "aliases of aliases", "endless", "a day that is none", "a long number", "a number too big"],
 )
-def test_a_hostile_file_is_refused_in_a_sentence(tmp_path, text):
+def test_contract_refuses_a_hostile_file_in_a_sentence(tmp_path, text):
     with pytest.raises(ValueError, match="") as refusal:
         load(tmp_path, text)
     assert str(refusal.value).startswith(f"{tmp_path / 'robot.yaml'}: ")
@@ -406,9 +435,8 @@ def test_following_errors_are_usual_given_or_off(tmp_path):
     assert (a.following.rad, a.following.s) == (0.4, 0.5) and np.isinf(b.following.rad)
     a, b = load(tmp_path, FROM_URDF).joints
     assert (a.following.rad, a.following.s) == (pytest.approx(0.15), 0.2) and b.following.rad == 0.05
-    wrong = text.replace("rad: 0.4", "rad: 0")
-    with pytest.raises(ValueError, match=r"joints\[0\].following_error.rad = 0 is not greater than 0"):
-        load(tmp_path, wrong)
+    with pytest.raises(ValueError, match=r"joints\[0\].following_error.rad = 0"):
+        load(tmp_path, text.replace("rad: 0.4", "rad: 0"))
     for zero in ("0", "0.0"):  # which is no error at all, and not any
-        with pytest.raises(ValueError, match=rf"joints\[1\].following_error = {zero} is not a mapping"):
+        with pytest.raises(ValueError, match=rf"joints\[1\].following_error = {zero} "):
             load(tmp_path, text.replace("following_error: off", f"following_error: {zero}"))

@@ -35,11 +35,11 @@ def load(folder: Path, force: object, **changes: object) -> Contract:
     return Contract.load(path)
 
 
-def test_without_it_there_is_none(contract):
+def test_force_section_may_be_absent(contract):
     assert contract.force is None and forces(contract) == []
 
 
-def test_a_wrench_and_efforts_with_their_defaults(tmp_path):
+def test_force_section_has_defaults(tmp_path):
     force = load(tmp_path, {"wrench": WRENCH, "effort": EFFORT}).force
     wrench, effort = force.sensors
     assert (wrench.name, wrench.slot, wrench.topic, wrench.width) == ("wrench", "wrist_ft", "", 6)
@@ -51,7 +51,7 @@ def test_a_wrench_and_efforts_with_their_defaults(tmp_path):
     assert force.retreat == Retreat() and force.stay == ("gripper",)  # its following_error is off
 
 
-def test_all_of_it(tmp_path):
+def test_force_section_reads_every_field(tmp_path):
     wrench = {
         **WRENCH,
         "topic": "wrist/wrench",
@@ -68,8 +68,8 @@ def test_all_of_it(tmp_path):
     assert sensor.tared and sensor.quantities[0].most == 200.0 and sensor.frozen_s == math.inf
     assert contract.force.retreat == Retreat(0.1, 0.5, 0.5, 1.0, 5)
     assert contract.force.stay == ("wrist_roll", "gripper")
-    (wanted,) = forces(contract)
-    assert (wanted.topic, wanted.type) == ("wrist/wrench", "geometry_msgs/msg/WrenchStamped")
+    (topic,) = forces(contract)
+    assert (topic.topic, topic.type) == ("wrist/wrench", "geometry_msgs/msg/WrenchStamped")
 
 
 def changed(**changes: object) -> dict:
@@ -78,55 +78,40 @@ def changed(**changes: object) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("force", "sentence"),
+    ("force", "fact"),
     [
-        ({}, "force.wrench is missing: add it, or effort, or remove force"),
-        ([1], "force = [1] is not a mapping"),
-        (changed(topic="a/b"), "force.wrench.topic = 'a/b' is given together with slot: remove one of them"),
-        (changed(slot=None), "force.wrench.slot is missing: add it, or topic"),
-        (changed(slot="a b"), "force.wrench.slot = 'a b' is not letters, digits"),
-        (changed(type="WrenchStamped"), "force.wrench.type = 'WrenchStamped' belongs to a topic"),
-        (changed(rate_hz=1e6), "force.wrench.rate_hz = 1000000.0 is more than 8000: lower it"),
-        (changed(max_age_s=0.002), "is not longer than two periods at 1000 Hz: raise it"),
-        (changed(frozen_s=0), "force.wrench.frozen_s = 0 is not greater than 0: raise it"),
-        (changed(release=1.0), "force.wrench.release = 1.0 is not below 1"),
-        (changed(lowpas_hz=3), "force.wrench.lowpas_hz = 3 is an unknown key: did you mean lowpass_hz?"),
-        (changed(torque_nm=None), "force.wrench.torque_nm is missing: add it"),
-        (
-            changed(force_n={"yields": 9, "stops": 9}),
-            "force.wrench.force_n.stops = 9.0 is not above yields = 9",
-        ),
-        (
-            changed(force_n={"yields": 9, "stops": 20, "most": 19}),
-            "force.wrench.force_n.most = 19.0 is not above stops = 20: lower stops: it is never measured",
-        ),
-        (
-            changed(force_n={"yields": 9, "stops": 20, "bias": 10}),
-            "force.wrench.force_n.bias = 10.0 is not below yields = 9: lower it: contacts would be tared",
-        ),
-        (
-            {"effort": {**EFFORT, "type": "Wrench"}},
-            "force.effort.type = 'Wrench' is unknown: write JointState or",
-        ),
+        ({}, "force.wrench is missing"),
+        ([1], "force = [1]"),
+        (changed(topic="a/b"), "force.wrench.topic = 'a/b'"),
+        (changed(slot=None), "force.wrench.slot is missing"),
+        (changed(slot="a b"), "force.wrench.slot = 'a b'"),
+        (changed(type="WrenchStamped"), "force.wrench.type = 'WrenchStamped'"),
+        (changed(rate_hz=1e6), "force.wrench.rate_hz = 1000000.0"),
+        (changed(max_age_s=0.002), "force.wrench.max_age_s = 0.002"),
+        (changed(frozen_s=0), "force.wrench.frozen_s = 0"),
+        (changed(release=1.0), "force.wrench.release = 1.0"),
+        (changed(lowpas_hz=3), "force.wrench.lowpas_hz = 3"),
+        (changed(torque_nm=None), "force.wrench.torque_nm is missing"),
+        (changed(force_n={"yields": 9, "stops": 9}), "force.wrench.force_n.stops = 9.0"),
+        (changed(force_n={"yields": 9, "stops": 20, "most": 19}), "force.wrench.force_n.most = 19.0"),
+        (changed(force_n={"yields": 9, "stops": 20, "bias": 10}), "force.wrench.force_n.bias = 10.0"),
+        ({"effort": {**EFFORT, "type": "Wrench"}}, "force.effort.type = 'Wrench'"),
         (
             {"effort": {**EFFORT, "joints": {"elbow_flx": {"yields": 1, "stops": 2}}}},
-            "force.effort.joints.elbow_flx = 'elbow_flx' is not a joint of joints: did you mean elbow_flex?",
+            "force.effort.joints.elbow_flx = 'elbow_flx'",
         ),
-        ({"wrench": WRENCH, "stay": ["thumb"]}, "force.stay[0] = 'thumb' is not a joint of joints"),
-        (
-            {"wrench": WRENCH, "retreat": {"speed": 1.5}},
-            "retreat.speed = 1.5 is faster than the arm came",
-        ),
-        ({"wrench": WRENCH, "retreat": {"most": 1.5}}, "force.retreat.most = 1.5 is not a whole number"),
+        ({"wrench": WRENCH, "stay": ["thumb"]}, "force.stay[0] = 'thumb'"),
+        ({"wrench": WRENCH, "retreat": {"speed": 1.5}}, "retreat.speed = 1.5"),
+        ({"wrench": WRENCH, "retreat": {"most": 1.5}}, "force.retreat.most = 1.5"),
     ],
 )
-def test_each_mistake_is_a_sentence(tmp_path, force, sentence):
+def test_force_section_names_path_and_value_of_a_mistake(tmp_path, force, fact):
     with pytest.raises(ValueError) as refusal:
         load(tmp_path, force)
-    assert sentence in str(refusal.value)
+    assert fact in str(refusal.value)
 
 
-def test_a_hand_that_is_moved_by_twists_has_a_way_back_in_metres_and_other_arms_have_none(tmp_path):
+def test_force_section_has_a_retreat_in_metres_only_when_a_hand_is_moved_by_twists(tmp_path):
     twist = {"per": "second", "linear": 0.2, "angular": 1.0}
     controllers = yaml.safe_load(SIM_ARM.read_text())["controllers"]
     controllers[0] |= {"kind": "servo_twist", "rate_hz": 50, "frame": "base"}
@@ -139,5 +124,5 @@ def test_a_hand_that_is_moved_by_twists_has_a_way_back_in_metres_and_other_arms_
     assert load(tmp_path, {"wrench": WRENCH}, **changes).force.retreat.hand.m == 0.05
     force = {"wrench": WRENCH, "retreat": {"m": 0.02}}
     assert load(tmp_path, force, **changes).force.retreat.hand.m == 0.02
-    with pytest.raises(ValueError, match=r"force.retreat.m = 0.02 is for a hand that is moved by twists"):
+    with pytest.raises(ValueError, match=r"force.retreat.m = 0.02"):
         load(tmp_path, force)

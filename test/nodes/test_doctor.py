@@ -1,4 +1,4 @@
-"""`vla doctor` on a running robot: a healthy one is well, and each planted fault is found with its mend."""
+"""`vla doctor` on a running robot: a healthy one is well, and each planted fault is found with its fix."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract, patient):
         report,
         "streams",
         "error",
-        "no state of elbow_flex; mend the names of joints",
+        "no state of elbow_flex; fix the names of joints",
         "did you mean 'elbow'?",
     )
     told(report, "streams", "error", "observation: none could be made: no frame of camera front")
@@ -258,7 +258,7 @@ def test_a_graph_of_nobody_and_a_contract_that_is_none(doctor, tmp_path):
     status, report = doctor("--contract", tmp_path / "none.yaml")
     assert status == 1
     told(report, "nodes", "error", "graph: no node but this one is in the graph of ROS_DOMAIN_ID ")
-    told(report, "contract", "error", "none.yaml", "mend it")
+    told(report, "contract", "error", "none.yaml", "fix it")
 
 
 def test_a_robot_in_a_namespace(start, doctor):

@@ -102,7 +102,7 @@ def test_qos_overridden_so_that_nothing_arrives_is_refused(driver, contract):
     finally:
         node.destroy_node()
         context.try_shutdown()
-    assert look(driver, [states(contract, Qos("best_effort"))])[0].what == "nobody publishes /joint_states"
+    assert look(driver, [states(contract, Qos("best_effort"))])[0].fact == "nobody publishes /joint_states"
 
 
 def test_what_overrides_one_stream_overrides_no_other(start, operator, contract, tmp_path):
@@ -120,7 +120,7 @@ def test_what_overrides_one_stream_overrides_no_other(start, operator, contract,
 
 def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, operator, contract):
     node = start("trajectory", autostart=True)
-    node.wait_for_log("nobody publishes /joint_states; start its driver, or mend joint_states.topic")
+    node.wait_for_log("nobody publishes /joint_states; start its driver, or fix joint_states.topic")
     operator.wait(lambda: operator.diagnostics.get("trajectory: graph"), 90.0, "diagnostics")
     context = rclpy.Context()
     rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)

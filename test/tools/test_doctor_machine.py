@@ -74,7 +74,7 @@ def test_a_profile_that_does_not_do(tmp_path):
     ((level, sentence),) = told({**WELL, "FASTDDS_DEFAULT_PROFILES_FILE": str(none)})
     assert level == WARNING and "has no segment_size, an image has 921600" in sentence
     ((level, sentence),) = told({**WELL, "FASTDDS_DEFAULT_PROFILES_FILE": str(tmp_path / "gone.xml")})
-    assert level == ERROR and "gone.xml, which cannot be read (No such file or directory); mend" in sentence
+    assert level == ERROR and "gone.xml, which cannot be read (No such file or directory); fix" in sentence
 
 
 def test_a_shell_in_another_graph_than_the_nodes():

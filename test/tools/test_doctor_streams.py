@@ -86,7 +86,7 @@ def test_a_robot_that_is_well(contract):
             ERROR,
             "camera/front: paused for 1.03 s at 20.0 Hz, max_age_s allows 0.5",
         ),
-        (stream(60), WARNING, "camera/front: arrives at 60.0 Hz, the contract says 30; mend rate_hz"),
+        (stream(60), WARNING, "camera/front: arrives at 60.0 Hz, the contract says 30; fix rate_hz"),
         (
             [replace(arrival, stamp_ns=0) for arrival in stream(30)],
             ERROR,
@@ -147,7 +147,7 @@ def test_what_the_ingest_refuses_is_told_once(contract):
     seen.waiting_for = "camera front has sent nothing yet"
     assert faults(contract, seen) == [
         (ERROR, "camera/front: camera front: encoding is '16UC1'; have the driver publish rgb8"),
-        (ERROR, "observation: none could be made: camera front has sent nothing yet; mend the streams above"),
+        (ERROR, "observation: none could be made: camera front has sent nothing yet; fix the streams above"),
     ]
 
 
@@ -157,12 +157,12 @@ def test_joints_that_are_missing_or_beyond_their_limits(contract):
     assert faults(contract, watched(contract, joints=joints)) == [
         (
             ERROR,
-            "joint_states: no state of elbow_flex; mend the names of joints, or start the driver that "
+            "joint_states: no state of elbow_flex; fix the names of joints, or start the driver that "
             "publishes them; did you mean 'elbow'?; others there: elbow",
         ),
         (
             WARNING,
-            "joint gripper: is at 40, its limits are 0 to 1; mend lower and upper: in rad or m, "
+            "joint gripper: is at 40, its limits are 0 to 1; fix lower and upper: in rad or m, "
             "whatever unit says",
         ),
     ]

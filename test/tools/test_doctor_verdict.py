@@ -1,4 +1,4 @@
-"""Could this robot move now: every state has its reason and its mend, and causes hide consequences."""
+"""Could this robot move now: every state has its reason and its fix, and causes hide consequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WELL = Robot(
 
 def said(**changes) -> list[str]:
     return [
-        f"{finding.about}: {finding.what} -> {finding.mend}" for finding in why_not(replace(WELL, **changes))
+        f"{finding.about}: {finding.fact} -> {finding.fix}" for finding in why_not(replace(WELL, **changes))
     ]
 
 
@@ -66,7 +66,7 @@ def test_a_node_that_is_not_active(node, sentence):
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "mend"),
+    ("state", "reason", "fix"),
     [
         (
             "holding",
@@ -84,9 +84,9 @@ def test_a_node_that_is_not_active(node, sentence):
         ),
     ],
 )
-def test_a_robot_that_is_held(state, reason, mend):
+def test_a_robot_that_is_held(state, reason, fix):
     (only,) = said(motion=(state, [reason]))
-    assert only.startswith(f"/trajectory: {reason} -> {mend}")
+    assert only.startswith(f"/trajectory: {reason} -> {fix}")
 
 
 def test_a_late_input_is_mended_where_inference_knows_what_is_wrong():

@@ -17,10 +17,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vla_accel_ros.contract import parts, urdf
+from vla_accel_ros.contract import readers, urdf
 from vla_accel_ros.contract.fields import Fields, closest
 from vla_accel_ros.contract.force import check_force, read_force
-from vla_accel_ros.contract.parts import Camera, ChunkTiming, Controller, Joint, RobotLimits, Stream, Twist
+from vla_accel_ros.contract.parts import (
+    LONGEST_AGE_S,
+    NAME,
+    NAME_FORM,
+    Camera,
+    ChunkTiming,
+    Controller,
+    Joint,
+    Stream,
+    Twist,
+)
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.limits.joint_limits import TURN
 
@@ -60,31 +70,29 @@ class Contract:
         """Read and check a contract file. urdf: read in place of the file that it names.
 
         Raises ValueError with all mistakes at once, each a sentence with the field's path, its value and the
-        mend; OSError if the file, or the URDF that it names, cannot be read.
+        fix; OSError if the file, or the URDF that it names, cannot be read.
         """
         file = Fields.load(path)
-        actions_given = file.has("actions")
         actions = file.choice("actions", ("joints", "twist"), "joints")
         limits = _limits(file, Path(path).parent, urdf)
         contract = cls(
-            robot=file.text("robot", parts.NAME, parts.NAME_FORM),
+            robot=file.text("robot", NAME, NAME_FORM),
             cameras=tuple(
-                parts.read_camera(name, fields)
-                for name, fields in file.named("cameras", parts.NAME, parts.NAME_FORM)
+                readers.read_camera(name, fields) for name, fields in file.named("cameras", NAME, NAME_FORM)
             ),
-            max_skew_s=file.number("max_skew_s", above=0.0, most=parts.LONGEST_AGE_S),
-            joint_states=parts.read_stream(file.child("joint_states")),
+            max_skew_s=file.number("max_skew_s", above=0.0, most=LONGEST_AGE_S),
+            joint_states=readers.read_stream(file.child("joint_states")),
             joints=tuple(
-                parts.read_joint(fields, limits, actions == "twist") for fields in file.children("joints")
+                readers.read_joint(fields, limits, actions == "twist") for fields in file.children("joints")
             ),
-            controllers=tuple(parts.read_controller(fields) for fields in file.children("controllers")),
-            chunk=parts.read_chunk(file.child("chunk")),
+            controllers=tuple(readers.read_controller(fields) for fields in file.children("controllers")),
+            chunk=readers.read_chunk(file.child("chunk")),
             home=file.named_numbers("home") if file.has("home") else {},
             urdf=limits.file,
             actions=actions,
-            twist=parts.read_twist(file.child("twist")) if actions == "twist" else None,
+            twist=readers.read_twist(file.child("twist")) if actions == "twist" else None,
             force=read_force(file.child("force")) if file.has("force") else None,
-            actions_given=actions_given,
+            actions_given=file.contains("actions"),
         )
         file.close()
         _check_names(file, contract)
@@ -98,7 +106,7 @@ class Contract:
 
     def eased(self, kind: str, speed: float, acceleration: float) -> Contract:
         """A copy in which joints moved by controllers of this kind get shares of their limits."""
-        moved = {name for one in self.controllers if one.kind == kind for name in one.joints}
+        moved = {name for c in self.controllers if c.kind == kind for name in c.joints}
         joints = tuple(
             replace(joint, velocity=speed * joint.velocity, acceleration=acceleration * joint.acceleration)
             if joint.name in moved
@@ -175,16 +183,16 @@ class Contract:
         return len(TWIST) if self.actions == "twist" else 0
 
 
-def _limits(file: Fields, folder: Path, instead: Path | None) -> RobotLimits:
+def _limits(file: Fields, folder: Path, instead: Path | None) -> readers.RobotLimits:
     """Defaults for the joints' limits. A relative `urdf` path starts at the contract's folder."""
     acceleration = file.optional("acceleration", above=0.0)
     if not file.has("urdf"):
-        return RobotLimits(None, {}, acceleration)
+        return readers.RobotLimits(None, {}, acceleration)
     named = file.text("urdf")
     path = instead or folder / named
-    if not file.fine("urdf"):
+    if not file.valid("urdf"):
         file.finish()  # without it the joints' limits cannot be checked
-    return RobotLimits(path, urdf.read(path), acceleration)
+    return readers.RobotLimits(path, urdf.read(path), acceleration)
 
 
 def _check_names(file: Fields, contract: Contract) -> None:
@@ -202,43 +210,40 @@ def _check_names(file: Fields, contract: Contract) -> None:
     _unique(file, topics, "give every stream its own topic")
     names = [(f"joints[{i}].name", joint.name) for i, joint in enumerate(joints)]
     once = _unique(file, names, "name every joint once")
-    once &= all(file.fine(path) for path, _ in names)
+    once &= all(file.valid(path) for path, _ in names)
     moved = [
         (f"controllers[{i}].joints[{k}]", n)
         for i, c in enumerate(controllers)
         for k, n in enumerate(c.joints)
     ]
     once &= _unique(file, moved, "give every joint one controller")
-    known, named = {joint.name for joint in joints}, {name for _, name in moved}
-    read = all([joints, controllers, *(c.joints for c in controllers)]) and "" not in known | named
+    declared, controlled = {joint.name for joint in joints}, {name for _, name in moved}
+    read = all([joints, controllers, *(c.joints for c in controllers)]) and "" not in declared | controlled
     if not (read and once):  # a missing controller would only repeat the mistake above
         return
     for path, name in moved:
-        if name not in known:
-            mend = closest(name, known - named, "add it there or mend its spelling")
-            file.refuse(path, name, "is not a joint of joints", mend)
-    for i, joint in enumerate(joints):
-        if joint.name not in named and named <= known:
-            file.refuse(
-                f"joints[{i}].name", joint.name, "has no controller", "name it in controllers[].joints"
-            )
+        if name not in declared:
+            fix = closest(name, declared - controlled, "add it there or fix its spelling")
+            file.refuse(path, name, "is not a joint of joints", fix)
+    for path, name in names:
+        if name not in controlled and controlled <= declared:
+            file.refuse(path, name, "has no controller", "name it in controllers[].joints")
 
 
 def _check_twist(file: Fields, contract: Contract) -> None:
     """Exactly one controller takes twists if the policy's actions are twists, and none otherwise."""
-    if not (file.fine("actions") and file.fine("controllers")):
+    if not (file.valid("actions") and file.valid("controllers")):
         return
     turning = [i for i, c in enumerate(contract.controllers) if c.kind == "servo_twist"]
     if contract.actions == "twist" and not turning:
-        mend = "give one of controllers kind: servo_twist"
-        file.refuse("actions", "twist", "has no controller that takes twists", mend)
+        fix = "give one of controllers kind: servo_twist"
+        file.refuse("actions", "twist", "has no controller that takes twists", fix)
     if contract.actions != "twist" and turning:
-        file.refuse(
+        path, problem = (
             f"controllers[{turning[0]}].kind",
-            "servo_twist",
             "moves by twists, but the policy's actions are joints",
-            "write actions: twist, or kind: servo_joint",
         )
+        file.refuse(path, "servo_twist", problem, "write actions: twist, or kind: servo_joint")
     if len(turning) > 1:
         path = f"controllers[{turning[1]}].kind"
         file.refuse(path, "servo_twist", "is there twice, but an action has one twist", "keep one of them")
@@ -246,32 +251,31 @@ def _check_twist(file: Fields, contract: Contract) -> None:
 
 def _check_home(file: Fields, contract: Contract) -> None:
     """Home lies within the limits, and covers all joints of a controller or none of them."""
-    if not (file.fine("home") and all(joint.name for joint in contract.joints)):
+    if not (file.valid("home") and all(joint.name for joint in contract.joints)):
         return
     joints = {joint.name: joint for joint in contract.joints}
     for name, position in contract.home.items():
         if name not in joints:
-            mend = closest(name, joints.keys() - contract.home.keys(), "mend its spelling")
-            file.refuse(f"home.{name}", position, "is not a joint of joints", mend)
+            fix = closest(name, joints.keys() - contract.home.keys(), "fix its spelling")
+            file.refuse(f"home.{name}", position, "is not a joint of joints", fix)
             continue
         lower, upper = joints[name].lower, joints[name].upper
         if position < lower or position > upper:
-            file.refuse(
-                f"home.{name}", position, f"is not within its limits {lower:g} to {upper:g}", "move it inside"
-            )
+            problem = f"is not within its limits {lower:g} to {upper:g}"
+            file.refuse(f"home.{name}", position, problem, "move it inside")
     for controller in contract.controllers:
         absent = [name for name in controller.joints if name not in contract.home]
-        if absent and len(absent) < len(controller.joints) and file.fine("home"):
+        if absent and len(absent) < len(controller.joints) and file.valid("home"):
             file.missing(f"home.{absent[0]}", f"add it, since home names other joints of {controller.topic}")
 
 
-def _unique(file: Fields, named: Iterable[tuple[str, str]], mend: str) -> bool:
+def _unique(file: Fields, named: Iterable[tuple[str, str]], fix: str) -> bool:
     """Refuse names that occur twice; returns whether there were none."""
     first: dict[str, str] = {}
     once = True
     for path, name in named:
         if name in first:
-            file.refuse(path, name, f"is already {first[name]}", mend)
+            file.refuse(path, name, f"is already {first[name]}", fix)
             once = False
         elif name:
             first[name] = path

@@ -4,7 +4,7 @@ A configuration is checked once, where it is loaded. Each read consumes its key.
 nothing has read, since a misspelt optional key would otherwise be ignored. Duplicate keys are refused too
 (YAML would keep the last). After a mistake, reading goes on with a value that breaks no other rule (nan, an
 empty text, the first choice), so that one mistake is reported once. `finish` raises what was noted. Every
-mistake is one sentence: path, value, mend.
+mistake is one sentence: path, value, fix.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Fields:
     def __init__(self, file: str, path: str, value: object, mistakes: dict[str, str] | None = None):
         self._file, self._path = file, path
         self._mistakes = {} if mistakes is None else mistakes
-        self._asked: set[str] = set()
+        self._expected: set[str] = set()
         self._is_mapping = isinstance(value, dict)
-        self._left: dict[Any, Any] = dict(value) if isinstance(value, dict) else {}
-        self._given = frozenset(map(str, self._left))
+        self._unread: dict[Any, Any] = dict(value) if isinstance(value, dict) else {}
+        self._keys = frozenset(map(str, self._unread))
         if not self._is_mapping and value is not _REQUIRED:
-            what = "is not a mapping" if path else "does not hold a mapping"
-            self._note(path or "the file", _shown(path or "the file", value, what, "write key: value"))
+            problem = "is not a mapping" if path else "does not hold a mapping"
+            self._note(path or "the file", _shown(path or "the file", value, problem, "write key: value"))
 
     @classmethod
     def load(cls, file: str | Path) -> Fields:
@@ -55,10 +55,9 @@ class Fields:
         try:
             value = bounded_yaml.load(_BARE.sub(f'"{UNKNOWN}"', raw.decode("utf-8")), _UniqueKeys)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            why = (
-                "it is nested too deeply; write it flat" if isinstance(error, RecursionError) else str(error)
-            )
-            raise ValueError(f"{file}: not valid YAML, mend it here: {' '.join(why.split())}") from error
+            deep = isinstance(error, RecursionError)
+            problem = "it is nested too deeply; write it flat" if deep else " ".join(str(error).split())
+            raise ValueError(f"{file}: not valid YAML, fix it here: {problem}") from error
         fields = cls(str(file), "", value)
         fields.finish()
         return fields
@@ -69,20 +68,31 @@ class Fields:
             self._raise("")
 
     def number(
-        self, key: str, *, above: float | None = None, most: float = math.inf, default: float = _REQUIRED
+        self,
+        key: str,
+        *,
+        above: float | None = None,
+        least: float = -math.inf,
+        most: float = math.inf,
+        default: float = _REQUIRED,
     ) -> float:
-        """A finite number, greater than `above` if that is given, and at most `most`; nan after a mistake."""
-        value = self.take(key, default)
+        """A finite number, greater than `above` if that is given, and from `least` to `most`; nan after a
+        mistake. A default may be any number."""
+        if default is not _REQUIRED and not self.has(key):
+            return default
+        value = self.take(key)
         if value is _REQUIRED:
             return math.nan
         number = self._number(key, value)
         if above is not None and number <= above:
             self.refuse(key, value, f"is not greater than {above:g}", "raise it")
-            return math.nan
-        if number > most:
-            self.refuse(key, value, f"is more than {most:g}", "lower it")
-            return math.nan
-        return number
+        elif number < least:
+            self.refuse(key, value, f"is less than {least:g}", "raise it")
+        elif number > most:
+            self.refuse(key, value, f"is more than {most:.15g}", "lower it")
+        else:
+            return number
+        return math.nan
 
     def optional(self, key: str, *, above: float | None = None) -> float | None:
         """`number`, or None if the key is absent."""
@@ -99,12 +109,10 @@ class Fields:
 
     def named_numbers(self, key: str) -> dict[str, float]:
         """The mapping of at least one name to a finite number under `key`, in the file's order."""
-        outer = self.child(key)
-        if outer._is_mapping and not outer._left:
-            self.refuse(key, {}, "is empty", "give at least one")
+        outer = self._nonempty(key)
         return {
             self._text(key, name, r"\S(.*\S)?", "a name"): outer._number(str(name), value)
-            for name, value in outer._left.items()
+            for name, value in outer._unread.items()
         }
 
     def choice(self, key: str, choices: Sequence[Any], default: Any = _REQUIRED) -> Any:
@@ -150,27 +158,25 @@ class Fields:
 
     def named(self, key: str, pattern: str, form: str) -> list[tuple[str, Fields]]:
         """The mapping of at least one name to a mapping under `key`, in the file's order."""
-        outer = self.child(key)
-        if outer._is_mapping and not outer._left:
-            self.refuse(key, {}, "is empty", "give at least one")
-        for name in outer._left:
+        outer = self._nonempty(key)
+        for name in outer._unread:
             self._text(key, name, pattern, form)
-        return [(str(name), outer.child(name)) for name in list(outer._left)]
+        return [(str(name), outer.child(name)) for name in list(outer._unread)]
 
     def has(self, key: str) -> bool:
         """Whether the key is there and has not been read yet."""
-        self._asked.add(key)
-        return key in self._left
+        self._expected.add(key)
+        return key in self._unread
 
-    def gives(self, key: str) -> bool:
+    def contains(self, key: str) -> bool:
         """Whether the file has the key, read or not."""
-        return key in self._given
+        return key in self._keys
 
     def take(self, key: str, default: Any = _REQUIRED) -> Any:
         """The value of the key as YAML gave it, or the default; a missing key without default is a mistake,
         and so is one that is not filled in."""
         if self.has(key):
-            value = self._left.pop(key)
+            value = self._unread.pop(key)
             if value != UNKNOWN:
                 return value
             self._note(self._at(key), UNKNOWN)
@@ -179,37 +185,39 @@ class Fields:
             self.missing(key, "add it")
         return default
 
-    def off(self, key: str) -> bool:
+    def take_off(self, key: str) -> bool:
         """Whether the key says `off`, which YAML reads as False; if so, it is consumed. The number 0 does
         not: it equals False, and means the opposite."""
-        if not self.has(key) or not (self._left[key] is False or self._left[key] == "off"):
+        if not self.has(key) or not (self._unread[key] is False or self._unread[key] == "off"):
             return False
-        self._left.pop(key)
+        self._unread.pop(key)
         return True
 
-    def fine(self, key: str) -> bool:
+    def valid(self, key: str) -> bool:
         """Whether no mistake was noted about this field or anything below it."""
-        at = self._at(key)
-        return not any(path == at or path.startswith((f"{at}.", f"{at}[")) for path in self._mistakes)
+        field = self._at(key)
+        return not any(
+            path == field or path.startswith((f"{field}.", f"{field}[")) for path in self._mistakes
+        )
 
-    def missing(self, key: str, mend: str) -> None:
+    def missing(self, key: str, fix: str) -> None:
         """Note that a field is missing."""
         if self._is_mapping:
-            self._note(self._at(key), f"{self._at(key)} is missing: {mend}")
+            self._note(self._at(key), f"{self._at(key)} is missing: {fix}")
 
     def close(self) -> None:
         """Refuse the keys that nothing has read; suggests an absent key with a similar name."""
-        absent = self._asked - self._given
-        for key, value in self._left.items():
+        absent = self._expected - self._keys
+        for key, value in self._unread.items():
             meant = difflib.get_close_matches(str(key), absent, n=1, cutoff=0.7)
-            mend = f"did you mean {meant[0]}?" if meant else "remove it or mend its spelling"
+            fix = f"did you mean {meant[0]}?" if meant else "remove it or fix its spelling"
             if meant:
                 self._mistakes.pop(self._at(meant[0]), None)
-            self.refuse(key, value, "is an unknown key", mend)
+            self.refuse(key, value, "is an unknown key", fix)
 
-    def refuse(self, key: object, value: object, what: str, mend: str) -> None:
+    def refuse(self, key: object, value: object, problem: str, fix: str) -> None:
         """Note a mistake in this field."""
-        self._note(self._at(key), _shown(self._at(key), value, what, mend))
+        self._note(self._at(key), _shown(self._at(key), value, problem, fix))
 
     def _note(self, path: str, sentence: str) -> None:
         self._mistakes.setdefault(path, sentence)
@@ -217,12 +225,10 @@ class Fields:
             self._raise(" and perhaps more")
 
     def _raise(self, more: str) -> NoReturn:
-        sentences = [sentence for sentence in self._mistakes.values() if sentence != UNKNOWN]
-        unknown = [path for path, sentence in self._mistakes.items() if sentence == UNKNOWN]
+        sentences = [mistake for mistake in self._mistakes.values() if mistake != UNKNOWN]
+        unknown = ", ".join(path for path, mistake in self._mistakes.items() if mistake == UNKNOWN)
         if unknown:
-            sentences.append(
-                f"not filled in yet ({UNKNOWN}): {', '.join(unknown)}: write the robot's own values"
-            )
+            sentences.append(f"not filled in yet ({UNKNOWN}): {unknown}: write the robot's own values")
         if len(sentences) == 1:
             raise ValueError(f"{self._file}: {sentences[0]}")
         raise ValueError("\n  ".join([f"{self._file}: {len(sentences)} mistakes{more}:", *sentences]))
@@ -246,12 +252,18 @@ class Fields:
             return []
         return value
 
+    def _nonempty(self, key: str) -> Fields:
+        fields = self.child(key)
+        if fields._is_mapping and not fields._unread:
+            self.refuse(key, {}, "is empty", "give at least one")
+        return fields
+
     def _text(self, key: str, value: object, pattern: str, form: str) -> str:
         if value == UNKNOWN:
             self._note(self._at(key), UNKNOWN)
             return ""
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            self.refuse(key, value, f"is not {form}", "mend it")
+            self.refuse(key, value, f"is not {form}", "fix it")
             return ""
         return value
 
@@ -260,15 +272,15 @@ class Fields:
 
 
 def closest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """The mend for an unknown name: the known one that was probably meant, or `otherwise`."""
+    """The fix for an unknown name: the known one that was probably meant, or `otherwise`."""
     meant = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f"did you mean {meant[0]}?" if meant else otherwise
 
 
-def _shown(path: str, value: object, what: str, mend: str) -> str:
+def _shown(path: str, value: object, problem: str, fix: str) -> str:
     shown = _SHOWN.repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return f"{path} = {shown} {what}: {mend}"
+    return f"{path} = {shown} {problem}: {fix}"
 
 
 def _finite(value: float) -> bool:
@@ -280,16 +292,14 @@ def _finite(value: float) -> bool:
 
 class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key is not plain text", key_node.start_mark
-                )
-            key = key_node.value
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} occurs twice", key_node.start_mark
-                )
-            seen.add(key)
+        keys = set()
+        for node_of_key, _ in node.value:
+            problem = ""
+            if not isinstance(node_of_key, yaml.ScalarNode):
+                problem = "a key is not plain text"
+            elif node_of_key.value in keys:
+                problem = f"the key {node_of_key.value!r} occurs twice"
+            if problem:
+                raise yaml.constructor.ConstructorError(None, None, problem, node_of_key.start_mark)
+            keys.add(node_of_key.value)
         return super().construct_mapping(node, deep)

@@ -1,4 +1,4 @@
-"""The result of a check: how bad, about what, the fact, and its mend.
+"""The result of a check: how bad, about what, the fact, and its fix.
 
 Checks of a robot return findings and raise nothing, so that one run names all problems. The caller decides
 whether an error refuses a configuration, is logged, or is a line of `vla doctor`.
@@ -13,36 +13,36 @@ OK, WARNING, ERROR = "ok", "warning", "error"
 
 @dataclass(frozen=True)
 class Finding:
-    """level: OK, WARNING or ERROR. about: the part of the contract or system. what: the fact, without a full
-    stop. mend: what to do, empty when all is well."""
+    """level: OK, WARNING or ERROR. about: the part of the contract or system. fact: without a full stop. fix:
+    what to do, empty when all is well."""
 
     level: str
     about: str
-    what: str
-    mend: str = ""
+    fact: str
+    fix: str = ""
 
     def __str__(self) -> str:
-        sentence = f"{self.about}: {self.what}" if self.about else self.what
-        return f"{sentence}; {self.mend}" if self.mend else sentence
+        subject = f"{self.about}: " if self.about else ""
+        return f"{subject}{self.fact}; {self.fix}" if self.fix else f"{subject}{self.fact}"
 
 
-def ok(about: str, what: str) -> Finding:
+def ok(about: str, fact: str) -> Finding:
     """A finding without a problem."""
-    return Finding(OK, about, what)
+    return Finding(OK, about, fact)
 
 
-def warning(about: str, what: str, mend: str) -> Finding:
+def warning(about: str, fact: str, fix: str) -> Finding:
     """A finding about something that works, but perhaps not as wanted."""
-    return Finding(WARNING, about, what, mend)
+    return Finding(WARNING, about, fact, fix)
 
 
-def error(about: str, what: str, mend: str) -> Finding:
+def error(about: str, fact: str, fix: str) -> Finding:
     """A finding about something that cannot work."""
-    return Finding(ERROR, about, what, mend)
+    return Finding(ERROR, about, fact, fix)
 
 
-def refuse(found: list[Finding]) -> None:
+def refuse(findings: list[Finding]) -> None:
     """Raises ValueError with all errors among them in one sentence, if there is any."""
-    errors = [str(finding) for finding in found if finding.level == ERROR]
+    errors = [str(finding) for finding in findings if finding.level == ERROR]
     if errors:
         raise ValueError(" | ".join(errors))

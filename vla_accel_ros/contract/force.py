@@ -32,11 +32,8 @@ _MOST_HZ = 8000.0
 
 def read_force(fields: Fields) -> Force:
     """Read the section."""
-    sensors = []
-    if fields.has("wrench"):
-        sensors.append(_wrench(fields.child("wrench")))
-    if fields.has("effort"):
-        sensors.append(_effort(fields.child("effort")))
+    readers = {"wrench": _wrench, "effort": _effort}
+    sensors = [read(fields.child(key)) for key, read in readers.items() if fields.has(key)]
     if not sensors:
         fields.missing("wrench", "add it, or effort, or remove force")
     retreat = _retreat(fields.child("retreat")) if fields.has("retreat") else Retreat()
@@ -49,17 +46,17 @@ def check_force(file: Fields, force: Force, joints: tuple[Joint, ...], twist: bo
     """Check the names of joints. Joints that are held back on purpose (following_error: off) are added to
     `stay`."""
     if force.retreat.m is not None and not twist:
-        what = "is for a hand that is moved by twists"
-        file.refuse("force.retreat.m", force.retreat.m, what, "remove it, and give rad")
-    known = {joint.name for joint in joints}
+        problem = "is for a hand that is moved by twists"
+        file.refuse("force.retreat.m", force.retreat.m, problem, "remove it, and give rad")
+    names = {joint.name for joint in joints}
     named = [(f"force.stay[{i}]", name) for i, name in enumerate(force.stay)]
     for sensor in force.sensors:
         if sensor.name == "effort":
             named += [(f"force.effort.joints.{q.axes[0]}", q.axes[0]) for q in sensor.quantities]
     for path, name in named:
-        if name and known and "" not in known and name not in known:
-            mend = closest(name, known, "mend its spelling")
-            file.refuse(path, name, "is not a joint of joints", mend)
+        if name and names and "" not in names and name not in names:
+            fix = closest(name, names, "fix its spelling")
+            file.refuse(path, name, "is not a joint of joints", fix)
     held_back = tuple(joint.name for joint in joints if math.isinf(joint.following.rad))
     return replace(force, stay=tuple(dict.fromkeys((*force.stay, *held_back))))
 
@@ -83,14 +80,14 @@ def _quantity(fields: Fields, name: str, unit: str, axes: tuple[str, ...]) -> Qu
     yields, stops = fields.number("yields", above=0.0), fields.number("stops", above=0.0)
     if stops <= yields:
         fields.refuse("stops", stops, f"is not above yields = {yields:g}", "raise it, or lower yields")
-    most = fields.number("most", above=0.0, default=math.inf) if fields.has("most") else math.inf
-    if most <= stops:
-        fields.refuse("most", most, f"is not above stops = {stops:g}", "lower stops: it is never measured")
-    bias = fields.number("bias", above=0.0) if fields.has("bias") else 0.0
+    ceiling = fields.number("most", above=0.0, default=math.inf)
+    if ceiling <= stops:
+        fields.refuse("most", ceiling, f"is not above stops = {stops:g}", "lower stops: it is never measured")
+    bias = fields.number("bias", above=0.0, default=0.0)
     if bias >= yields:
         fields.refuse("bias", bias, f"is not below yields = {yields:g}", "lower it: contacts would be tared")
     fields.close()
-    return Quantity(name, unit, axes, yields, stops, most, bias)
+    return Quantity(name, unit, axes, yields, stops, ceiling, bias)
 
 
 def _sensor(
@@ -100,42 +97,39 @@ def _sensor(
     topic = fields.text("topic", INPUT_TOPIC, INPUT_FORM, default="")
     if slot and topic:
         fields.refuse("topic", topic, "is given together with slot", "remove one of them")
-    elif not slot and not topic and fields.fine("slot") and fields.fine("topic"):
+    elif not slot and not topic and fields.valid("slot") and fields.valid("topic"):
         fields.missing("slot", "add it, or topic")
     kind = ""
     if topic:
         kind = fields.choice("type", types, types[0])
     elif fields.has("type"):
         fields.refuse("type", fields.take("type"), "belongs to a topic", "remove it, or give topic")
-    rate_hz = fields.number("rate_hz", above=0.0)
+    rate_hz = fields.number("rate_hz", above=0.0, most=_MOST_HZ)
     max_age_s = fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S)
-    if rate_hz > _MOST_HZ:
-        fields.refuse("rate_hz", rate_hz, f"is more than {_MOST_HZ:g}", "lower it")
     if max_age_s <= 2.0 / rate_hz:
         fields.refuse("max_age_s", max_age_s, f"is not longer than two periods at {rate_hz:g} Hz", "raise it")
     lowpass_hz = fields.number("lowpass_hz", above=0.0, default=100.0)
     release = fields.number("release", above=0.0, default=0.5)
     if release >= 1.0:
         fields.refuse("release", release, "is not below 1", "give the share of yields that is no contact")
-    if fields.off("frozen_s"):
+    if fields.take_off("frozen_s"):
         frozen_s = math.inf
-    elif fields.has("frozen_s"):
-        frozen_s = fields.number("frozen_s", above=0.0)
+    else:
+        frozen_s = fields.number("frozen_s", above=0.0, default=frozen_s)
     fields.close()
     return ForceSensor(name, quantities, rate_hz, max_age_s, slot, topic, kind, lowpass_hz, release, frozen_s)
 
 
 def _retreat(fields: Fields) -> Retreat:
     usual = Retreat()
-    rad = fields.number("rad", above=0.0, default=usual.rad)
-    s = fields.number("s", above=0.0, default=usual.s)
-    speed = fields.number("speed", above=0.0, default=usual.speed)
+    rad, s, speed, rest_s, count = (
+        fields.number(name, above=0.0, default=getattr(usual, name))
+        for name in ("rad", "s", "speed", "rest_s", "most")
+    )
     if speed > 1.0:
         fields.refuse("speed", speed, "is faster than the arm came", "give at most 1")
-    rest_s = fields.number("rest_s", above=0.0, default=usual.rest_s)
-    most = fields.number("most", above=0.0, default=usual.most)
-    if most % 1.0:
-        fields.refuse("most", most, "is not a whole number", "give a whole number")
-    m = fields.number("m", above=0.0) if fields.has("m") else None
+    if count % 1.0:
+        fields.refuse("most", count, "is not a whole number", "give a whole number")
+    m = fields.optional("m", above=0.0)
     fields.close()
-    return Retreat(rad, s, speed, rest_s, int(most) if math.isfinite(most) else usual.most, m)
+    return Retreat(rad, s, speed, rest_s, int(count) if math.isfinite(count) else usual.most, m)

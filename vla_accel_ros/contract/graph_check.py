@@ -73,13 +73,13 @@ class Wanted:
 
 def inputs(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
     """The topics from which observations are made."""
-    wanted = []
+    topics = []
     for camera in contract.cameras:
         about = f"cameras.{camera.name}"
-        wanted.append(Wanted(f"{about}.topic", camera.topic, IMAGE_TYPES[camera.transport], qos=qos))
+        topics.append(Wanted(f"{about}.topic", camera.topic, IMAGE_TYPES[camera.transport], qos=qos))
         if camera.info:
-            wanted.append(Wanted(f"{about}.info", camera.info, INFO_TYPE, qos=qos, needed=False))
-    return [*wanted, states(contract, qos)]
+            topics.append(Wanted(f"{about}.info", camera.info, INFO_TYPE, qos=qos, needed=False))
+    return [*topics, states(contract, qos)]
 
 
 def states(contract: Contract, qos: Qos = Qos("best_effort")) -> Wanted:
@@ -123,11 +123,11 @@ def misplaced(ends: Sequence[tuple[Wanted, str, bool]], topics: Mapping[str, Seq
     `judge`.
     """
     needed = [end for end in ends if end[0].needed]
-    if not needed or any(there or not _at_root(wanted, name, topics) for wanted, name, there in needed):
+    if not needed or any(heard or not _at_root(topic, name, topics) for topic, name, heard in needed):
         return []
-    names = ", ".join(f"/{wanted.topic}" for wanted, *_ in needed)
-    mend = "start without namespace, or write the absolute names of inputs in the contract"
-    return [warning("topics", f"all your topics are at /: {names}", mend)]
+    names = ", ".join(f"/{topic.topic}" for topic, *_ in needed)
+    fix = "start without namespace, or write the absolute names of inputs in the contract"
+    return [warning("topics", f"all your topics are at /: {names}", fix)]
 
 
 def _at_root(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> bool:
@@ -136,7 +136,7 @@ def _at_root(wanted: Wanted, name: str, topics: Mapping[str, Sequence[str]]) -> 
     return name != root and wanted.type in topics.get(root, ())
 
 
-def fitting(wanted: Wanted, there: Sequence[Endpoint], sources: Collection[str] = ()) -> list[Endpoint]:
+def fitting(wanted: Wanted, ends: Sequence[Endpoint], sources: Collection[str] = ()) -> list[Endpoint]:
     """The endpoints at the other end through which the robot gets what it needs: of our topic, those that may
     execute what is sent, not recorders, bags, bridges and tools.
 
@@ -145,7 +145,7 @@ def fitting(wanted: Wanted, there: Sequence[Endpoint], sources: Collection[str] 
     """
     return [
         end
-        for end in there
+        for end in ends
         if end.type == wanted.type
         and not _mismatch(wanted, end.qos)
         and not (
@@ -157,65 +157,60 @@ def fitting(wanted: Wanted, there: Sequence[Endpoint], sources: Collection[str] 
 def judge(
     wanted: Wanted,
     name: str,
-    there: Sequence[Endpoint],
+    ends: Sequence[Endpoint],
     topics: Mapping[str, Sequence[str]],
     near: Mapping[str, Sequence[Endpoint]] = MappingProxyType({}),
     sources: Collection[str] = (),
 ) -> list[Finding]:
     """The findings about one topic; one OK if there is no problem.
 
-    name: of the topic in the graph. there: the endpoints at its other end (publishers unless it is ours),
+    name: of the topic in the graph. ends: the endpoints at its other end (publishers unless it is ours),
     without our own. topics: every topic of the graph with its types, for hints. near: the endpoints at the
     other end of such topics. sources: see `fitting`.
     """
-    if not there:
-        return [_absent(wanted, name, there, topics, near, sources)]
-    found = []
-    right = [end for end in there if end.type == wanted.type]
-    level = warning if right else error
-    found += [
-        level(wanted.about, *_wrong_type(wanted, name, end)) for end in there if end.type != wanted.type
+    if not ends:
+        return [_absent(wanted, name, ends, topics, near, sources)]
+    typed = [end for end in ends if end.type == wanted.type]
+    level = warning if typed else error
+    findings = [
+        level(wanted.about, *_wrong_type(wanted, name, end)) for end in ends if end.type != wanted.type
     ]
-    mismatched = [(end, why) for end in right if (why := _mismatch(wanted, end.qos))]
-    level = warning if len(mismatched) < len(right) else error
-    found += [level(wanted.about, *_wrong_qos(wanted, name, end, why)) for end, why in mismatched]
-    if not wanted.ours and len(right) > 1 and wanted.type != JOINTS_TYPE:
-        nodes = ", ".join(sorted(end.node for end in right))
-        found.append(
-            warning(
-                wanted.about,
-                f"{name} has {len(right)} publishers ({nodes}), whose messages mix",
-                "stop all but one",
-            )
-        )
-    if wanted.ours and right and not mismatched and not fitting(wanted, right, sources):
-        found.append(_absent(wanted, name, right, topics, near, sources))
+    mismatches = [(end, policy) for end in typed if (policy := _mismatch(wanted, end.qos))]
+    level = warning if len(mismatches) < len(typed) else error
+    findings += [level(wanted.about, *_wrong_qos(wanted, name, end, policy)) for end, policy in mismatches]
+    if not wanted.ours and len(typed) > 1 and wanted.type != JOINTS_TYPE:
+        nodes = ", ".join(sorted(end.node for end in typed))
+        fact = f"{name} has {len(typed)} publishers ({nodes}), whose messages mix"
+        findings.append(warning(wanted.about, fact, "stop all but one"))
+    if wanted.ours and typed and not mismatches and not fitting(wanted, typed, sources):
+        findings.append(_absent(wanted, name, typed, topics, near, sources))
     verb = "heard by" if wanted.ours else "published by"
-    return found or [ok(wanted.about, f"{name} is {verb} {', '.join(sorted({end.node for end in right}))}")]
+    nodes = ", ".join(sorted({end.node for end in ends}))
+    return findings or [ok(wanted.about, f"{name} is {verb} {nodes}")]
 
 
 def _absent(
     wanted: Wanted,
     name: str,
-    there: Sequence[Endpoint],
+    ends: Sequence[Endpoint],
     topics: Mapping[str, Sequence[str]],
     near: Mapping[str, Sequence[Endpoint]],
     sources: Collection[str],
 ) -> Finding:
     candidates = []
     for topic in sorted(topic for topic, types in topics.items() if wanted.type in types and topic != name):
-        ends = fitting(wanted, near.get(topic, ()), sources) if wanted.ours else near.get(topic, ())
-        if ends or not wanted.ours:
-            candidates.append(f"{topic} ({_nodes(ends)})" if ends else topic)
+        nearby = fitting(wanted, near.get(topic, ()), sources) if wanted.ours else near.get(topic, ())
+        if nearby or not wanted.ours:
+            candidates.append(f"{topic} ({_nodes(nearby)})" if nearby else topic)
     who, start = ("listens to", "its controller") if wanted.ours else ("publishes", "its driver")
-    mend = f"start {start}, or mend {wanted.about}"
+    fix = f"start {start}, or fix {wanted.about}"
     if _at_root(wanted, name, topics) and not wanted.ours:
-        mend = f"write {wanted.about}: /{wanted.topic}, where it is"
+        fix = f"write {wanted.about}: /{wanted.topic}, where it is"
     elif candidates:
         heard = " that are listened to" if wanted.ours else ""
-        mend += f" (topics of its type{heard}: {listed(candidates)})"
-    only = f", apart from {_nodes(there)}, which executes nothing" if there else ""
-    return warning(wanted.about, f"nobody {who} {name}{only}", mend)
+        fix += f" (topics of its type{heard}: {listed(candidates)})"
+    only = f", apart from {_nodes(ends)}, which executes nothing" if ends else ""
+    return warning(wanted.about, f"nobody {who} {name}{only}", fix)
 
 
 def _nodes(ends: Sequence[Endpoint]) -> str:
@@ -224,14 +219,14 @@ def _nodes(ends: Sequence[Endpoint]) -> str:
 
 def _wrong_type(wanted: Wanted, name: str, end: Endpoint) -> tuple[str, str]:
     verb = "heard" if wanted.ours else "published"
-    what = f"{name} is {verb} by {end.node} as {end.type}, not {wanted.type}"
+    fact = f"{name} is {verb} by {end.node} as {end.type}, not {wanted.type}"
     section, _, _ = wanted.about.rpartition(".")
     commands = {name: kind.message for name, kind in BUILT_IN[CONTROLLERS].items()}
     for key, types in (("transport", IMAGE_TYPES), ("kind", commands)):
         for choice, kind in types.items():
             if kind == end.type and wanted.type in types.values():
-                return what, f"write {key}: {choice} in {section}, or another topic"
-    return what, f"mend {wanted.about}"
+                return fact, f"write {key}: {choice} in {section}, or another topic"
+    return fact, f"fix {wanted.about}"
 
 
 def _mismatch(wanted: Wanted, other: Qos) -> str:
@@ -253,10 +248,10 @@ def _wrong_qos(wanted: Wanted, name: str, end: Endpoint, policy: str) -> tuple[s
         "deadline": (f"{offered.deadline_s:g} s", f"{requested.deadline_s:g} s"),
     }[policy]
     if wanted.ours:
-        what = f"{name} is offered {policy} {values[0]} by us but {end.node} requests {values[1]}"
-        return f"{what}, so it receives nothing", f"have it request {policy} {values[0]}"
-    what = f"{name} is offered {policy} {values[0]} by {end.node} but we request {values[1]}"
-    mend = f"set our parameter qos_overrides.{name}.subscription.{policy} to {values[0]}"
+        fact = f"{name} is offered {policy} {values[0]} by us but {end.node} requests {values[1]}"
+        return f"{fact}, so it receives nothing", f"have it request {policy} {values[0]}"
+    fact = f"{name} is offered {policy} {values[0]} by {end.node} but we request {values[1]}"
+    fix = f"set our parameter qos_overrides.{name}.subscription.{policy} to {values[0]}"
     if policy != "reliability" or not wanted.needed:
-        mend = f"have it offer {policy} {values[1]}"
-    return f"{what}, so nothing arrives", mend
+        fix = f"have it offer {policy} {values[1]}"
+    return f"{fact}, so nothing arrives", fix

@@ -1,47 +1,32 @@
-"""The parts of a contract: streams, cameras, joints, controllers and times, each with its reader.
+"""The parts of a contract: streams, cameras, joints, controllers and times, and the limits of their values.
 
-Each reader checks what a single entry of the file can show. Checks across entries (no duplicates, one
-controller for every joint) are in contract/contract.py. Limits are inline or come from a URDF. If both are
-given the inline one holds, and may only be narrower: a contract that allows more than the robot's own
-description has a mistake in one of the two, and is refused.
+readers.py reads them from a file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.contract.fields import Fields
-from vla_accel_ros.contract.urdf import UrdfJoint
-from vla_accel_ros.control.chunking.plausibility import LONGEST_STEP_S, SHORTEST_STEP_S
 from vla_accel_ros.control.following.joint_faults import LASTING_S, usual
-from vla_accel_ros.extensions import CONTROLLERS, ControllerKind, controller_kind, names
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 NAME_FORM = "a name of letters, digits and underscores"
-TRANSPORTS = ("raw", "compressed", "ring")
 SERVO = ("servo_joint", "servo_twist")
-_IMAGE = r"(?!\s)[^\x00-\x1f\x7f]+(?<!\s)"
-"""The model decides, so a name may have dots, hyphens and the like (`cam-high`, `wrist.left`)."""
 TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
-_TOPIC_FORM = "a relative topic name such as camera/front/image_raw, of at most 150 characters"
 INPUT_TOPIC = rf"/?{TOPIC}"
 INPUT_FORM = "a topic name such as /joint_states or camera/front/image_raw, of at most 150 characters"
 """What others publish may be outside of the robot's namespace; what moves it may not."""
 LONGEST_AGE_S = 3600.0
-# A limit beyond these (rad or m, per s, per s^2) cannot be a joint's. By slower ones a way takes years.
-FURTHEST, _NARROWEST, _SLOWEST, _FASTEST, _HARDEST = 1e4, 1e-6, 1e-5, 1e3, 1e5
+FURTHEST = 1e4
+"""[rad or m] A limit further from zero cannot be a joint's."""
 TWO_TURNS = 4.0 * math.pi
 """[rad] What no joint turns by unless it turns without end."""
-_FASTEST_TURN = 60.0
-"""[rad/s] What no such joint reaches; in degrees it is a slow one's speed."""
-_LONGEST_STOP_S = 10.0
-_LIMITS = ("lower", "upper", "velocity", "acceleration")
-_UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
+MAX_PIXELS = 3840 * 2160
+"""A 4K camera's, usually the most that a robot's camera sends."""
+UNITS = {"rad": 1.0, "m": 1.0, "deg": 180.0 / math.pi}
 
 
 @dataclass(frozen=True)
@@ -52,12 +37,6 @@ class Stream:
     topic: str
     rate_hz: float
     max_age_s: float
-
-
-MAX_PIXELS = 3840 * 2160
-"""A 4K camera's, usually the most that a robot's camera sends."""
-_MOST_PIXELS = 7680 * 4320
-_LEAST_CROP = 0.25
 
 
 @dataclass(frozen=True)
@@ -84,15 +63,15 @@ class Camera(Stream):
         if self.rotation:
             picture = np.rot90(picture, -self.rotation // 90)
         if self.crop < 1.0:
-            (top, height), (left, width) = (_middle(side, self.crop) for side in picture.shape[:2])
-            picture = picture[top : top + height, left : left + width]
+            rows, columns = (_middle(side, self.crop) for side in picture.shape[:2])
+            picture = picture[rows, columns]
         return picture
 
 
-def _middle(side: int, share: float) -> tuple[int, int]:
-    """First pixel and length of the middle part of a side."""
+def _middle(side: int, share: float) -> slice:
+    """The middle part of a side."""
     length = max(1, round(side * share))
-    return (side - length) // 2, length
+    return slice((side - length) // 2, (side - length) // 2 + length)
 
 
 @dataclass(frozen=True)
@@ -136,7 +115,7 @@ class Joint:
     @property
     def scale(self) -> float:
         """Policy units per ROS unit, with the sign."""
-        return self.sign * _UNITS[self.unit] if self.gain is None else self.gain
+        return self.sign * UNITS[self.unit] if self.gain is None else self.gain
 
 
 @dataclass(frozen=True)
@@ -176,288 +155,3 @@ class ChunkTiming:
 
     step_dt_s: float
     max_age_s: float
-
-
-@dataclass(frozen=True)
-class RobotLimits:
-    """Defaults for joints. joints: of the URDF in `file`. acceleration: for joints that give none."""
-
-    file: Path | None
-    joints: Mapping[str, UrdfJoint]
-    acceleration: float | None
-
-
-def read_stream(fields: Fields) -> Stream:
-    """Read the stream that is all of `fields`."""
-    stream = _stream(fields)
-    fields.close()
-    return stream
-
-
-def read_camera(name: str, fields: Fields) -> Camera:
-    """Read the camera called `name`."""
-    stream = _stream(fields)
-    camera = Camera(
-        **vars(stream),
-        name=name,
-        image=fields.text("image", _IMAGE, "the policy's name of an image"),
-        transport=fields.choice("transport", TRANSPORTS, "raw"),
-        info=fields.text("info", INPUT_TOPIC, INPUT_FORM, default=""),
-        max_pixels=_pixels(fields),
-        rotation=fields.choice("rotation", (0, 90, 180, 270), 0),
-        crop=_crop(fields),
-    )
-    fields.close()
-    return camera
-
-
-def _crop(fields: Fields) -> float:
-    crop = fields.number("crop", above=0.0, most=1.0, default=1.0)
-    if crop < _LEAST_CROP:
-        fields.refuse(
-            "crop", crop, f"leaves less than {_LEAST_CROP:g} of each side", "give the share to keep"
-        )
-    return crop
-
-
-def _pixels(fields: Fields) -> int:
-    pixels = fields.number("max_pixels", above=0, default=MAX_PIXELS)
-    if pixels > _MOST_PIXELS:
-        fields.refuse("max_pixels", pixels, f"is more than {_MOST_PIXELS}, an 8K camera's", "lower it")
-    return int(pixels) if math.isfinite(pixels) else MAX_PIXELS
-
-
-def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
-    """Read one joint. twist: the policy's actions are twists, so no joint has deltas."""
-    name = fields.text("name")
-    described = robot.joints.get(name)
-    if name and robot.file is not None and described is None:
-        mend = f"name one of its moving joints ({', '.join(robot.joints) or 'it has none'})"
-        fields.refuse("name", name, f"is not a moving joint of {robot.file}", mend)
-    if described is not None and described.mimics:
-        mend = f"name {described.mimics} alone, which moves both"
-        fields.refuse("name", name, f"mimics {described.mimics} in {robot.file}", mend)
-    elif described is not None and described.problem:
-        fields.refuse("name", name, "cannot be used", described.problem)
-        described = None
-    written = _written_limits(fields)
-    lower = _limit(fields, robot, described, "lower", written)
-    upper = _limit(fields, robot, described, "upper", written)
-    if lower >= upper:
-        fields.refuse("lower", lower, f"is not below upper = {upper:g}", "swap or mend them")
-    velocity = _limit(fields, robot, described, "velocity", written)
-    acceleration = written["acceleration"]
-    if acceleration is None:
-        acceleration = robot.acceleration
-    if acceleration is None:
-        fields.missing("acceleration", "add it, here or for all joints as acceleration of the whole file")
-        acceleration = math.nan
-    _check_size(fields, lower, upper, velocity, acceleration)
-    choices = ("absolute",) if twist else ("delta", "absolute")
-    action = fields.choice("action", choices, "absolute") if twist else fields.choice("action", choices)
-    units, reach = _units(fields)
-    following = _following_error(fields)
-    continuous = _continuous(fields, robot, described, units[0])
-    slides = units[0] == "m" or (described is not None and described.kind == "prismatic")
-    if not (continuous or slides):
-        _check_turns(fields, lower, upper, velocity, reach)
-    for key in _LIMITS:
-        if slides and fields.gives(f"{key}_deg"):
-            fields.refuse(f"{key}_deg", "in degrees", "is for joints that turn, not slide", f"write {key}")
-    fields.close()
-    return Joint(name, lower, upper, velocity, acceleration, action, *units, following, continuous)
-
-
-def _continuous(fields: Fields, robot: RobotLimits, described: UrdfJoint | None, unit: str) -> bool:
-    """Whether the joint turns without end: as the file says, else as the URDF does."""
-    endless = described is not None and described.kind == "continuous"
-    if not fields.has("continuous"):
-        return endless
-    continuous = fields.flag("continuous")
-    if continuous and described is not None and not endless:
-        fields.refuse("continuous", True, f"is not so in {robot.file}: {described.kind}", "remove it")
-    if continuous and unit == "m":
-        fields.refuse("continuous", True, "is for joints that turn, but unit is m", "remove one of them")
-    return continuous
-
-
-def _check_size(fields: Fields, lower: float, upper: float, velocity: float, acceleration: float) -> None:
-    """Refuse values that cannot be a joint's: a million for "no limit" would leave the joint without a limit.
-    nan was refused before."""
-    for key, value in (("lower", lower), ("upper", upper)):
-        if abs(value) > FURTHEST:
-            fields.refuse(key, value, f"is further than {FURTHEST:g} from zero", "give the joint's range")
-    if 0.0 < upper - lower < _NARROWEST:
-        fields.refuse("lower", lower, f"leaves less than {_NARROWEST:g} to upper = {upper:g}", "mend them")
-    if velocity > _FASTEST:
-        fields.refuse("velocity", velocity, f"is more than {_FASTEST:g} per s", "give the joint's own")
-    elif velocity < _SLOWEST:
-        fields.refuse("velocity", velocity, f"is less than {_SLOWEST:g} per s", "give the joint's own")
-    elif acceleration > _HARDEST:
-        fields.refuse("acceleration", acceleration, f"is more than {_HARDEST:g} per s^2", "give the joint's")
-    elif velocity > _LONGEST_STOP_S * acceleration:
-        what = f"means that a stop from velocity = {velocity:g} takes more than {_LONGEST_STOP_S:g} s"
-        fields.refuse("acceleration", acceleration, what, "raise it, or lower velocity")
-
-
-def _check_turns(fields: Fields, lower: float, upper: float, velocity: float, reach: float) -> None:
-    """Refuse limits that no turning joint has: numbers of the policy (degrees, percent) taken for radians.
-
-    reach: what `map` says that the robot itself counts up to, 0 without it.
-    """
-    most = max(TWO_TURNS, reach) + 1e-3
-    key, value = max(("lower", lower), ("upper", upper), key=lambda limit: abs(limit[1]))
-    if (abs(value) > most or upper - lower > most) and fields.fine(key):
-        what = (
-            f"is {math.degrees(value):.0f} degrees, but no joint turns by more than two turns without "
-            "continuous: true"
-        )
-        fields.refuse(key, value, what, f"write {key} in rad, or {key}_deg for degrees")
-    if velocity > _FASTEST_TURN and not reach and fields.fine("velocity"):
-        what = f"is {velocity / (2 * math.pi):.0f} turns a second"
-        fields.refuse("velocity", velocity, what, "write velocity in rad/s, or velocity_deg for degrees")
-
-
-def _following_error(fields: Fields) -> FollowingError | None:
-    """`off`, or the greatest distance and the time for which more is tolerated; None if the file gives
-    none."""
-    if fields.off("following_error"):
-        return FollowingError(math.inf, 0.0)
-    if not fields.has("following_error"):
-        return None
-    limits = fields.child("following_error")
-    found = FollowingError(limits.number("rad", above=0.0), limits.number("s", above=0.0, default=LASTING_S))
-    limits.close()
-    return found
-
-
-def _units(fields: Fields) -> tuple[tuple[str, int, float, float | None], float]:
-    """unit, sign, offset and gain of a joint; and the greatest distance among the robot's points of a map, 0
-    without one."""
-    if not fields.has("map"):
-        unit = fields.choice("unit", tuple(_UNITS), "rad")
-        return (unit, fields.choice("sign", (1, -1), 1), fields.number("offset", default=0.0), None), 0.0
-    for key in ("unit", "sign", "offset"):
-        if fields.has(key):
-            fields.refuse(key, fields.take(key), "is given together with map", "remove one of them")
-    points = fields.child("map")
-    (a, b), (c, d) = points.numbers("robot", 2), points.numbers("policy", 2)
-    if a == b:
-        points.refuse("robot", [a, b], "is one point twice", "give two different positions")
-    if c == d:
-        points.refuse("policy", [c, d], "is one point twice", "give two different values")
-    points.close()
-    if not fields.fine("map"):
-        return ("rad", 1, math.nan, math.nan), math.inf
-    gain = (d - c) / (b - a)
-    if not (math.isfinite(gain) and gain):
-        fields.refuse("map", gain, "is not a usable scale", "give points further apart")
-    return ("rad", 1, c - gain * a, gain), max(abs(a), abs(b), abs(b - a))
-
-
-def _written_limits(fields: Fields) -> dict[str, float | None]:
-    """The limits that the joint's entry gives, in rad or m: under their names, or in degrees under NAME_deg,
-    but not some in each. None for those that it does not give."""
-    plain = [key for key in _LIMITS if fields.gives(key)]
-    degrees = [f"{key}_deg" for key in _LIMITS if fields.gives(f"{key}_deg")]
-    if plain and degrees:
-        fields.refuse(degrees[0], "in degrees", f"stands beside {plain[0]}", "give all limits in one unit")
-    limits = {}
-    for key in _LIMITS:
-        above = 0.0 if key in ("velocity", "acceleration") else None
-        limits[key] = fields.optional(key, above=above)
-        turned = fields.optional(f"{key}_deg", above=above)
-        if turned is not None:
-            limits[key] = math.radians(turned)
-    return limits
-
-
-def _limit(
-    fields: Fields,
-    robot: RobotLimits,
-    described: UrdfJoint | None,
-    key: str,
-    written: Mapping[str, float | None],
-) -> float:
-    inline = written[key]
-    own: float | None = None if described is None else getattr(described, key)
-    if inline is None and own is None:
-        if described is not None:
-            fields.missing(key, f"add it, since {robot.file} gives this {described.kind} joint none")
-        elif robot.file is None:
-            fields.missing(key, "add it")
-        return math.nan
-    if inline is None:
-        return math.nan if own is None else own
-    if own is not None and (inline < own if key == "lower" else inline > own):
-        mend = "narrow it, or mend the URDF if that is wrong"
-        fields.refuse(key, inline, f"is wider than {own:g} in {robot.file}", mend)
-    return inline
-
-
-def read_controller(fields: Fields) -> Controller:
-    """Read one controller."""
-    name = fields.choice("kind", names(CONTROLLERS), "joint_trajectory")
-    kind = _kind(fields, name) if fields.fine("kind") else None
-    topic = fields.text("topic", TOPIC, _TOPIC_FORM)
-    joints = fields.texts("joints", r"\S(.*\S)?", "a joint's name")
-    rate_hz = 0.0
-    frame = ""
-    if kind is None:  # the kind decides which of these are allowed
-        for key in ("rate_hz", "frame"):
-            fields.take(key, None)
-    elif kind.rates_hz is not None:
-        low, high = kind.rates_hz
-        rate_hz = fields.number("rate_hz")
-        if rate_hz < low or rate_hz > high:
-            fields.refuse(
-                "rate_hz", rate_hz, f"does not suit {name}", f"give a rate from {low:g} to {high:g}"
-            )
-    elif fields.has("rate_hz"):
-        what = f"is not for {name}, which interpolates by itself"
-        fields.refuse("rate_hz", fields.take("rate_hz"), what, "remove it, or mend kind")
-    action = fields.text("action", TOPIC, _TOPIC_FORM, default="")
-    if kind is not None and kind.frame:
-        frame = fields.text("frame", r"\S+", "a frame such as base_link")
-    elif fields.has("frame"):
-        fields.refuse("frame", fields.take("frame"), f"is not for {name}", "remove it, or mend kind")
-    fields.close()
-    return Controller(topic, joints, name, rate_hz, action, frame)
-
-
-def _kind(fields: Fields, name: str) -> ControllerKind | None:
-    """The controller kind; None after a mistake: the package that provides it is broken."""
-    try:
-        return controller_kind(name)
-    except ValueError as error:
-        fields.refuse("kind", name, "cannot be used", str(error))
-        return None
-
-
-def read_twist(fields: Fields) -> Twist:
-    """Read the meaning of twist actions."""
-    per = fields.choice("per", ("step", "second"))
-    twist = Twist(per, fields.number("linear", above=0.0), fields.number("angular", above=0.0))
-    fields.close()
-    return twist
-
-
-def read_chunk(fields: Fields) -> ChunkTiming:
-    """Read the times of a chunk."""
-    step_dt_s = fields.number("step_dt_s", above=0.0)
-    more, less = step_dt_s > LONGEST_STEP_S, step_dt_s < SHORTEST_STEP_S
-    if more or less:
-        limit = f"more than {LONGEST_STEP_S:g}" if more else f"less than {SHORTEST_STEP_S:g}"
-        fields.refuse("step_dt_s", step_dt_s, f"is {limit} s between two actions", "give seconds")
-    timing = ChunkTiming(step_dt_s, fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S))
-    fields.close()
-    return timing
-
-
-def _stream(fields: Fields) -> Stream:
-    topic = fields.text("topic", INPUT_TOPIC, INPUT_FORM)
-    rate_hz = fields.number("rate_hz", above=0.0)
-    max_age_s = fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S)
-    if max_age_s <= 1.0 / rate_hz:
-        fields.refuse("max_age_s", max_age_s, f"is not longer than one period at {rate_hz:g} Hz", "raise it")
-    return Stream(topic, rate_hz, max_age_s)

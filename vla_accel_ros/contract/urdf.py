@@ -37,7 +37,7 @@ class UrdfJoint:
 def read(path: str | Path) -> dict[str, UrdfJoint]:
     """The moving joints of a URDF by name.
 
-    Raises ValueError, one sentence with the file and the mend, if it is not a plain URDF; OSError if the file
+    Raises ValueError, one sentence with the file and the fix, if it is not a plain URDF; OSError if the file
     cannot be read.
     """
     file = Path(path)
@@ -54,7 +54,7 @@ def read(path: str | Path) -> dict[str, UrdfJoint]:
     except _Doctype:
         raise ValueError(f"{file}: has a DOCTYPE, which no URDF needs: remove it") from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise ValueError(f"{file}: not valid XML, mend it here: {error}") from error
+        raise ValueError(f"{file}: not valid XML, fix it here: {error}") from error
     if any("xacro" in element.tag for element in root.iter()):
         raise ValueError(_xacro(file))
     if root.tag != "robot":
@@ -86,7 +86,7 @@ def _joint(file: Path, name: str, kind: str, limit: ElementTree.Element | None) 
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise ValueError(f"{file}: joint {name!r} has {key} = {text!r}, not a finite number: mend it")
+            raise ValueError(f"{file}: joint {name!r} has {key} = {text!r}, not a finite number: fix it")
         return value
 
     lower, upper, velocity = number("lower"), number("upper"), number("velocity")
@@ -97,7 +97,7 @@ def _joint(file: Path, name: str, kind: str, limit: ElementTree.Element | None) 
         lower, upper = lower or 0.0, upper or 0.0
         if lower >= upper:
             raise ValueError(
-                f"{file}: joint {name!r} has lower = {lower:g}, not below upper = {upper:g}: mend them"
+                f"{file}: joint {name!r} has lower = {lower:g}, not below upper = {upper:g}: fix them"
             )
     if velocity is not None and velocity <= 0.0:
         raise ValueError(f"{file}: joint {name!r} has velocity = {velocity:g}, so it may not move: raise it")

@@ -51,7 +51,7 @@ class ControllerCheck:
     @property
     def findings(self) -> dict[str, list[str]]:
         """Topic -> sentences."""
-        return {topic: [f"{f.what}; {f.mend}" for f in found] for topic, found in self.found.items()}
+        return {topic: [f"{f.fact}; {f.fix}" for f in found] for topic, found in self.found.items()}
 
     def refuse_wrong(self) -> None:
         """Ask the controllers that are there; raises ValueError, in one sentence, for errors, and logs

@@ -20,7 +20,7 @@ import torch
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import WARNING, refuse
-from vla_accel_ros.contract.model_check import ModelFacts, judge
+from vla_accel_ros.contract.model_check import judge, read_model
 from vla_accel_ros.engine.config import EXACT, RESIDENT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.options import has_stages
@@ -135,8 +135,8 @@ class Load:
         return Embodiment(own, contract.chunk.step_dt_s)
 
     def _compare(self, contract: Contract, warn: Callable[[str], object]) -> None:
-        facts = ModelFacts.read(self.model, self.statistics or None, self.trained_as, self.prompt_state)
-        found = judge(facts, contract)
+        model = read_model(self.model, self.statistics or None, self.trained_as, self.prompt_state)
+        found = judge(model, contract)
         refuse(found)
         for finding in found:
             if finding.level == WARNING:

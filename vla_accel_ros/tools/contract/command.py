@@ -47,10 +47,10 @@ def run_check(arguments: argparse.Namespace) -> int:
     contract = Contract.load(arguments.file)
     findings = [ok("contract", f"{arguments.file} is a contract of {len(contract.joints)} joints")]
     if arguments.model is not None:
-        from vla_accel_ros.contract.model_check import ModelFacts, judge
+        from vla_accel_ros.contract.model_check import judge, read_model
 
-        facts = ModelFacts.read(arguments.model, arguments.statistics, arguments.trained_as)
-        findings += judge(facts, contract)
+        model = read_model(arguments.model, arguments.statistics, arguments.trained_as)
+        findings += judge(model, contract)
     for finding in findings:
         print(f"{finding.level:<8}{finding}")
     return int(any(finding.level == ERROR for finding in findings))

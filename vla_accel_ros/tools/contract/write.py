@@ -21,7 +21,7 @@ from vla_accel_ros.contract import urdf
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.fields import UNKNOWN
 from vla_accel_ros.contract.findings import refuse
-from vla_accel_ros.contract.model_check import ModelFacts, judge
+from vla_accel_ros.contract.model_check import counts, joint_actions, judge
 from vla_accel_ros.contract.parts import NAME, TWO_TURNS
 from vla_accel_ros.contract.readings import ABSOLUTE, DELTA, OTHERS, UNDECIDED, Reading
 from vla_accel_ros.contract.urdf import UrdfJoint
@@ -59,21 +59,21 @@ def camera_names(images: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def write_contract(told: Description, robot: Path | None = None) -> str:
+def write_contract(model: Description, robot: Path | None = None) -> str:
     """Return a contract in YAML that fits the model. robot: the URDF that limits come from.
 
     Raises ValueError, one sentence, if the model fits no contract, or the URDF is none.
     """
-    facts, limits = ModelFacts.of(told), {} if robot is None else urdf.read(robot)
-    columns = facts.columns.start or facts.states.start
-    twist = told.twist and columns > HAND
-    states = _states(facts, columns) or columns or 1
+    limits = {} if robot is None else urdf.read(robot)
+    columns = counts(model.actions).start or counts(model.state).start
+    twist = model.twist and columns > HAND
+    states = _states(model, columns) or columns or 1
     lines = [
-        f"# A contract for {told.folder.name} ({told.config.kind}); config/contracts/sim_arm.yaml explains "
+        f"# A contract for {model.folder.name} ({model.config.kind}); config/contracts/sim_arm.yaml explains "
     ]
     lines[0] += f"the keys. Fill in every {UNKNOWN}."
     lines += ["robot: my_robot", "", "# Topics, rates and ages are the robot's own.", "cameras:"]
-    lines += _cameras(told)
+    lines += _cameras(model)
     lines += [
         "",
         "max_skew_s: 0.05",
@@ -84,15 +84,15 @@ def write_contract(told: Description, robot: Path | None = None) -> str:
     if robot is not None:
         lines += [f"urdf: {json.dumps(str(robot.resolve()))}"]
     lines += [f"acceleration: {UNKNOWN}  # rad/s^2 of every joint that gives none of its own", ""]
-    lines += _actions(facts, twist)
-    names, order = _joint_names(told, states, limits)
-    if not told.state.shape[1] and not twist:
-        order += f" The model has no statistics: at most {told.state_dim or told.action_dim} joints."
+    lines += _actions(model, twist)
+    names, order = _joint_names(model, states, limits)
+    if not model.state.shape[1] and not twist:
+        order += f" The model has no statistics: at most {model.state_dim or model.action_dim} joints."
     lines += [*_comment(f"In the policy's order. {order}"), "joints:"]
-    readings = [] if twist else facts.readings
+    readings = [] if twist else joint_actions(model)
     for index, name in enumerate(names):
         reading = readings[index] if index < len(readings) else Reading(UNDECIDED, "")
-        lines += _joint(facts, index, name, limits.get(name), None if twist else reading)
+        lines += _joint(model, index, name, limits.get(name), None if twist else reading)
     lines += ["", "controllers:", *_controllers(names, columns, twist), ""]
     lines += [
         "chunk:",
@@ -100,7 +100,7 @@ def write_contract(told: Description, robot: Path | None = None) -> str:
         "  max_age_s: 0.8  # longer than from image to chunk and chunk to chunk together",
     ]
     text = "\n".join(lines) + "\n"
-    _check(text, facts)
+    _check(text, model)
     return text
 
 
@@ -108,15 +108,16 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, 110, initial_indent="# ", subsequent_indent="# ")
 
 
-def _states(facts: ModelFacts, columns: int) -> int:
+def _states(model: Description, columns: int) -> int:
     """The number of joints; where statistics are filled up with zeros, that of the actions if it can be."""
-    return columns if columns in facts.states else facts.states.start
+    states = counts(model.state)
+    return columns if columns in states else states.start
 
 
-def _cameras(told: Description) -> list[str]:
+def _cameras(model: Description) -> list[str]:
     lines = []
-    for name, image in camera_names(told.config.image_names).items():
-        trained = told.camera_sources.get(image)
+    for name, image in camera_names(model.config.image_names).items():
+        trained = model.camera_sources.get(image)
         topic = trained if trained is not None and re.fullmatch(NAME, trained) else name
         fields = f"topic: camera/{topic}/image_raw, image: {_plain(image)}, rate_hz: 30, max_age_s: 0.5"
         comment = "" if trained is None else f"  # {image} ({trained} in training)"
@@ -124,7 +125,7 @@ def _cameras(told: Description) -> list[str]:
     return lines
 
 
-def _actions(facts: ModelFacts, twist: bool) -> list[str]:
+def _actions(model: Description, twist: bool) -> list[str]:
     """What a row of a chunk is, asked for where the statistics leave it open."""
     if twist:
         return [
@@ -135,10 +136,9 @@ def _actions(facts: ModelFacts, twist: bool) -> list[str]:
             f"  angular: {UNKNOWN}  # and in rad/s",
             "",
         ]
-    apart = [reading for reading in facts.readings if reading.action == DELTA]
-    if not apart:
+    if DELTA not in {reading.action for reading in joint_actions(model)}:
         return []
-    if facts.relative is not None:
+    if model.relative is not None:
         return ["actions: joints", ""]
     return [
         *_comment(f"Its actions lie apart from its state, so they are {OTHERS}."),
@@ -147,11 +147,11 @@ def _actions(facts: ModelFacts, twist: bool) -> list[str]:
     ]
 
 
-def _joint_names(told: Description, states: int, limits: Mapping[str, UrdfJoint]) -> tuple[list[str], str]:
+def _joint_names(model: Description, states: int, limits: Mapping[str, UrdfJoint]) -> tuple[list[str], str]:
     """The joints' names, and where they are from."""
-    trained = [name.removesuffix(SUFFIX) for name in told.joint_names]
+    trained = [name.removesuffix(SUFFIX) for name in model.joint_names]
     if len(trained) == states:
-        return trained, f"Names are those of the training ({', '.join(told.joint_names)})."
+        return trained, f"Names are those of the training ({', '.join(model.joint_names)})."
     moving = [name for name, joint in limits.items() if not joint.mimics]
     if len(moving) == states:
         return moving, "Names are in the URDF's order: compare it with that of the training."
@@ -165,14 +165,14 @@ def _numbered(count: int) -> list[str]:
 
 
 def _joint(
-    facts: ModelFacts, index: int, name: str, described: UrdfJoint | None, reading: Reading | None
+    model: Description, index: int, name: str, described: UrdfJoint | None, reading: Reading | None
 ) -> list[str]:
     """The lines of a joint. reading: of its action, None if its actions are twists."""
-    known = index < facts.state.shape[1]
-    low, high = facts.state[:, index] if known else (0.0, 0.0)
-    comment = f"  # in training {low:.3g} to {high:.3g}" if known else ""
-    if reading is None and index >= HAND and index < facts.actions.shape[1]:
-        comment = "  # its actions in training: {:.3g} to {:.3g}".format(*facts.actions[:, index])
+    measured = index < model.state.shape[1]
+    low, high = model.state[:, index] if measured else (0.0, 0.0)
+    comment = f"  # in training {low:.3g} to {high:.3g}" if measured else ""
+    if reading is None and index >= HAND and index < model.actions.shape[1]:
+        comment = "  # its actions in training: {:.3g} to {:.3g}".format(*model.actions[:, index])
     lines = [f"  - name: {_plain(name)}{comment}"]
     for key in ("lower", "upper", "velocity"):
         value = None if described is None else getattr(described, key)
@@ -183,23 +183,23 @@ def _joint(
         lines.append(f"    unit: {UNKNOWN}  # no radians: deg, or a map instead for what counts in percent")
     if reading is None:
         return lines
-    action, why = reading.action, reading.numbers
-    if facts.relative is not None and index < len(facts.relative):
-        action = DELTA if facts.relative[index] else ABSOLUTE
-        why = f"as the checkpoint says{why and '; '}{why}"
+    action, reason = reading.action, reading.numbers
+    if model.relative is not None and index < len(model.relative):
+        action = DELTA if model.relative[index] else ABSOLUTE
+        reason = f"as the checkpoint says{reason and '; '}{reason}"
     elif not action:
-        why = f"delta or absolute{why and ': '}{why}"
-    return [*lines, f"    action: {action or UNKNOWN}  # {why}"]
+        reason = f"delta or absolute{reason and ': '}{reason}"
+    return [*lines, f"    action: {action or UNKNOWN}  # {reason}"]
 
 
 def _controllers(names: list[str], columns: int, twist: bool) -> list[str]:
     if not twist:
         return [f"  - {{topic: arm_controller/joint_trajectory, joints: {_listed(names)}}}"]
-    hand, rest = names[: len(names) - (columns - HAND)], names[len(names) - (columns - HAND) :]
+    hand, gripper = names[: len(names) - (columns - HAND)], names[len(names) - (columns - HAND) :]
     return [
         "  - {topic: servo_node/delta_twist_cmds, kind: servo_twist, rate_hz: 50, frame: base_link, "
         f"joints: {_listed(hand)}}}",
-        f"  - {{topic: gripper_controller/joint_trajectory, joints: {_listed(rest)}}}",
+        f"  - {{topic: gripper_controller/joint_trajectory, joints: {_listed(gripper)}}}",
     ]
 
 
@@ -213,11 +213,11 @@ def _plain(name: str) -> str:
     return name if plain else json.dumps(name, ensure_ascii=False)
 
 
-def _check(text: str, facts: ModelFacts) -> None:
+def _check(text: str, model: Description) -> None:
     """Raise ValueError if this is no contract, or the model does not fit it, whatever is filled in."""
     filled = re.sub(rf"(\w+): {re.escape(UNKNOWN)}", lambda key: f"{key[1]}: {_ANY[key[1]]}", text)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "robot.yaml"
         file.write_text(filled)
         contract = Contract.load(file)
-    refuse(judge(facts, contract))
+    refuse(judge(model, contract))

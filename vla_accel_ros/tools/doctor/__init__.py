@@ -1,1 +1,1 @@
-"""`vla doctor`: find what is wrong with a running robot, and how to mend it."""
+"""`vla doctor`: find what is wrong with a running robot, and how to fix it."""

@@ -168,8 +168,8 @@ def _schedulers(visitor: Inspector) -> list[Finding]:
     if len(there) < 2:
         return []
     what = f"{len(there)} fleet schedulers serve this robot: {', '.join(there)}"
-    mend = "end all but one, or give each fleet its own ROS_DOMAIN_ID"
-    return [error("fleet/admission", what, mend)]
+    fix = "end all but one, or give each fleet its own ROS_DOMAIN_ID"
+    return [error("fleet/admission", what, fix)]
 
 
 def _nodes(
@@ -177,22 +177,22 @@ def _nodes(
 ) -> list[Finding]:
     if not there:
         what = f"no node but this one is in the graph of ROS_DOMAIN_ID {domain(os.environ)}"
-        mend = "export the ROS_DOMAIN_ID and RMW_IMPLEMENTATION of the robot, and start its nodes"
-        return [error("graph", what, mend)]
+        fix = "export the ROS_DOMAIN_ID and RMW_IMPLEMENTATION of the robot, and start its nodes"
+        return [error("graph", what, fix)]
     found = []
     for node in NODES:
         if node not in running:
             others = [name for name in there if name.endswith(f"/{node}")]
             known = f"; {', '.join(others)} runs: give --namespace" if others else ""
-            mend = f"ros2 launch vla_accel_ros bringup.launch.py{known}"
-            found.append(warning(visitor.name(node), "does not run", mend))
+            fix = f"ros2 launch vla_accel_ros bringup.launch.py{known}"
+            found.append(warning(visitor.name(node), "does not run", fix))
             continue
         state = states[node]
         if not state:
             found.append(error(running[node], "does not answer", "see above"))
         elif state != "active":
-            mend = f"read its log, then: ros2 lifecycle set {running[node]} configure, and activate"
-            found.append(warning(running[node], f"is {state}", mend))
+            fix = f"read its log, then: ros2 lifecycle set {running[node]} configure, and activate"
+            found.append(warning(running[node], f"is {state}", fix))
         else:
             found.append(ok(running[node], "is active"))
     return found
@@ -230,10 +230,10 @@ def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Con
     try:
         contract = Contract.load(path)
     except (ValueError, OSError) as refusal:
-        mend = (
-            "mend it" if question.contract else "mend it, or give a copy with --contract if it is elsewhere"
+        fix = (
+            "fix it" if question.contract else "fix it, or give a copy with --contract if it is elsewhere"
         )
-        return None, [*found, error("contract", str(refusal), mend)]
+        return None, [*found, error("contract", str(refusal), fix)]
     if not given and question.contract is None:
         what = "no running node says which contract it uses; the simulated arm's is taken"
         return contract, [warning("contract", what, "give --contract")]
@@ -244,8 +244,8 @@ def _controllers(visitor: Inspector, contract: Contract) -> list[Finding]:
     found = []
     for topic, findings in visitor.controllers(contract).items():
         if findings is None:
-            mend = "check that it runs, and that it is of the contract's kind"
-            found.append(warning(topic, "its controller does not answer with its parameters", mend))
+            fix = "check that it runs, and that it is of the contract's kind"
+            found.append(warning(topic, "its controller does not answer with its parameters", fix))
         else:
             found += findings or [ok(topic, "the controller's parameters fit")]
     return found
@@ -260,12 +260,12 @@ def _model(
         node = {} if question.model else asked["inference"]
         folder = question.model or Path(node["model"] or demo_model())
         trained_as = question.trained_as or node.get("trained_as", "")
-        facts = model_check.ModelFacts.read(
+        model = model_check.read_model(
             folder, node.get("statistics"), trained_as, node.get("prompt_state", "auto")
         )
     except (ValueError, OSError) as refusal:
         return None, [error("model", str(refusal), "give the checkpoint's folder with --model")]
-    return folder, model_check.judge(facts, contract) if contract is not None else []
+    return folder, model_check.judge(model, contract) if contract is not None else []
 
 
 def _diagnostics(lines: dict[str, DiagnosticStatus]) -> list[Finding]:

@@ -96,7 +96,7 @@ def _profile(process: Process, image_bytes: int) -> list[Finding]:
         text = Path(given[0]).read_text(errors="replace")
     except OSError as problem:
         what = f"was given the Fast DDS profile {given[0]}, which cannot be read ({problem.strerror})"
-        return [error(_about(process), what, "mend the path in its environment")]
+        return [error(_about(process), what, "fix the path in its environment")]
     sizes = [int(size) for size in re.findall(r"<segment_size>\s*(\d+)\s*</segment_size>", text)]
     if not sizes or max(sizes) < image_bytes:
         has = f"a segment of {max(sizes)} bytes" if sizes else "no segment_size"
@@ -110,12 +110,12 @@ def _memory(memory: Memory, image_bytes: int) -> list[Finding]:
     found = [error(process, what, "start it again") for process in memory.lost]
     if memory.small and image_bytes > STOCK_SEGMENT // 2:
         what = f"{memory.small} living processes have Fast DDS's stock segment of 549 KB"
-        mend = "start camera drivers with config/fastdds.xml, too: a segment belongs to the sender"
-        found.append(warning("shared memory", f"{what}, an image has {image_bytes / 1e3:.0f} KB", mend))
+        fix = "start camera drivers with config/fastdds.xml, too: a segment belongs to the sender"
+        found.append(warning("shared memory", f"{what}, an image has {image_bytes / 1e3:.0f} KB", fix))
     if memory.free < max(4 * image_bytes, 16 << 20):
         what = f"/dev/shm has {memory.free / 1e6:.0f} MB left of {memory.size / 1e6:.0f} MB"
-        mend = "give the container a larger --shm-size, or remove what dead processes left there"
-        found.append(warning("shared memory", what, mend))
+        fix = "give the container a larger --shm-size, or remove what dead processes left there"
+        found.append(warning("shared memory", what, fix))
     left, size = memory.free / 1e6, memory.size / 1e6
     return found or [ok("shared memory", f"/dev/shm has {left:.0f} MB left of {size:.0f} MB")]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
@@ -30,11 +29,17 @@ def as_json(why_not: Sequence[Finding], found: dict[str, list[Finding]]) -> str:
     """Return {"could_move": bool, "why_not": [{"level", "about", "what", "mend"}, ...], "errors": n,
     "warnings": n, "findings": [{"section", "level", "about", "what", "mend"}, ...]}."""
     findings = [
-        {"section": section, **asdict(finding)} for section, findings in found.items() for finding in findings
+        {"section": section, **_fields(finding)}
+        for section, findings in found.items()
+        for finding in findings
     ]
     counts = {"errors": count(found, ERROR), "warnings": count(found, WARNING)}
-    verdict = {"could_move": not why_not, "why_not": [asdict(finding) for finding in why_not]}
+    verdict = {"could_move": not why_not, "why_not": [_fields(finding) for finding in why_not]}
     return json.dumps({**verdict, **counts, "findings": findings}, indent=1)
+
+
+def _fields(finding: Finding) -> dict[str, str]:
+    return {"level": finding.level, "about": finding.about, "what": finding.fact, "mend": finding.fix}
 
 
 def show(why_not: Sequence[Finding], found: dict[str, list[Finding]], console: Console) -> None:
@@ -44,18 +49,18 @@ def show(why_not: Sequence[Finding], found: dict[str, list[Finding]], console: C
         console.print(Text(f"{QUESTION} yes", style=_MARKS[OK][1]))
     for i, finding in enumerate(why_not):
         begin = "and" if i else f"{QUESTION} no,"
-        because = f"{begin} because {finding.about}: {finding.what}"
+        because = f"{begin} because {finding.about}: {finding.fact}"
         console.print(Text(because, style=_MARKS[ERROR][1]), soft_wrap=True)
-        console.print(Text(f"-> {finding.mend}", style="cyan"), soft_wrap=True)
+        console.print(Text(f"-> {finding.fix}", style="cyan"), soft_wrap=True)
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for section, findings in found.items():
         order = (ERROR, WARNING, OK)
         for row, finding in enumerate(sorted(findings, key=lambda finding: order.index(finding.level))):
             mark, style = _MARKS[finding.level]
             words = Text(f"{finding.about}: " if finding.about else "")
-            words.append(finding.what)
-            if finding.mend:
-                words.append(f"\n-> {finding.mend}", style="cyan")
+            words.append(finding.fact)
+            if finding.fix:
+                words.append(f"\n-> {finding.fix}", style="cyan")
             table.add_row(Text(section if not row else "", style="bold"), Text(mark, style=style), words)
     console.print(table)
     errors, warnings = count(found, ERROR), count(found, WARNING)

@@ -49,8 +49,8 @@ def _stream(name: str, stream: Stream, seen: Watched, hint: str) -> list[Finding
     refused = seen.refused.get(name, [])
     found = [error(name, *_parts(sentence)) for sentence in dict.fromkeys(refused)]
     if not arrivals:
-        mend = "look at the findings about its topic; is its driver publishing?"
-        return found or [error(name, f"nothing arrived on {stream.topic}", mend)]
+        fix = "look at the findings about its topic; is its driver publishing?"
+        return found or [error(name, f"nothing arrived on {stream.topic}", fix)]
     rate_hz, pause_s = _rate(arrivals, seen.ended_s)
     found += _pace(name, stream, rate_hz, pause_s, hint) + _stamps(name, stream, arrivals)
     return found or [ok(name, f"{rate_hz:.1f} Hz, {_age_s(arrivals) * 1e3:.1f} ms old on arrival")]
@@ -72,7 +72,7 @@ def _pace(name: str, stream: Stream, rate_hz: float, pause_s: float, hint: str) 
         return [warning(name, f"arrives at {rate_hz:.1f} Hz instead of {stream.rate_hz:g}", hint)]
     if rate_hz > FAST * stream.rate_hz:
         what = f"arrives at {rate_hz:.1f} Hz, the contract says {stream.rate_hz:g}"
-        return [warning(name, what, "mend rate_hz in the contract, or the rate of the driver")]
+        return [warning(name, what, "fix rate_hz in the contract, or the rate of the driver")]
     return []
 
 
@@ -114,9 +114,9 @@ def _joints(contract: Contract, seen: Watched) -> list[Finding]:
         near = difflib.get_close_matches(absent[0], seen.joints, n=1, cutoff=0.5)
         others = sorted(set(seen.joints) - set(contract.joint_names))
         known = f"; did you mean {near[0]!r}?" if near else ""
-        mend = f"mend the names of joints, or start the driver that publishes them{known}"
-        mend += f"; others there: {listed(others) or 'none'}"
-        found.append(error("joint_states", f"no state of {', '.join(absent)}", mend))
+        fix = f"fix the names of joints, or start the driver that publishes them{known}"
+        fix += f"; others there: {listed(others) or 'none'}"
+        found.append(error("joint_states", f"no state of {', '.join(absent)}", fix))
     for joint in contract.joints:
         position = seen.joints.get(joint.name, joint.lower)
         limits = JointLimits.of([joint])
@@ -124,7 +124,7 @@ def _joints(contract: Contract, seen: Watched) -> list[Finding]:
         if not joint.lower - slack <= position <= joint.upper + slack:
             what = f"is at {position:.3g}, its limits are {joint.lower:g} to {joint.upper:g}"
             found.append(
-                warning(f"joint {joint.name}", what, "mend lower and upper: in rad or m, whatever unit says")
+                warning(f"joint {joint.name}", what, "fix lower and upper: in rad or m, whatever unit says")
             )
     return found
 
@@ -142,15 +142,15 @@ def _together(contract: Contract, seen: Watched) -> list[Finding]:
                 what = (
                     f"{first} and {other} are {skew_s:.3f} s apart, max_skew_s allows {contract.max_skew_s:g}"
                 )
-                mend = "trigger the cameras together, raise their rate, or raise max_skew_s"
-                found.append(error("max_skew_s", what, mend))
+                fix = "trigger the cameras together, raise their rate, or raise max_skew_s"
+                found.append(error("max_skew_s", what, fix))
     if seen.observations:
         return [*found, ok("observation", f"{seen.observations} could be made of all streams")]
     lacking = seen.waiting_for or "nothing arrived"
-    return [*found, error("observation", f"none could be made: {lacking}", "mend the streams above")]
+    return [*found, error("observation", f"none could be made: {lacking}", "fix the streams above")]
 
 
 def _parts(sentence: str) -> tuple[str, str]:
-    """Split a sentence "what: mend"; mend is empty if there is none."""
-    what, _, mend = sentence.rpartition(": ")
-    return (what, mend) if what else (sentence, "")
+    """Split a sentence "what: fix"; fix is empty if there is none."""
+    what, _, fix = sentence.rpartition(": ")
+    return (what, fix) if what else (sentence, "")

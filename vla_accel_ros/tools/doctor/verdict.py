@@ -1,4 +1,4 @@
-"""Could this robot move now; and if not, why not, and what mends each reason.
+"""Could this robot move now; and if not, why not, and what fixes each reason.
 
 The causes form a chain: processes, their lifecycle states, what inference lacks for a chunk, why the
 trajectory node holds, and who else commands or listens. A cause hides its consequences: a node that does not
@@ -16,7 +16,7 @@ from vla_accel_ros.sensing.arrivals import Inputs
 
 BUSY = 0.2
 """Share of a core above which a process that does not answer counts as busy."""
-# Reasons that pass by themselves once their cause is mended, as they say.
+# Reasons that pass by themselves once their cause is fixed, as they say.
 _MENDED = re.compile(
     r"controllers\[\d+\]|(a second|another) publisher .* is there|ROS time stands still|\S+: the controller"
 )
@@ -72,7 +72,7 @@ def why_not(robot: Robot) -> list[Finding]:
     told = "; ".join(robot.motion[1]) if robot.motion is not None else ""
     for topic in robot.unheard:
         if topic not in told:
-            found.append(error(topic, "nobody listens to it", "start its controller, or mend the contract"))
+            found.append(error(topic, "nobody listens to it", "start its controller, or fix the contract"))
     for topic, others in robot.others.items():
         found.append(error(topic, f"is also published by {', '.join(others)}", "stop all but ours"))
     return found
@@ -84,8 +84,8 @@ def _of_node(node: Node) -> list[Finding]:
     if node.state:
         what = f"is {node.state}" + (f": {node.trouble}" if node.trouble else "")
         steps = {"unconfigured": ("configure", "activate"), "inactive": ("activate",)}.get(node.state, ())
-        mend = " && ".join(f"ros2 lifecycle set {node.name} {step}" for step in steps) or "start it again"
-        return [error(node.name, what, mend)]
+        fix = " && ".join(f"ros2 lifecycle set {node.name} {step}" for step in steps) or "start it again"
+        return [error(node.name, what, fix)]
     if not node.processes and node.state is None:
         return [error(node.name, "does not run", "ros2 launch vla_accel_ros bringup.launch.py")]
     if not node.processes:
@@ -120,15 +120,15 @@ def _end(pid: int) -> str:
 
 def _of_inputs(name: str, inputs: Inputs | None) -> list[Finding]:
     if inputs is None:
-        mend = "check its namespace and version, or start it again"
-        return [error(name, "is active but publishes nothing on the topic inputs", mend)]
+        fix = "check its namespace and version, or start it again"
+        return [error(name, "is active but publishes nothing on the topic inputs", fix)]
     if not inputs.waiting_for:
         return []
-    what, _, mend = inputs.waiting_for.partition(": ")
+    what, _, fix = inputs.waiting_for.partition(": ")
     if what.startswith("no instruction"):
         return [error(name, "has no instruction yet", 'vla say "..."')]
     problems = "; ".join(f"{stream}: {problem}" for stream, problem in inputs.problems.items())
-    return [error(name, f"makes no chunks: {what}", problems or mend or "see the streams below")]
+    return [error(name, f"makes no chunks: {what}", problems or fix or "see the streams below")]
 
 
 def _of_motion(robot: Robot, known: bool) -> list[Finding]:
@@ -155,12 +155,12 @@ def _of_reason(robot: Robot, reason: str) -> Finding:
     late = _BY_ITSELF.match(reason)
     problems = robot.inputs.problems if robot.inputs is not None else {}
     if late:
-        mend = problems.get(late[1], "it goes on by itself once this comes again; see the streams below")
-        return error(name, reason, mend)
+        fix = problems.get(late[1], "it goes on by itself once this comes again; see the streams below")
+        return error(name, reason, fix)
     if reason.startswith("the model makes"):
         return error(name, reason, "raise chunk.max_age_s, or make the model faster")
     if _MENDED.match(reason):
-        what, _, mend = reason.partition("; ")
-        return error(name, what, mend)
+        what, _, fix = reason.partition("; ")
+        return error(name, what, fix)
     service = "reclaim" if "~/reclaim" in reason else "resume"
     return error(name, reason, f"~/{service}: ros2 service call {name}/{service} std_srvs/srv/Trigger")

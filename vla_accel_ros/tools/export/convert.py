@@ -52,7 +52,7 @@ def export(
                 for joint, states in streams.misstamped.items():
                     say(
                         f"{path}: {states} states of joint {joint} have no stamp or one in the future, and "
-                        "are left out: mend its driver"
+                        "are left out: fix its driver"
                     )
                 if streams.unreadable:
                     said = f"{len(streams.unreadable)} messages cannot be read; {streams.unreadable[0]}"

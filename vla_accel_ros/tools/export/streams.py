@@ -138,8 +138,8 @@ class Streams:
         for name, times in {**streams, **beginnings}.items():
             if not len(times):
                 options = {"instruction": "--task TEXT", "commands": "--actions measured"}
-                mend = next((f": give {option}" for what, option in options.items() if what in name), "")
-                raise ValueError(f"{self.bag.path} has no {name}{mend}")
+                fix = next((f": give {option}" for what, option in options.items() if what in name), "")
+                raise ValueError(f"{self.bag.path} has no {name}{fix}")
         first = max(times[0] for times in (*streams.values(), *beginnings.values()))
         return first, min(times[-1] for times in streams.values())
 
