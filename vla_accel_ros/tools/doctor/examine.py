@@ -230,9 +230,7 @@ def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Con
     try:
         contract = Contract.load(path)
     except (ValueError, OSError) as refusal:
-        fix = (
-            "fix it" if question.contract else "fix it, or give a copy with --contract if it is elsewhere"
-        )
+        fix = "fix it" if question.contract else "fix it, or give a copy with --contract if it is elsewhere"
         return None, [*found, error("contract", str(refusal), fix)]
     if not given and question.contract is None:
         what = "no running node says which contract it uses; the simulated arm's is taken"
