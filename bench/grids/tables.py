@@ -16,6 +16,7 @@ from grids.actionflow import drafted_right
 Row = dict[str, Any]
 
 NONE = "-"
+STEPS = 10
 
 NAMED = 12
 """Cells that were not measured are named if they are no more than these."""
@@ -32,7 +33,7 @@ which targets they meet.
 
 `python bench/pipeline.py --tables` makes this page from
 [pipeline.json](../../bench/results/pipeline.json), which has more columns. Weights are random, of the
-published sizes. `-`: not measured.
+published sizes. `-`: not measured. The page shows one number of steps and one length of a prompt.
 """
 
 OXYGEN = """## Text beside actions: pi0.5, 2 views, prompts of 20 tokens
@@ -41,27 +42,12 @@ S is the number of denoising steps, N the tokens of a text, and k the texts that
 frame; there is one request a frame. A cell has frames/s, tokens/s, and frames/s relative to isolated
 execution of our own stages."""
 
-ARRIVALS = """Other arrivals: a Poisson number of requests with each frame, one on the mean; or one
-with each frame, of which half want a fifth of N. A cell has frames/s, the same relative to isolated
-execution of the same requests, and the texts in a forward."""
-
-COST = """One request a frame: the bound (what batching could reach at best, with no text longer than
-k), and the cost."""
-
-PROCESSES = """## Action and text as two processes (OxyGen's "Parallel")
-
-S = 10. A cell has frames/s and tokens/s of frames whose both tasks are done, or of each task alone."""
-
 ACTIONFLOW = """## Frames in one pipeline: OpenVLA-7B's language model
 
 K is the tokens of an action, L those of the prompt. A cell has frames/s, and the median time from a
 frame to its last token. The percentage of a speculative row is the share of its K - 1 draft tokens
 that are right when a frame is verified alone. `(a of b)`: in this cell a were accepted on the mean,
 instead of the b that the row is named after."""
-
-FORWARDS = """Milliseconds of a forward: a prompt alone; a prompt with a draft of K - 1 behind it; one
-decode; a prompt with K - 1 riders. The last column is moving every frame's keys and values by a slot,
-which is not done."""
 
 STAGGERED = """## Chunks begun one step apart: pi0.5, 2 views
 
@@ -72,7 +58,6 @@ def render(document: dict[str, Any]) -> str:
     """The whole page."""
     parts = {
         "oxygen": (OXYGEN, _oxygen),
-        "mps": (PROCESSES, _processes),
         "actionflow": (ACTIONFLOW, _actionflow),
         "staggered": (STAGGERED, _staggered),
     }
@@ -84,93 +69,31 @@ def render(document: dict[str, Any]) -> str:
 
 
 def _oxygen(part: dict[str, Any]) -> Iterable[str]:
-    rows = part["rows"]
-    uniform = [row for row in rows if row["arrivals"] == "uniform"]
-    per_frame = _values(uniform, "per_frame")
-    for steps in _values(uniform, "steps"):
-        lines = []
-        for tokens in _values(uniform, "tokens"):
-            found = [row for row in uniform if (row["steps"], row["tokens"]) == (steps, tokens)]
-            if found:
-                cells = [_one(found, _shared, per_frame=k) for k in per_frame]
-                alone = [_number(found[0][name]) for name in ("isolated_frames_s", "plain_frames_s")]
-                lines.append([str(tokens), *alone, *cells])
-        yield _table([f"S = {steps}, N", "isolated", "plain torch", *(f"k = {k}" for k in per_frame)], lines)
-    if not uniform:
-        return
-    first = uniform[0]
-    same = [row for row in rows if (row["steps"], row["tokens"]) == (first["steps"], first["tokens"])]
-    at = f"S = {first['steps']}, N = {first['tokens']}"
-    yield COST
-    costs = ("bound_frames_s", "batch", "age_p50_ms", "age_p99_ms", "memory_gb", "power_w", "energy_mj")
-    lines = [
-        [str(row["per_frame"]), _number(row["frames_s"]), *(_number(row[name]) for name in costs)]
-        for row in sorted(same, key=lambda row: int(row["per_frame"]))
-        if row["arrivals"] == "uniform"
-    ]
-    alone = [NONE] * 4 + [_number(first["isolated_memory_gb"]), NONE, _number(first["isolated_energy_mj"])]
-    lines.append(["isolated", _number(first["isolated_frames_s"]), *alone])
-    yield _table(
-        [f"{at}, k", "frames/s", "bound", "texts a forward", "action ms", "p99", "GB", "W", "mJ a request"],
-        lines,
-    )
+    rows = [row for row in part["rows"] if row["arrivals"] == "uniform" and row["steps"] == STEPS]
+    per_frame = _values(rows, "per_frame")
+    lines = []
+    for tokens in _values(rows, "tokens"):
+        found = [row for row in rows if row["tokens"] == tokens]
+        alone = [_number(found[0][name]) for name in ("isolated_frames_s", "plain_frames_s")]
+        lines.append([str(tokens), *alone, *(_one(found, _shared, per_frame=k) for k in per_frame)])
+    yield _table([f"S = {STEPS}, N", "isolated", "plain torch", *(f"k = {k}" for k in per_frame)], lines)
     if "beside" in part:
         beside = part["beside"]
         yield (
             f"Text only in the time that actions leave over: {_number(beside['with_text_hz'])} frames/s "
             f"instead of {_number(beside['alone_hz'])}, with {_number(beside['tokens_s'])} tokens/s."
         )
-    yield from _arrivals([row for row in rows if row["arrivals"] != "uniform"], per_frame)
-
-
-def _arrivals(rows: Sequence[Row], per_frame: Sequence[int]) -> Iterable[str]:
-    kinds = list(dict.fromkeys(row["arrivals"] for row in rows))
-    if kinds:
-        yield ARRIVALS
-    for kind in kinds:
-        found: dict[tuple[int, int], list[Row]] = {}
-        for row in rows:
-            if row["arrivals"] == kind:
-                found.setdefault((row["steps"], row["tokens"]), []).append(row)
-        lines = [
-            [f"{steps}, {tokens}", *(_one(found[steps, tokens], _batched, per_frame=k) for k in per_frame)]
-            for steps, tokens in sorted(found)
-        ]
-        yield _table([f"{kind}; S, N", *(f"k = {k}" for k in per_frame)], lines)
-
-
-def _processes(part: dict[str, Any]) -> Iterable[str]:
-    rows = [row for row in part["rows"] if "none" not in row]
-    tokens = _values(rows, "tokens")
-    lines = []
-    for system, way in dict.fromkeys((row["system"], row["way"]) for row in rows):
-        found = [row for row in rows if (row["system"], row["way"]) == (system, way)]
-        costs = [_number(found[0][name]) for name in ("memory_gb", "power_w", "energy_mj")]
-        lines.append([f"{system}: {way}", *(_one(found, _both, tokens=n) for n in tokens), *costs])
-    if lines:
-        at = f" at N = {tokens[-1]}"
-        yield _table(["", *(f"N = {n}" for n in tokens), f"GB{at}", f"W{at}", f"mJ a frame{at}"], lines)
-    for row in part["rows"]:
-        if "none" in row:
-            yield f"{row['system']}: {row['none']}."
 
 
 def _actionflow(part: dict[str, Any]) -> Iterable[str]:
     rows = part["rows"]
-    tokens = _values(rows, "tokens")
-    for length in _values(rows, "prompt"):
-        found = [row for row in rows if row["prompt"] == length]
-        lines = [
-            [system, *(_one(found, _aged, system=system, tokens=k) for k in tokens)]
-            for system in dict.fromkeys(row["system"] for row in found)
-        ]
-        yield _table([f"L = {length}", *(f"K = {k}" for k in tokens)], lines)
-    forwards = sorted(part.get("forwards", []), key=lambda row: (row["tokens"], row["prompt"]))
-    if forwards:
-        yield FORWARDS
-        names = ("tokens", "prompt", "prefill_ms", "drafted_ms", "decode_ms", "packed_ms", "shift_ms")
-        lines = [[_number(row.get(name)) for name in names] for row in forwards]
-        yield _table(["K", "L", "prefill", "drafted", "decode", "packed", "shift"], lines)
+    tokens, length = _values(rows, "tokens"), min(_values(rows, "prompt"))
+    found = [row for row in rows if row["prompt"] == length]
+    lines = [
+        [system, *(_one(found, _aged, system=system, tokens=k) for k in tokens)]
+        for system in dict.fromkeys(row["system"] for row in found)
+    ]
+    yield _table([f"L = {length}", *(f"K = {k}" for k in tokens)], lines)
 
 
 def _staggered(part: dict[str, Any]) -> Iterable[str]:
@@ -216,14 +139,6 @@ def _runs(where: str, runs: Sequence[Row]) -> str:
 
 def _shared(row: Row) -> str:
     return f"{_number(row['frames_s'])}, {_number(row['tokens_s'])} ({row['over_isolated']:.1f} x)"
-
-
-def _batched(row: Row) -> str:
-    return f"{_number(row['frames_s'])} ({row['over_isolated']:.1f} x), {_number(row['batch'])}"
-
-
-def _both(row: Row) -> str:
-    return f"{_number(row['frames_s'])}, {_number(row['tokens_s'])}"
 
 
 def _aged(row: Row) -> str:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from claims import OFFLOAD, PERFORMANCE, PLAN, PRECISION, README, SOLVERS, STAGGERED, Claim, one, result
+from claims import OFFLOAD, PERFORMANCE, PLAN, PRECISION, SOLVERS, STAGGERED, Claim, one, result
 
-from vla_accel_ros.models.config import PI0
-
-OFFLOADED = {"pi0": ((27, 3), (14, 3), (4, 1), (2, 1)), "cogagent": ((63, 3), (53, 3), (32, 3))}
+OFFLOADED = {"pi0": ((27, 3), (2, 1)), "cogagent": ((63, 3), (32, 3))}
 """Layers of a tower, and slots, that the page shows."""
 
 
 def guided_staggered() -> Iterator[Claim]:
     found = result("handover")["staggered"]
-    steps, scenes = found["cases"][0]["delay"], found["cases"][0]["without"]["n"]
-    date = [None] * 3
-    yield STAGGERED, "Bundled policy in simulation time", [None, None, steps, scenes, scenes, *date, None]
     for label, title in (
         ("guided, both with fresh", "guided, not free (fresh)"),
         ("guided, both with `noise: coherent`", "guided, not free (coherent)"),
@@ -44,11 +39,12 @@ def engine() -> Iterator[Claim]:
     graphs = [case["plain graph"]["p50_ms"] for case in pi0]
     above = [case["ours"]["total"]["p99_ms"] / case["ours"]["total"]["p50_ms"] for case in pi0]
     views = [None] * 3
-    yield README, "| pi0, images to actions,", [*views, *ours("pi0"), min(above), max(above), *graphs]
+    yield PERFORMANCE, "| pi0, images to actions,", [*views, *ours("pi0"), min(above), max(above), *graphs]
     names = ("total", "encode", "prefill", "denoise")
     yield PERFORMANCE, "| roofline, pi0 (", [case["roofline_ms"][name] for case in pi0 for name in names]
     yield PERFORMANCE, "| **pi0** (encode", [figure for case in pi0 for figure in parts(case)]
     yield PERFORMANCE, "| **pi0.5** |", [figure for case in pi05 for figure in parts(case)]
+    yield PERFORMANCE, "| the public Triton engine", [None] * 6
     yield PERFORMANCE, "| plain torch in one CUDA graph, pi0 |", graphs
     yield PERFORMANCE, "| plain torch, eager, pi0", [case["plain eager"]["p50_ms"] for case in pi0]
     h100 = [
@@ -56,43 +52,10 @@ def engine() -> Iterator[Claim]:
     ]
     yield PERFORMANCE, "| on an H100, pi0 |", [figure for case in h100[:3] for figure in parts(case)]
     yield PERFORMANCE, "| on an H100, pi0.5 |", [figure for case in h100[3:] for figure in parts(case)]
-    in_a_graph = [case["plain graph"]["p50_ms"] for case in h100[:3]]
-    yield PERFORMANCE, "| on an H100, plain torch in one CUDA graph, pi0 |", in_a_graph
-    totals = [case["ours"]["total"]["p50_ms"] for case in h100[:3]]
-    yield README, "- The rows of an H200 are of 2026-11-26,", [*[None] * 3, *totals, *[None] * 3]
-    kernels = one(result("engine")["kernels"], kind="pi0", batch=1)["kernels"]
-    chain = [kernels[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down")]
-    for label, sizes, kernel in zip(
-        ("`rotary_qkv` 51", "`attend` 408", "`project` o, 51", "`gated_up` 51", "`project` down, 51"),
-        (2, 1, 2, 2, 2),
-        chain,
-        strict=True,
-    ):
-        yield (
-            PERFORMANCE,
-            f"| {label}",
-            [*[None] * (sizes + 1), kernel["roofline_us"], *[None] * 4, kernel["us"]],
-        )
-    sums = [sum(kernel[name] for kernel in chain) for name in ("roofline_us", "us")]
-    yield PERFORMANCE, "| the five, each in a chain", [None, sums[0], *[None] * 4, sums[1]]
-    layer = pi0[1]["ours"]["denoise"]["p50_ms"] * 1000 / 180
-    yield PERFORMANCE, "| a layer of all ten steps", [None, None, None, layer]
-    ends = [
-        sum(kernels[name][what] for name in ("embed_actions", "read_out")) for what in ("roofline_us", "us")
-    ]
-    yield PERFORMANCE, "| `embed_actions` and `read_out`, per", [None, ends[0], *[None] * 4, ends[1]]
-
-
-def block_shapes() -> Iterator[Claim]:
-    found = result("block_shapes")
-    for row in found["compared"]:
-        begins = f"| {row['launches']} {row['kernels']} | {row['sizes']} | {row['processors']} |"
-        figures = [row[name][of] for name in ("chosen", "by_count", "table") for of in ("mean", "most")]
-        yield PERFORMANCE, begins, figures
 
 
 def guided() -> Iterator[Claim]:
-    names = {"act": "act", "graph": "graph", "staggered step": "step", "staggered, running": "running"}
+    names = {"act": "act", "graph": "graph"}
     cases = result("guided")["cases"]
     for case in cases:
         if case["path"] not in names:
@@ -104,33 +67,15 @@ def guided() -> Iterator[Claim]:
             figures += [row["p50_ms"], row["p99_ms"], *more]
         kind = {"pi0": "pi0", "pi05": "pi0.5"}[case["kind"]]
         yield PERFORMANCE, f"| {kind}, {names[case['path']]} |", figures
-    acts = [one(cases, kind=kind, path="act") for kind in ("pi0", "pi05")]
-    slower = sorted(case["guided"]["more_percent"] for case in acts)
-    begins = "| guided and committed chunks, captured |"
-    committed = sorted(case["committed"]["more_percent"] for case in acts)
-    graphs = [one(cases, kind=kind, path="graph") for kind in ("pi0", "pi05")]
-    most = [max(case[way]["more_percent"] for case in graphs) for way in ("guided", "committed")]
-    yield README, begins, [*slower, *committed, *most]
-    plain = [one(cases, kind=kind, path="plain torch") for kind in ("pi0", "pi05")]
-    eager = [case[way]["p50_ms"] for way in ("free", "exact Jacobian") for case in plain]
-    yield PERFORMANCE, "- In plain torch a free chunk takes", eager
 
 
 def own_path() -> Iterator[Claim]:
     yield from _own_path("engine_path", "own path")
-    yield from _own_path("engine_path_h100", "on an H100")
-    cases = result("engine_path_h100")["cases"]
-    (two,) = (case for case in cases if (case["kind"], case["views"]) == ("pi0", 2))
-    calm = sum(case["engine"]["p99_over_p50"] <= 1.03 for case in cases)
-    figures = [2, two["difference_ms"], None, calm, len(cases), *[None] * 5]  # the rest is a trial
-    yield PERFORMANCE, "- There pi0 at", figures
     captured = result("engine_path_smolvla")["cases"]
     for case in captured:
         begins = f"| SmolVLA, {case['views']} view{'s' * (case['views'] > 1)}, captured |"
         both = case["engine"], case["plain"]
         yield PERFORMANCE, begins, [times[name] for times in both for name in ("p50_ms", "p99_ms")]
-    (two,) = (case for case in captured if case["views"] == 2)
-    yield README, "| SmolVLA in captured stages |", [two["engine"]["p50_ms"], two["plain"]["p50_ms"]]
 
 
 def _own_path(file: str, named: str) -> Iterator[Claim]:
@@ -143,63 +88,17 @@ def _own_path(file: str, named: str) -> Iterator[Claim]:
 
 
 def pipelines() -> Iterator[Claim]:
-    part, text = (
-        result("pipeline"),
-        one(result("pipeline")["oxygen"]["rows"], steps=10, tokens=30, per_frame=1),
-    )
-    several = one(part["oxygen"]["rows"], steps=10, tokens=30, per_frame=3, arrivals="uniform")
-    others = [one(part["oxygen"]["rows"], steps=steps, tokens=30, per_frame=1) for steps in (5, 20)]
-    quick = result("pipeline_quick")
-    beside_text = {row["per_frame"]: row for row in quick["oxygen"]["rows"]}
-    newest = beside_text[1]
+    part, quick = result("pipeline"), result("pipeline_quick")
+    newest = one(quick["oxygen"]["rows"], per_frame=1)
     speed = [newest["frames_s"], None, newest["tokens_s"], newest["over_isolated"]]
-    yield README, "| pi0.5, text beside actions,", [None, None, *speed]
-    again = [newest["over_isolated"], newest["frames_s"], newest["tokens_s"], None]
-    again += [beside_text[3]["over_isolated"], None]
-    many = [text["over_isolated"], text["frames_s"], text["tokens_s"], None, several["over_isolated"], None]
-    many += [None, others[0]["over_isolated"], None, others[1]["over_isolated"]]
-    yield PERFORMANCE, "| pi0.5, 2 views, N = 30", [None, None, *many, *again]
-    plain = [text["over_plain"], text["frames_s"] / 2.43, None, newest["over_plain"]]
-    yield PERFORMANCE, "| >= 10 x plain torch", plain
-    beside = part["oxygen"]["beside"]
-    lost = 100 * (1 - beside["with_text_hz"] / beside["alone_hz"])
-    now = quick["oxygen"]["beside"]
-    lower = [100 * (1 - now["with_text_hz"] / now["alone_hz"]), now["tokens_s"]]
-    yield PERFORMANCE, "| text lowers the action rate", [None, None, lost, beside["tokens_s"], *lower]
-    both = [(found["actionflow"]["rows"], found["actionflow"]["forwards"]) for found in (part, quick)]
-    pipelined = [
-        [one(rows, system="pipelined", tokens=tokens, prompt=276) for tokens in (7, 32)] for rows, _ in both
-    ]
-    short, long = pipelined[1]
+    yield PERFORMANCE, "| pi0.5, text beside actions,", [None, None, *speed]
+    rows = quick["actionflow"]["rows"]
+    short, long = (one(rows, system="pipelined", tokens=tokens, prompt=276) for tokens in (7, 32))
     rates = [short["frames_s"], short["over_sequential"], None, long["frames_s"], long["over_sequential"]]
-    yield README, "| OpenVLA-7B's Llama,", [None, *rates]
-    ratios = [row["over_sequential"] for rows in pipelined for row in rows]
-    yield PERFORMANCE, "| OpenVLA-7B-sized, pipelined", [None] * 4 + ratios
-    eager = one(both[1][0], system="HF eager", tokens=7, prompt=276)["frames_s"]
-    over = [pipelined[0][0]["over_hf"], *[None] * 4, pipelined[1][0]["over_hf"], eager]
-    yield PERFORMANCE, "| >= 12 x HF eager", [None, *over]
-    figures = list[float | None]()
-    for _, forwards in both:
-        seven, many_tokens = (one(forwards, tokens=tokens, prompt=276) for tokens in (7, 32))
-        figures += [seven["packed_ms"], None, None, seven["packed_by_16_ms"], None]
-        figures += [many_tokens["packed_ms"], None]
-    yield PERFORMANCE, "| one packed forward", [None, *figures]
-    then, half = (one(rows, system="speculative 50%", tokens=32, prompt=276) for rows, _ in both)
-    halves = [half["frames_s"], half["age_p50_ms"], then["frames_s"], half["accepted"]]
+    yield PERFORMANCE, "| OpenVLA-7B's Llama,", [None, *rates]
     staggered = {(row["system"], row["steps"]): row for row in part["staggered"]["rows"]}
-    ten, before = (staggered[key] for key in (("staggered", 10), ("sequential", 10)))
-    now_staggered = {(row["system"], row["steps"]): row for row in quick["staggered"]["rows"]}
-    figures = []
-    for rows in (staggered, now_staggered):
-        ours, alone, few = (rows[key] for key in (("staggered", 10), ("sequential", 10), ("staggered", 5)))
-        figures += [ours["gain"], ours["chunks_s"], alone["chunks_s"], few["gain"], None]
-    yield PERFORMANCE, "| staggered >= 5 x", [None, *figures]
-    steps = [1e3 / rows["staggered", 10]["chunks_s"] for rows in (now_staggered, staggered)]
-    yield PERFORMANCE, "- **Staggered on 2026-11-26**: a step takes", [*steps, None, *halves]
     order = [staggered[system, steps] for steps in (10, 5) for system in ("sequential", "staggered")]
     gains = [[row["chunks_s"]] + ([row["gain"]] if row["system"] == "staggered" else []) for row in order]
-    longer = ten["age_p50_ms"] / before["age_p50_ms"]
-    yield STAGGERED, "`staggered: S` denoises up to S chunks at once,", [ten["gain"], longer]
     yield STAGGERED, "| finished chunks a second |", [figure for pair in gains for figure in pair]
     ages = [row[name] for row in order for name in ("age_p50_ms", "age_p99_ms")]
     yield STAGGERED, "| from a chunk's beginning to its end,", ages
@@ -217,50 +116,24 @@ def loading_and_precision() -> Iterator[Claim]:
         policy = one(bundled, precision=precision, dtype="float32")
         errors = [100 * row["to_float32"] for row in (*both, policy)]
         yield PERFORMANCE, f"| {precision} |", [*times, *errors, policy["max_mrad"]]
-    rounded = [one(bundled, precision=name, dtype="bfloat16") for name in ("exact", "fp8", "int8", "int4")]
-    errors = [100 * row["to_float32"] for row in rounded]
-    yield PERFORMANCE, "The bundled policy in bfloat16,", errors
 
 
 def offload() -> Iterator[Claim]:
-    vision, views = PI0.vision, 2
-    layer = 2 * (4 * vision.width**2 + 2 * vision.width * vision.mlp)
-    gigabytes = 1e-9 * layer * vision.depth
-    took_ms = one(result("engine")["cases"], kind="pi0", views=views)["ours"]["encode"]["p50_ms"]
-    figures = [views * vision.tokens, gigabytes, took_ms, 1e3 * gigabytes / took_ms]
-    yield OFFLOAD, f"| pi0's encoder, {views} views, H200 |", figures
-    towers = {tower["tower"]: tower for tower in result("offload")["towers"]}
-    all_of_it = one(towers["pi0"]["cases"], streamed=27, slots=3)
-    shown = [all_of_it["p50_ms"], towers["pi0"]["resident_ms"], None]
-    yield OFFLOAD, "**On a large GPU it costs time.**", shown
-    for file, on in (("offload", ""), ("offload_h100", "on an H100: ")):
-        for tower in result(file)["towers"]:
-            yield OFFLOAD, f"| {on}{tower['tower']}, none |", [tower["resident_ms"]]
-            for streamed, slots in OFFLOADED[tower["tower"]]:
-                case = one(tower["cases"], streamed=streamed, slots=slots)
-                named = f"{streamed} of {tower['layers']} layers, {slots} slot{'s' * (slots > 1)}"
-                figures = [case["p50_ms"], case["predicted_ms"], 100 * case["slower"], abs(case["freed_mb"])]
-                yield OFFLOAD, f"| {on}{tower['tower']}, {named} |", figures
-
-
-def chunks_together() -> Iterator[Claim]:
-    cases = result("chunks_at_once")["cases"]
-    for chunks in sorted({case["chunks"] for case in cases}):
-        both = [one(cases, kind=kind, chunks=chunks) for kind in ("pi0", "pi05")]
-        figures = [figure for case in both for figure in (case["p50_ms"], case["against_one"])]
-        yield STAGGERED, f"| {chunks} |", figures
+    for tower in result("offload_h100")["towers"]:
+        yield OFFLOAD, f"| on an H100: {tower['tower']}, none |", [tower["resident_ms"]]
+        for streamed, slots in OFFLOADED[tower["tower"]]:
+            case = one(tower["cases"], streamed=streamed, slots=slots)
+            named = f"{streamed} of {tower['layers']} layers, {slots} slot{'s' * (slots > 1)}"
+            figures = [case["p50_ms"], case["predicted_ms"], 100 * case["slower"], abs(case["freed_mb"])]
+            yield OFFLOAD, f"| on an H100: {tower['tower']}, {named} |", figures
 
 
 def solvers() -> Iterator[Claim]:
     found = result("solvers")
-    errors, drafts = found["errors"], found["drafts"]
-    for row in errors["ways"]:
+    for row in found["errors"]["ways"]:
         error, default = row["error"], row["to_default"]
         figures = [None, error["median"], error["p95"], error["most"], default["median"], default["p95"]]
         yield SOLVERS, f"| {row['way']} |", figures + ([row["ms"]["p50"]] if row["ms"] else [])
-    known, samples = errors["reference_to_half"], errors["two_samples"]
-    figures = [known["median"], None, known["p95"], samples["median"], None, samples["p95"]]
-    yield SOLVERS, "The reference is", figures
     for row in found["success"]["rows"]:
         each = row["conditions"].values()
         figures = [number for one in each for number in (one["won"], one["n"])]
@@ -268,43 +141,23 @@ def solvers() -> Iterator[Claim]:
         for name in ("time_s", "jerk"):
             figures += [row[name]["median"], *row[name]["interval_95"]]
         yield SOLVERS, f"| episodes by {row['way']} |", figures
-    for row in drafts["rows"]:
-        figures = [row["accepted_steps"], 100 * row["accepted_whole"], row["forwards"]]
-        yield SOLVERS, f"| {row['tolerance']:g} |", [*figures, row["error"]["median"], row["error"]["p95"]]
     cases, names = result("evaluations")["cases"], {"pi0": "pi0", "pi05": "pi0.5"}
     for case in cases:
-        if case["views"] == 2 or case["way"] in ("euler 10", "ab2 5"):
+        if case["views"] == 2:
             name = f"{names[case['kind']]}, {case['views']} view{'s' * (case['views'] > 1)}, {case['way']}"
             figures = [case[stage]["p50_ms"] for stage in ("encode", "prefill", "denoise", "total")]
             figures += [100 * case[error] for error in ("to_float32", "plain_to_float32")]
             yield SOLVERS, f"| {name} |", figures
-    five, in_fp8 = (one(cases, kind="pi0", views=2, way=way) for way in ("ab2 5", "ab2 5, fp8"))
-    measured = five["denoise"]["p50_ms"], five["total"]["p50_ms"]
-    yield SOLVERS, "- **On the H100**", [*measured, *[None] * 8, in_fp8["total"]["p50_ms"]]
-    figures = [in_fp8["total"]["p50_ms"], *[None] * 13]
-    yield PRECISION, "- **With five evaluations** of `ab2` instead of ten steps", figures
 
 
 def eight_bits() -> Iterator[Claim]:
     """All rows of docs/lab/precision.md that have figures."""
     found = result("w8a8")
-    for row in found["errors"]["rows"]:
-        figures = [row["rms_mrad"], row["max_mrad"], 100 * row["over_moved"]]
-        yield PRECISION, f"| actions, {row['precision']} |", figures
     on_gpu = found["errors_gpu"]["rows"]
     for row in on_gpu[1:]:
         error = row["to_exact"]
         figures = [error["rms_mrad"], error["max_mrad"], 100 * error["over_moved"]]
         yield PRECISION, f"| kernels, {row['precision']} |", figures
-    least = [min(row["to_exact"][name] for row in on_gpu) for name in ("cosine", "worst")]
-    yield PRECISION, "On an H200 in bfloat16 (", [found["errors_gpu"]["frames"], *least]
-    products = found["errors"]["product_errors"]
-    assert not products["stay_exact"]
-    about = [found["errors"]["frames"], None, 100 * products["median"], 100 * products["largest"]]
-    yield PRECISION, "The bundled policy's actions,", [*about, found["errors"]["moved_rms_mrad"]]
-    in_fp8 = found["errors"]["product_errors_fp8"]
-    assert not in_fp8["stay_exact"]
-    yield PRECISION, "Of its products in fp8:", [100 * in_fp8["median"], 100 * in_fp8["largest"]]
     names = {"pi0": "pi0", "pi05": "pi0.5"}
     drawn = found["outliers"]["rows"]
     for kind, precision in dict.fromkeys((row["kind"], row["precision"]) for row in drawn):
@@ -332,11 +185,6 @@ def eight_bits() -> Iterator[Claim]:
     played = one(found["success"]["rows"], way="euler 10, w8a8, calibrated")
     shown = [whole["w8a8"], whole["exact"], 100 * moved, played["won"], played["n"]]
     yield PRECISION, "- **Speed.**", shown
-    boards = {"orin-agx-64": "Orin AGX", "h200": "H200"}
-    for row in found["predicted"]["rows"]:
-        if row["kind"] == "pi05":
-            figures = [row[name] for name in ("encode", "prefill", "denoise", "whole", "low", "high")]
-            yield PRECISION, f"| {boards[row['device']]}, {row['precision']} |", figures
 
 
 def frontier() -> Iterator[Claim]:
@@ -348,6 +196,3 @@ def frontier() -> Iterator[Claim]:
         begins = f"| option: {row['precision']}, {views}, {asked} |"
         times = [row[name] for name in ("encode", "prefill", "denoise", "whole", "low", "high")]
         yield PLAN, begins, [*times, *row["bound"].values()]
-    names = ("published_as", "w8a8", "w8a8-int4", "w8a8, 5", "w8a8-int4, 5")
-    for row in found["rates"]:
-        yield PLAN, f"| rate: {row['tops']:g} TOPS |", [row[name] for name in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from claims import HIGH_RATE, HORIZON, PERFORMANCE, README, TRACE, Claim, one, result
+from claims import HIGH_RATE, HORIZON, PERFORMANCE, TRACE, Claim, one, result
 
 MEASURES = ("overall", "at_place")
 
@@ -28,7 +28,7 @@ def demo() -> Iterator[Claim]:
     share = [100 * found["cpu_share"][name] for name in ("inference", "sim_robot", "trajectory")]
     yield PERFORMANCE, "| share of one core: inference,", share
     tried = (sum(won[::2]), sum(won[1::2]))
-    yield README, "| the demo on two cores", [*tried, *ages[:2]]
+    yield PERFORMANCE, "| the demo on two cores", [*tried, *ages[:2]]
     slow = result("slow_demo")
     chunk, slowed = slow["chunk_ms"], slow["demo"]
     figures = [slow["slower"], chunk["slowed"], chunk["reference"], None, 1 / slow["share_of_a_core"]]
@@ -68,7 +68,7 @@ def control() -> Iterator[Claim]:
         yield PERFORMANCE, f"| {label}", [*named, *(row["acceleration"] for row in rows)]
     both = ("our buffer, blend", "full chunk, stamped at observation")
     styles = [one(result("handover")["styles"], style=style, from_desired=True) for style in both]
-    yield README, "| peak acceleration where", [row["acceleration"] for row in styles]
+    yield PERFORMANCE, "| peak acceleration where", [row["acceleration"] for row in styles]
 
 
 def noise() -> Iterator[Claim]:
@@ -77,10 +77,6 @@ def noise() -> Iterator[Claim]:
     def rounded(figure: dict[str, Any], scale: float) -> list[float]:
         return [abs(scale * value) for value in (figure["median"], *figure["interval_95"])]
 
-    plan, scenes = found["plan"], found["plan"]["seeds"][1] + 1
-    situations = {(case["family"], case["condition"], case["delay"]) for case in found["cases"]}
-    named = [plan["episodes"], scenes, len(situations), 4, 8, 4]
-    yield PERFORMANCE, "Chunks that overlap may begin", [None, None, None, *named]
     for row in found["pooled"]:
         gain = row["success"]
         figures = [row["without"]["won"], row["with"]["won"], row["with"]["n"]]
@@ -88,14 +84,6 @@ def noise() -> Iterator[Claim]:
         measures = [row[name] for name in ("seam", "jerk", "time_s") if row[name]["n"]]
         shares = [share for measure in measures for share in rounded(measure, 100)]
         yield PERFORMANCE, f"| {row['title']} |", [*figures, *shares]
-    switched = one(found["cases"], title="blend", family="reach", condition="switched", delay=4)
-    seams = [1e3 * switched[way]["seam"]["median"] for way in ("with", "without")]
-    figures = [None, 4, *seams, None]
-    for title in ("blend", "rtc"):
-        case = one(found["cases"], title=title, family="follow")
-        jerks = [case[way]["jerk"]["median"] for way in ("with", "without")]
-        figures += [*jerks, *rounded(case["jerk"], 1)]
-    yield PERFORMANCE, "- Success is no worse in any mode", figures
 
 
 def cameras() -> Iterator[Claim]:
@@ -124,9 +112,6 @@ def high_rate() -> Iterator[Claim]:
         figures = [row[name] for name in ("chunks_hz", "followed_hz", "commands_hz")]
         figures += [*(row[f"{name}_ms"] for name in names), row["cpu_percent"]]
         yield HIGH_RATE, f"| whole, {row['joints']} joints |", figures
-    written = found["whole"][0]
-    shown = [written["chunks_hz"], written["write_to_follow_p50_ms"]]
-    yield HIGH_RATE, "A model in captured stages,", shown
     loads = [found[f"load_{when}"][0] for when in ("before", "after")]
     date = [float(part) for part in found["date"][:10].split("-")]
     yield HIGH_RATE, "Load", [*loads, found["machine"]["cores"], *date]
@@ -135,9 +120,6 @@ def high_rate() -> Iterator[Claim]:
 def horizons() -> Iterator[Claim]:
     found = result("horizon")
     signals, front = found["signals"], found["front"]
-    episodes = sum(sum(played.values()) for played in signals["episodes"].values())
-    named = [None, signals["denoise_steps"], signals["chunks"], episodes, None]
-    yield HORIZON, "`python bench/horizon.py --parts signals`", named
     rows = signals["correlations"]
     for name in dict.fromkeys(row["signal"] for row in rows):
         told = [one(rows, signal=name, error=error)[of] for error in ("later", "mean") for of in MEASURES]
@@ -145,7 +127,6 @@ def horizons() -> Iterator[Claim]:
             abs(v) for rho in told if rho["rho"] is not None for v in (rho["rho"], *rho["interval_95"])
         ]
         yield HORIZON, f"| {name} |", figures
-    yield HORIZON, "The ratio less 1", [signals["quantiles"]["update_ratio"][4], None, None]
     for row in front["rows"]:
         figures = [row["won"], row["n"], *(100 * bound for bound in row["interval_95"])]
         figures += [row["actions"], row["chunks_per_s"]]
@@ -160,9 +141,3 @@ def timeline() -> Iterator[Claim]:
     figures = [found["events"]["span"]["p50"], found["threads"]["cpu_us"], *(hooks[n]["p50"] for n in named)]
     yield TRACE, "An event takes", [*figures, found["memory_mb"], found["page_ms"]["p50"]]
     yield TRACE, "Every process of a robot", [found["kept"], None]
-
-
-def interpreter() -> Iterator[Claim]:
-    names = ("stages_per_s", "longer_p50_ms", "longer_p99_ms", "longer_max_ms")
-    for row in result("interpreter")["rows"]:
-        yield PERFORMANCE, f"| {row['case']} |", [row[name] for name in names]
