@@ -1,8 +1,8 @@
 """Reads YAML from others, with limits on its length and on the number of values behind its aliases.
 
 With aliases a few lines can stand for more values than any memory holds, and a merge key (<<) copies them.
-The values are therefore counted before any is constructed. PyYAML reads some 100 kB a second, hence the limit
-on the length; libyaml's own loader is faster, but crashes the process on a deeply nested document.
+The values are therefore counted before any is constructed. libyaml scans the text, ten times as fast as
+PyYAML's own scanner; its composer crashes the process on a deeply nested document, so PyYAML's composes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
+from yaml._yaml import CParser
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 MOST_BYTES = 128 << 10
 """Limit for a contract or a calibration, which have some kB."""
@@ -18,7 +22,16 @@ MOST_LISTING_BYTES = 512 << 10
 MOST_VALUES = 200_000
 
 
-def load(text: str, loader: Any = yaml.SafeLoader, most_bytes: int = MOST_BYTES) -> Any:
+class Loader(Composer, CParser, SafeConstructor, Resolver):
+    """Like yaml.SafeLoader, scanned by libyaml."""
+
+    def __init__(self, text: str) -> None:
+        CParser.__init__(self, text)
+        for base in (Composer, SafeConstructor, Resolver):
+            base.__init__(self)
+
+
+def load(text: str, loader: type[Loader] = Loader, most_bytes: int = MOST_BYTES) -> Any:
     """The value of a document. Raises yaml.YAMLError, or RecursionError if it is nested too deeply."""
     if len(text) > most_bytes:
         raise yaml.YAMLError(f"it has {len(text)} characters, at most {most_bytes} are read")

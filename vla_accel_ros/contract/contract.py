@@ -9,7 +9,7 @@ the policy's own in Observation.state and Chunk.actions. Only `to_policy` and `t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -66,15 +66,33 @@ class Contract:
     actions_given: bool = False
 
     @classmethod
-    def load(cls, path: str | Path, urdf: Path | None = None) -> Contract:
-        """Read and check a contract file. urdf: read in place of the file that it names.
+    def load(cls, path: str | Path) -> Contract:
+        """Read and check a contract file.
 
         Raises ValueError with all mistakes at once, each a sentence with the field's path, its value and the
         fix; OSError if the file, or the URDF that it names, cannot be read.
         """
-        file = Fields.load(path)
+        folder = Path(path).parent
+        return cls._of(Fields.load(path), lambda name: readers.RobotLimits(folder / name, urdf.read(folder / name)))
+
+    @classmethod
+    def parse(cls, text: str, urdf_text: str, file: str) -> Contract:
+        """Check the text of a contract; no file is read. urdf_text: that of the URDF that it names. file:
+        names it in errors. Raises ValueError as `load` does."""
+
+        def read(name: str) -> readers.RobotLimits:
+            if not urdf_text:
+                raise ValueError(f"{file}: it names a URDF; send its text beside it")
+            beside = Path(f"the URDF beside {file}")
+            return readers.RobotLimits(beside, urdf.parse(urdf_text.encode(), beside))
+
+        return replace(cls._of(Fields.parse(text.encode(), file), read), urdf=None)
+
+    @classmethod
+    def _of(cls, file: Fields, read: Callable[[str], readers.RobotLimits]) -> Contract:
+        """Check a contract. read: the limits in the URDF of this name."""
         actions = file.choice("actions", ("joints", "twist"), "joints")
-        limits = _limits(file, Path(path).parent, urdf)
+        limits = _limits(file, read)
         contract = cls(
             robot=file.text("robot", NAME, NAME_FORM),
             cameras=tuple(
@@ -183,16 +201,15 @@ class Contract:
         return len(TWIST) if self.actions == "twist" else 0
 
 
-def _limits(file: Fields, folder: Path, instead: Path | None) -> readers.RobotLimits:
-    """Defaults for the joints' limits. A relative `urdf` path starts at the contract's folder."""
+def _limits(file: Fields, read: Callable[[str], readers.RobotLimits]) -> readers.RobotLimits:
+    """Defaults for the joints' limits."""
     acceleration = file.optional("acceleration", above=0.0)
     if not file.has("urdf"):
         return readers.RobotLimits(None, {}, acceleration)
-    named = file.text("urdf")
-    path = instead or folder / named
+    name = file.text("urdf")
     if not file.valid("urdf"):
         file.finish()  # without it the joints' limits cannot be checked
-    return readers.RobotLimits(path, urdf.read(path), acceleration)
+    return replace(read(name), acceleration=acceleration)
 
 
 def _check_names(file: Fields, contract: Contract) -> None:

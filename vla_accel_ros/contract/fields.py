@@ -51,14 +51,18 @@ class Fields:
     @classmethod
     def load(cls, file: str | Path) -> Fields:
         """Parse a YAML file. Raises ValueError if it is not a YAML mapping, OSError if it cannot be read."""
-        raw = Path(file).read_bytes()
+        return cls.parse(Path(file).read_bytes(), str(file))
+
+    @classmethod
+    def parse(cls, text: bytes, file: str) -> Fields:
+        """Parse the text of a file. Raises ValueError if it is not a YAML mapping."""
         try:
-            value = bounded_yaml.load(_BARE.sub(f'"{UNKNOWN}"', raw.decode("utf-8")), _UniqueKeys)
+            value = bounded_yaml.load(_BARE.sub(f'"{UNKNOWN}"', text.decode("utf-8")), _UniqueKeys)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             deep = isinstance(error, RecursionError)
             problem = "it is nested too deeply; write it flat" if deep else " ".join(str(error).split())
             raise ValueError(f"{file}: not valid YAML, fix it here: {problem}") from error
-        fields = cls(str(file), "", value)
+        fields = cls(file, "", value)
         fields.finish()
         return fields
 
@@ -290,7 +294,7 @@ def _finite(value: float) -> bool:
         return False
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class _UniqueKeys(bounded_yaml.Loader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = set()
         for node_of_key, _ in node.value:

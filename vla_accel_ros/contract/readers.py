@@ -56,7 +56,7 @@ class RobotLimits:
 
     file: Path | None
     joints: Mapping[str, UrdfJoint]
-    acceleration: float | None
+    acceleration: float | None = None
 
 
 def read_stream(fields: Fields) -> Stream:

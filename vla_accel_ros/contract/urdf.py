@@ -48,7 +48,11 @@ def read(path: str | Path) -> dict[str, UrdfJoint]:
             f"{file}: has {file.stat().st_size} bytes, a URDF has at most {MOST_BYTES}: give the file "
             "without meshes in it"
         )
-    content = file.read_bytes()
+    return parse(file.read_bytes(), file)
+
+
+def parse(content: bytes, file: Path) -> dict[str, UrdfJoint]:
+    """The moving joints of the content of a URDF file. Raises ValueError as `read` does."""
     try:
         root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Plain()))
     except _Doctype:

@@ -7,16 +7,11 @@ measured or commanded.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vla_accel_ros.contract import bounded_yaml
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import forces
 from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, controller_kind
@@ -86,23 +81,8 @@ def commanded(bag: Bag) -> set[str]:
 def contract_of(session: Any) -> Contract:
     """Load the contract from a session, or from its decoded message. Raises ValueError if this version
     refuses it. A robot has acted by it, so what its actions are is not asked again."""
-    with tempfile.TemporaryDirectory() as folder:
-        return replace(Contract.load(contract_file(session, Path(folder))), actions_given=True)
-
-
-def contract_file(session: Any, folder: Path) -> Path:
-    """Write the session's contract to a file with its URDF beside it; return the file."""
-    file = folder / "contract.yaml"
-    file.write_text(session.contract)
-    if session.urdf:
-        (folder / "robot.urdf").write_text(session.urdf)
-        try:
-            document = bounded_yaml.load(session.contract)
-        except (yaml.YAMLError, RecursionError):
-            return file  # Contract.load reports what is wrong
-        if isinstance(document, dict):
-            file.write_text(yaml.safe_dump({**document, "urdf": "robot.urdf"}, sort_keys=False))
-    return file
+    contract = Contract.parse(session.contract, session.urdf, "the session's contract")
+    return replace(contract, actions_given=True)
 
 
 def _contracts(bag: Bag) -> Mapping[str, Contract]:

@@ -29,7 +29,7 @@ REFUSED = {
     "huge URDF": (GOOD, "x" * (2**20 + 1), f"`urdf` of fleet/robot has {2**20 + 1} letters"),
     "no URDF": (f"{GOOD}\nurdf: /etc/passwd\n", "", "it names a URDF; send its text beside it"),
     "entities": (f"{GOOD}\nurdf: robot.urdf\n", ENTITIES, "has a DOCTYPE"),
-    "half a character in the URDF": (GOOD, "\ud800", "can't encode"),
+    "half a character in the URDF": (f"{GOOD}\nurdf: robot.urdf\n", "\ud800", "can't encode"),
 }
 
 
@@ -81,13 +81,13 @@ def test_a_text_is_read_once_in_another_thread_whichever_robots_send_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[str] = []
-    load = Contract.load
+    parse = Contract.parse
 
-    def loaded(path: Path, urdf: Path | None = None) -> Contract:
+    def parsed(text: str, urdf: str, file: str) -> Contract:
         threads.append(threading.current_thread().name)
-        return load(path, urdf)
+        return parse(text, urdf, file)
 
-    monkeypatch.setattr(Contract, "load", loaded)
+    monkeypatch.setattr(Contract, "parse", parsed)
     woken = threading.Semaphore(0)
     reader, text = Reader(woken.release), f"{GOOD}\n# of this test\n"
     descriptions = [RobotDescription("engine", f"/r{number}", text) for number in range(20)]

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from vla_accel_ros.fleet.admission.forecast import Forecast, Forecasting, Value, at_once
@@ -18,10 +19,16 @@ _KEPT = 1024
 
 
 class Background:
-    """A Forecast that computes in its own thread. wake: called, in any thread, when a result is ready."""
+    """A Forecast that computes in its own thread. wake: called, in any thread, when a result is ready. turn:
+    entered while it computes, such as a lock shared with other threads that take the interpreter."""
 
-    def __init__(self, wake: Callable[[], None], compute: Forecast = at_once) -> None:
-        self._wake, self._compute = wake, compute
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        compute: Forecast = at_once,
+        turn: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._wake, self._compute, self._turn = wake, compute, turn or nullcontext()
         self._thread = ThreadPoolExecutor(1, "forecast")
         self._known: OrderedDict[tuple[object, ...], Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
@@ -32,7 +39,7 @@ class Background:
         with self._lock:
             future = self._known.get(key)
             if future is None:
-                future = self._known[key] = self._thread.submit(self._compute, function, *arguments)
+                future = self._known[key] = self._thread.submit(self._result, function, *arguments)
                 while len(self._known) > _KEPT:
                     self._known.popitem(last=False)
                 future.add_done_callback(lambda _: self._wake())
@@ -42,6 +49,10 @@ class Background:
             raise Forecasting
         found: Value = future.result()
         return found
+
+    def _result(self, function: Callable[..., Value], *arguments: object) -> Value:
+        with self._turn:
+            return self._compute(function, *arguments)
 
     def close(self) -> None:
         """Wait for the computation that is running, cancel the others, and end the thread."""

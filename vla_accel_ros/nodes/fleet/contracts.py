@@ -1,27 +1,23 @@
 """A robot's contract as received: its text, and the text of the URDF that it names.
 
-It comes from another machine, so no file of this machine is read: the URDF is the one that came with it. YAML
-is read at some 100 kB a second, so no text is read twice, whichever robots send it, and the node that serves
-them reads none in its own thread (`Reader`).
+It comes from another machine, so no file of this machine is read: the URDF is the one that came with it. A
+text takes milliseconds, so none is read twice, whichever robots send it, and the node that serves them reads
+none in its own thread (`Reader`).
 """
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-
-import yaml
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import RobotDescription
 
 _KEPT = 128
-READING = threading.Lock()
+JOINING = threading.Lock()
 """Held by work for robots that join: one thread at most takes the interpreter from those that serve."""
 _ROBOT = "\0"
 """Stands for the robot's name in a kept refusal."""
@@ -29,9 +25,9 @@ _ROBOT = "\0"
 
 def contract_of(description: RobotDescription) -> Contract:
     """Read and check the contract. Raises ValueError, which names the robot, with all mistakes. Takes
-    tenths of a second for a new text."""
+    milliseconds for a new text."""
     description.check_lengths()
-    with READING:
+    with JOINING:
         read = _read(description.contract, description.urdf)
     if isinstance(read, str):
         raise ValueError(read.replace(_ROBOT, description.robot))
@@ -41,19 +37,11 @@ def contract_of(description: RobotDescription) -> Contract:
 @lru_cache(_KEPT)
 def _read(contract: str, urdf: str) -> Contract | str:
     """The contract, or why it is refused."""
-    of = f"the contract of {_ROBOT}"
-    with tempfile.TemporaryDirectory(prefix="vla_accel_ros-fleet-") as folder:
-        file, its_urdf = Path(folder) / "contract.yaml", Path(folder) / "robot.urdf"
-        try:
-            if urdf:
-                its_urdf.write_text(urdf)
-            file.write_text(contract)
-            return replace(Contract.load(file, its_urdf), urdf=None)
-        except FileNotFoundError:
-            return f"{of}: it names a URDF; send its text beside it"
-        except (ValueError, OSError, yaml.YAMLError) as error:
-            why = str(error).replace(str(file), of).replace(folder, of)
-            return why if of in why else f"{of}: {why}"
+    name = f"the contract of {_ROBOT}"
+    try:
+        return Contract.parse(contract, urdf, name)
+    except ValueError as error:
+        return str(error) if name in str(error) else f"{name}: {error}"
 
 
 @dataclass(frozen=True)

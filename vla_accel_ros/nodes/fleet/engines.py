@@ -22,7 +22,7 @@ from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import OWN, Cluster
 from vla_accel_ros.fleet.replicas.ray_options import USUAL, Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import Replica
-from vla_accel_ros.nodes.fleet.contracts import READING, contract_of
+from vla_accel_ros.nodes.fleet.contracts import JOINING, contract_of
 from vla_accel_ros.nodes.inference.loading import Load, black_frame
 from vla_accel_ros.types import Observation
 
@@ -50,7 +50,7 @@ class Making:
 
         def embody(description: RobotDescription) -> tuple[Contract, Embodiment]:
             contract = contract_of(description)
-            with READING:
+            with JOINING:
                 return contract, own(description).embodiment(engine.policy, contract, warn)
 
         def session(description: RobotDescription, contract: Contract) -> Session:

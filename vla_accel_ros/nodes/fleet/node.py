@@ -45,7 +45,7 @@ from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
-from vla_accel_ros.nodes.fleet.contracts import Reader
+from vla_accel_ros.nodes.fleet.contracts import JOINING, Reader
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
 from vla_accel_ros.nodes.fleet.others import NAME, OtherSchedulers
 from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet, of_graph
@@ -113,7 +113,7 @@ class FleetSchedulerNode(ManagedNode):
         settings = Settings(
             **seconds, hedge=value(self, "hedge"), burst=self.burst, priorities=granted, rules=rules
         )
-        self._forecasts = forecasts = Background(self._wake, self.forecast)
+        self._forecasts = forecasts = Background(self._wake, self.forecast, JOINING)
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts
         )
@@ -248,8 +248,9 @@ class FleetSchedulerNode(ManagedNode):
             self._admit(Admission(description.engine, topics.robot, self._scheduler.name, False, why))
 
     def _take_descriptions(self) -> None:
-        """Tell the scheduler of the robots whose contracts were read."""
+        """Tell the scheduler, for OPENING_S at most, of the robots whose contracts were read."""
         assert self._scheduler is not None and self._reader is not None
+        until_s = time.monotonic() + OPENING_S
         for description, contract in self._reader.finished():
             topics = self._topics[description.robot]
             if isinstance(contract, ValueError):
@@ -258,6 +259,8 @@ class FleetSchedulerNode(ManagedNode):
                 topics.open()
                 topics.description, topics.contract = description, contract
                 self._scheduler.described(description, self._time.now_s())
+            if time.monotonic() > until_s:
+                return
 
     def _refuse_robot(self, topics: RobotTopics, engine: str, error: ValueError) -> None:
         """Refuse a description, and forget the earlier one of the same process."""
