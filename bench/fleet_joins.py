@@ -28,7 +28,7 @@ from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetRequest, FleetR
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import ChunkRequest, EncodedObservation, RobotDescription, Round
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.messages import fleet_convert
+from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.tools.cli import finish

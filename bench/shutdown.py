@@ -24,7 +24,7 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
@@ -103,7 +103,7 @@ def measure(times: int) -> dict[str, dict[str, Any]]:
     environment = graph.graph_environment(domain)
     graph.enter(environment)
     parameters: dict[str, dict[str, object]] = {
-        "inference": {"autostart": True, "denoise_steps": 5},
+        "inference": {"autostart": True, "model": str(demo_model()), "denoise_steps": 5},
         "trajectory": {"autostart": True},
     }
     runs: dict[tuple[str, str], list] = {}

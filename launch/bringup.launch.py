@@ -34,7 +34,7 @@ def generate_launch_description() -> LaunchDescription:
         ("namespace", "", "Namespace of the robot; its relative topics are below it."),
         ("params_file", str(share_path("config/params.yaml")), "Parameters of the nodes (YAML)."),
         ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
-        ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        ("model", "", "Checkpoint folder. Empty: as in params_file."),
         ("trained_as", "", "Of an openpi checkpoint, such as pi05_libero. Empty: as in params_file."),
         (
             "engine",

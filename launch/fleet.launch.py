@@ -30,7 +30,7 @@ def generate_launch_description() -> LaunchDescription:
         ("namespace", "", "Namespace of the scheduler itself; robots are found in any."),
         ("params_file", str(share_path("config/fleet.yaml")), "Parameters of the scheduler (YAML)."),
         ("contract", "", "Contract of one of the robots (YAML). Empty: as in params_file, else the demo's."),
-        ("model", "", "Checkpoint folder. Empty: as in params_file, else the bundled demo policy."),
+        ("model", "", "Checkpoint folder. Empty: as in params_file."),
         ("trained_as", "", "Of an openpi checkpoint, such as pi05_libero. Empty: as in params_file."),
         ("policy", "", "Scheduling policy, such as fifo or kairos. Empty: as in params_file."),
         ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),

@@ -30,6 +30,9 @@ LAYERS = (
 )
 """From top to bottom. No arrow of the diagram goes up."""
 
+OF_NEIGHBOURS = ("nodes.fleet", "nodes.fleet_inference", "nodes.params.fleet_scheduler", "nodes.sim_")
+"""Nodes of a fleet and of the simulator, and their parameters."""
+
 AGAINST_THE_ARROWS: set[tuple[str, str]] = set()
 CIRCLES: set[frozenset[str]] = set()
 ROS_OUTSIDE_OF_NODES: set[str] = set()
@@ -160,6 +163,17 @@ def test_imports_follow_the_arrows() -> None:
     }
     assert against - AGAINST_THE_ARROWS == set(), "new imports against the arrows of docs/architecture.md"
     assert AGAINST_THE_ARROWS - against == set(), "these follow the arrows now: take them off the list"
+
+
+def test_only_their_own_nodes_import_the_neighbours() -> None:
+    neighbours = {"fleet", "planning", "sim", "tools"}
+    inside = {
+        (name, target)
+        for (begin, end), pairs in folders().items()
+        if end in neighbours and begin not in neighbours
+        for name, target in pairs
+    }
+    assert {(name, target) for name, target in inside if not name.startswith(OF_NEIGHBOURS)} == set()
 
 
 def test_every_arrow_is_an_import() -> None:

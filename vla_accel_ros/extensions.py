@@ -10,7 +10,7 @@ package adds its own by an entry point of the same group, which is found once th
     [project.entry-points."vla_accel_ros.policies"]
     my_policy = "my_package.policy:make"           # makes a policy from an engine.policies.policy.Setup
     [project.entry-points."vla_accel_ros.horizons"]
-    my_horizon = "my_package.horizon:make"         # makes a fleet.horizon.HorizonPolicy from its numbers
+    my_horizon = "my_package.horizon:make"         # makes a control.horizon.HorizonPolicy from its numbers
     [project.entry-points."vla_accel_ros.fleet_policies"]
     my_order = "my_package.order:make"             # makes a policy from a fleet.policies.policy.FleetSetup
 
@@ -90,12 +90,12 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "tokens": "vla_accel_ros.engine.policies.tokens:frames",
     },
     HORIZONS: {
-        "all": "vla_accel_ros.fleet.horizon_policies:make_all",
-        "static": "vla_accel_ros.fleet.horizon_policies:make_static",
-        "update_ratio": "vla_accel_ros.fleet.horizon_policies:make_update_ratio",
-        "last_update": "vla_accel_ros.fleet.horizon_policies:make_last_update",
-        "spread": "vla_accel_ros.fleet.horizon_policies:make_spread",
-        "agreement": "vla_accel_ros.fleet.horizon_policies:make_agreement",
+        "all": "vla_accel_ros.control.horizon_rules:make_all",
+        "static": "vla_accel_ros.control.horizon_rules:make_static",
+        "update_ratio": "vla_accel_ros.control.horizon_rules:make_update_ratio",
+        "last_update": "vla_accel_ros.control.horizon_rules:make_last_update",
+        "spread": "vla_accel_ros.control.horizon_rules:make_spread",
+        "agreement": "vla_accel_ros.control.horizon_rules:make_agreement",
     },
     FLEET_POLICIES: {
         "fifo": "vla_accel_ros.fleet.policies.orders:FirstInFirstOut",

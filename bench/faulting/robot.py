@@ -18,7 +18,7 @@ from faulting.relay import Relay
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.running.environment import demo_contract, share_path
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model, share_path
 from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Robot:
         shared = {"autostart": True, "contract": str(file)}
         self.parameters: dict[str, dict[str, object]] = {
             "sim_robot": {},
-            "inference": {**shared, "denoise_steps": 5},
+            "inference": {**shared, "model": str(demo_model()), "denoise_steps": 5},
             "trajectory": dict(shared),
         }
         for name in NODES:

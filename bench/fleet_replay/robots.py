@@ -27,8 +27,8 @@ from vla_accel_ros.fleet.simulator.simulation import Outcome
 from vla_accel_ros.fleet.simulator.traces import Trace
 from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.interfaces import definition, type_name
-from vla_accel_ros.nodes.messages import fleet_convert
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from rclpy.parameter import Parameter
 
 from fleets.replicas import Undescribed
 from vla_accel_ros.engine.profile import Profile
@@ -89,6 +90,7 @@ class ReplayNode(FleetSchedulerNode):
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
+        self.set_parameters([Parameter("model", value="none")])
         self._trace = trace
 
     def _start(self, making: Making) -> Engines:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from handovers.episodes import CONDITIONS, open_policy
+from vla_accel_ros.control.horizon import Made
+from vla_accel_ros.control.horizon_rules import Signal, disagreement, last_update, spread, update_ratio
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.fleet.horizon import Made
-from vla_accel_ros.fleet.horizon_policies import Signal, disagreement, last_update, spread, update_ratio
 from vla_accel_ros.models.flow.noise import fresh
 from vla_accel_ros.sim.tasks import tasks
 from vla_accel_ros.tools.demo_policy.rollout import Session, Timing

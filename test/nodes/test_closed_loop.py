@@ -11,6 +11,7 @@ import math
 import pytest
 
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.running.environment import demo_model
 
 EPISODES, SUCCESSES = range(1000, 1005), 3
 EPISODE_S = 30.0  # on a busy machine; it takes two or three
@@ -22,7 +23,7 @@ def robot(start, operator) -> Operator:
     """The operator of a running robot."""
     start("sim_robot")
     start("trajectory", autostart=True)
-    start("inference", autostart=True, denoise_steps=DENOISE_STEPS)
+    start("inference", autostart=True, denoise_steps=DENOISE_STEPS, model=str(demo_model()))
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 999))
     operator.wait(lambda: operator.sent, 180.0, "trajectory")

@@ -75,7 +75,14 @@ def patient(tmp_path) -> Path:
 def test_a_healthy_robot_is_well(start, operator, doctor, patient):
     start("sim_robot")
     start("trajectory", autostart=True, lead_s=0.1, contract=str(patient))
-    start("inference", autostart=True, language_hz=0.0, denoise_steps=2, contract=str(patient))
+    start(
+        "inference",
+        autostart=True,
+        language_hz=0.0,
+        denoise_steps=2,
+        contract=str(patient),
+        model=str(demo_model()),
+    )
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
     operator.wait(lambda: operator.sent, 180.0, "trajectory")

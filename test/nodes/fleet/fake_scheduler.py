@@ -19,7 +19,7 @@ from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetRequest, FleetR
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.messages import fleet_convert as convert
+from vla_accel_ros.nodes.fleet import fleet_convert as convert
 from vla_accel_ros.types import Chunk
 
 MIDDLE = np.array([0.0, 0.0, 0.8, 0.3, 0.0, 0.5])

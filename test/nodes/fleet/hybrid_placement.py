@@ -20,6 +20,7 @@ import rclpy
 from fleet_stand_ins import TimedReplica
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from scheduler_robot import AskingRobot
 
 from vla_accel_ros.contract.contract import Contract
@@ -78,6 +79,7 @@ class HybridNode(FleetSchedulerNode):
 
     def __init__(self, tiers: Tiers, forecast: Forecast) -> None:
         super().__init__()
+        self.set_parameters([Parameter("model", value="none")])
         self.now_s, self._tiers = 0.0, tiers
         self.forecast = forecast
         self._time = SchedulerClock(lambda: None, lambda: self.now_s)

@@ -26,7 +26,7 @@ from vla_accel_ros.fleet.protocol import (
     Round,
 )
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.messages import fleet_convert
+from vla_accel_ros.nodes.fleet import fleet_convert
 
 AGAIN_S = 2.0
 

@@ -19,7 +19,7 @@ from vla_accel_ros.fleet.protocol import (
     RobotDescription,
     Round,
 )
-from vla_accel_ros.nodes.messages import fleet_convert as convert
+from vla_accel_ros.nodes.fleet import fleet_convert as convert
 from vla_accel_ros.types import Chunk
 
 STAMP = 12_345_678_901

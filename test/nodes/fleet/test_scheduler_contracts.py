@@ -10,8 +10,8 @@ import pytest
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.fleet.contracts import Reader, contract_of
-from vla_accel_ros.nodes.messages import fleet_convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 
 GOOD = Path(demo_contract()).read_text()

@@ -20,7 +20,7 @@ from scheduler_robot import AskingRobot, spin_until
 
 from vla_accel_msgs.msg import FleetRequest, LanguageOutput
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.messages import fleet_convert
+from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.cli import main
 

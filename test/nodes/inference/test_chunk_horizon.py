@@ -11,7 +11,7 @@ from builders import make_checkpoint, make_config
 from running import NodeProcess
 from stack import CALM_SENSORS, wait_for_recorder
 
-from vla_accel_ros.fleet.horizon import Horizons
+from vla_accel_ros.control.horizon import Horizons
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.diagnostics import OK, WARN
 from vla_accel_ros.nodes.inference.reports import HorizonReport

@@ -23,7 +23,7 @@ from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
-from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.sensing.arrivals import Inputs
 
 S = 1_000_000_000
@@ -167,7 +167,9 @@ def test_a_robot_that_a_slow_model_stops_is_told_the_pace_of_the_model(start, op
     start("sim_robot", **CALM_SENSORS)
     start("trajectory", autostart=True, lead_s=0.1, contract=path)
     # Of the bundled policy that is a quarter of a second or more.
-    start("inference", autostart=True, contract=path, denoise_steps=64, language_hz=0.0)
+    start(
+        "inference", autostart=True, contract=path, denoise_steps=64, language_hz=0.0, model=str(demo_model())
+    )
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from builders import make_checkpoint, make_config
+from rclpy.parameter import Parameter
 
 from vla_accel_ros.models.calibration import Calibration, fingerprint, products
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.nodes.inference.setup import chosen
 from vla_accel_ros.types import Observation
 
 
@@ -134,3 +137,11 @@ def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path,
     ]
     (warning,) = warnings
     assert "fast is true, but the model runs on cpu: captured stages need a GPU" in warning
+
+
+def test_a_node_without_a_model_is_refused_with_what_to_type() -> None:
+    empty = SimpleNamespace(
+        has_parameter=lambda name: False, get_parameter=lambda name: Parameter("", value="")
+    )
+    with pytest.raises(ValueError, match="-p model:=/path/to/checkpoint"):
+        chosen(empty)  # type: ignore[arg-type]

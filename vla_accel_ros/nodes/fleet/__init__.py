@@ -2,5 +2,6 @@
 
 node: the lifecycle node; topics: those of one robot; contracts: a robot's contract as received; engines: the
 engines, in this process or in Ray actors; sessions: what chunks are computed with, for recorders; others:
-finds other schedulers; reports: its diagnostics; clock: real or simulated time.
+finds other schedulers; reports: its diagnostics; clock: real or simulated time; fleet_convert,
+fleet_pictures: its messages.
 """

@@ -21,11 +21,11 @@ from rclpy.guard_condition import GuardCondition
 
 from vla_accel_msgs.msg import FleetRequest, FleetRobot, Session
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.horizon import ALL, Horizons
 from vla_accel_ros.fleet.admission.background import Background
 from vla_accel_ros.fleet.admission.forecast import Forecast, at_once
 from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
-from vla_accel_ros.fleet.horizon import ALL, Horizons
 from vla_accel_ros.fleet.policies.policy import PolicyOptions, policy_factory
 from vla_accel_ros.fleet.protocol import (
     MOST_WORDS,
@@ -44,6 +44,7 @@ from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
+from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import JOINING, Reader
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
@@ -53,7 +54,7 @@ from vla_accel_ros.nodes.fleet.sessions import Sessions
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
 from vla_accel_ros.nodes.inference.loading import choices
 from vla_accel_ros.nodes.inference.setup import chosen
-from vla_accel_ros.nodes.messages import convert, fleet_convert
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.fleet_scheduler import FLEET_SCHEDULER
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode

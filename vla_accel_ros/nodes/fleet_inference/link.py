@@ -32,7 +32,7 @@ from vla_accel_ros.fleet.protocol import (
 )
 from vla_accel_ros.fleet.robot.client import Ask, FleetClient
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.messages import fleet_convert as convert
+from vla_accel_ros.nodes.fleet import fleet_convert as convert
 from vla_accel_ros.nodes.messages.convert import session_from_message
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.throttled import Throttled

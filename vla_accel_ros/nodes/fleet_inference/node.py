@@ -35,6 +35,7 @@ from vla_accel_ros.fleet.robot.questions import Questions
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
+from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.fleet_inference.link import FleetLink
 from vla_accel_ros.nodes.fleet_inference.reports import of_fleet
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
@@ -199,7 +200,7 @@ class FleetInferenceNode(ManagedNode):
             return
         number = answer.round.number
         self._tell_observed(answer.stamp_ns, answer.prompt, answer.replica, number)
-        self._texts.publish(convert.answer_to_message(answer, number))
+        self._texts.publish(fleet_convert.robot_text_to_message(answer, number))
 
     def _on_session(self, session: Session) -> None:
         told = self._provenance.told(session)
@@ -209,7 +210,7 @@ class FleetInferenceNode(ManagedNode):
         """Publish what a chunk or an answer was made from, before it, if that is known."""
         seen = self._provenance.of(stamp_ns, words, replica)
         if seen is not None:
-            self._observed.publish(convert.seen_to_message(seen, version))
+            self._observed.publish(fleet_convert.seen_to_message(seen, version))
 
     def _on_chunk(self, chunk: Chunk, answer: ChunkAnswer) -> None:
         number, served_s = answer.round.request_id, answer.served_s

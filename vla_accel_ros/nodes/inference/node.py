@@ -26,10 +26,10 @@ from std_srvs.srv import Trigger
 from vla_accel_msgs.msg import LanguageOutput, LoopStats, Motion, Observed
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.pace import ChunkPace
+from vla_accel_ros.control.horizon import Horizons
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.streaming.ports import Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
-from vla_accel_ros.fleet.horizon import Horizons
 from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import qos
@@ -38,7 +38,6 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.inputs import InputsTopic, of_observations
 from vla_accel_ros.nodes.inference.instruction import Instruction
-from vla_accel_ros.nodes.inference.planned import planned
 from vla_accel_ros.nodes.inference.reports import (
     HorizonReport,
     SessionTopic,
@@ -102,8 +101,6 @@ class InferenceNode(ManagedNode):
         self._newest_chunk_ns: int | None = None
         self._errors = 0
         pace = paces(self)
-        self._planned = planned(engine, contract, {name: of.rate_hz for name, of in pace.items()})
-        (self.get_logger().warning if self._planned.late else self.get_logger().info)(self._planned.line)
         self._pace = ChunkPace(contract.chunk.max_age_s, min(pace["vision"].rate_hz, pace["action"].rate_hz))
         self._pace.expect(warm_s, warm_s + 1.0 / min(c.rate_hz for c in contract.cameras))
         self._horizons.check(engine.config.steps if engine.policy.acts == FLOW else 0)
@@ -298,7 +295,6 @@ class InferenceNode(ManagedNode):
             self._trained.status(),
             of_overload(self._stream.degradation),
             of_partition(self._partitioned),
-            self._planned.status(),
             *of_loops(self._stream.stats()),
         ]
 

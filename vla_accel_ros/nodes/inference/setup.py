@@ -22,7 +22,7 @@ from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import read_image_statistics
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.inference.loading import Load, choices
-from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.trained import TrainedImage, TrainedState
 
@@ -31,12 +31,14 @@ _RENAMED = {"answers": "language_answers", "answer_tokens": "language_max_tokens
 
 
 def chosen(node: ManagedNode) -> Load:
-    """What to load and how, from those parameters that the node has."""
+    """What to load and how, from those parameters that the node has. Raises ValueError without a model."""
+    if not (model := value(node, "model")):
+        raise ValueError("model is empty: name a checkpoint's folder with -p model:=/path/to/checkpoint")
     names = {one.name: _RENAMED.get(one.name, one.name) for one in fields(Load) if one.name != "model"}
     options = {
         name: value(node, parameter) for name, parameter in names.items() if node.has_parameter(parameter)
     }
-    return Load(Path(value(node, "model") or demo_model()), **options)
+    return Load(Path(model), **options)
 
 
 def load_engine(node: ManagedNode, load: Load, contract: Contract) -> tuple[Engine, float]:

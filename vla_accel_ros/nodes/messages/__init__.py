@@ -1,2 +1,1 @@
-"""Messages to this package's types and back. convert: of a robot. fleet_convert: of a fleet; fleet_pictures:
-its images."""
+"""Messages of a robot to this package's types and back: convert. Those of a fleet are in nodes.fleet."""

@@ -32,8 +32,6 @@ from vla_accel_ros.types import Agreement, Chunk, Observation
 if TYPE_CHECKING:
     from vla_accel_ros.engine.kv.pool import Prefix
     from vla_accel_ros.engine.streaming.ports import Text
-    from vla_accel_ros.fleet.protocol import TextAnswer
-    from vla_accel_ros.fleet.robot.provenance import Seen
 
 MOTION = {
     "running": Motion.RUNNING,
@@ -155,17 +153,6 @@ def observed_to_message(
     return message
 
 
-def seen_to_message(seen: Seen, version: int) -> Observed:
-    """What a chunk or an answer of a fleet was computed from. version: its kv_version."""
-    message = Observed(session=seen.session, kv_version=version, instruction=seen.instruction)
-    set_stamp(message.header.stamp, seen.stamp_ns)
-    message.cameras, message.stamps = list(seen.stamps_ns), [Time() for _ in seen.stamps_ns]
-    for stamp, at_ns in zip(message.stamps, seen.stamps_ns.values()):
-        set_stamp(stamp, at_ns)
-    message.state = array("f", np.asarray(seen.state, dtype=np.float32).tobytes())
-    return message
-
-
 def inputs_to_message(inputs: Inputs, streams: tuple[str, ...]) -> InputsMessage:
     """A report about inputs as a message. streams: all of them, in the order of the message."""
     message = InputsMessage(
@@ -228,19 +215,6 @@ def text_to_message(text: Text) -> LanguageOutput:
         finished=text.finished,
     )
     set_stamp(message.header.stamp, text.prefix.stamp_ns)
-    return message
-
-
-def answer_to_message(answer: TextAnswer, version: int) -> LanguageOutput:
-    """A fleet's whole answer as a message of the robot. version: of the observation that it is about."""
-    message = LanguageOutput(
-        kv_version=version,
-        request_id=answer.round.number,
-        prompt=answer.prompt,
-        text=answer.text,
-        finished=True,
-    )
-    set_stamp(message.header.stamp, answer.stamp_ns)
     return message
 
 

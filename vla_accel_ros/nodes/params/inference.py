@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from vla_accel_ros.control.horizon import ALL
 from vla_accel_ros.engine.config import LANES, MOST_TEXT, STAGGERING, EngineConfig
-from vla_accel_ros.fleet.horizon import ALL
 from vla_accel_ros.models.flow.solver import SOLVERS
 from vla_accel_ros.nodes.params.chunking import CHUNKING
 from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
@@ -23,7 +23,7 @@ INFERENCE = (
         "model",
         "",
         "Checkpoint folder of openpi (PyTorch or JAX), lerobot, OpenVLA or ours; `vla inspect` shows "
-        "which. Empty: the bundled demo policy.",
+        "which. Must be given.",
     ),
     Parameter(
         "statistics",

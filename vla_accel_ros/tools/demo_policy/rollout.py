@@ -18,13 +18,13 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.control.horizon import ALL, Horizons, limited
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.fleet.horizon import ALL, Horizons, limited
 from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
@@ -58,7 +58,7 @@ class Handover:
     """How chunks follow each other: the trajectory buffer's mode, and for `rtc` the guidance of a chunk.
 
     execution_horizon: actions of a chunk that `block` executes; None means all. noise: initial noise of
-    chunks, see models.flow.noise, from the episode's seed. horizon: see fleet.horizon.
+    chunks, see models.flow.noise, from the episode's seed. horizon: see control.horizon.
     """
 
     mode: Mode = "blend"

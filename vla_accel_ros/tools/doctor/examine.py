@@ -22,7 +22,7 @@ from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.clients.inspector import Inspector
-from vla_accel_ros.nodes.running.environment import demo_contract, demo_model, lacks_profile
+from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile
 from vla_accel_ros.nodes.running.host import Host
 from vla_accel_ros.nodes.running.processes import Process, domain, of_node, processes
 from vla_accel_ros.tools.doctor import gpu, machine, streams
@@ -256,7 +256,9 @@ def _model(
         return None, [warning("model", "is not known: inference does not run", "give --model to compare one")]
     try:
         node = {} if question.model else asked["inference"]
-        folder = question.model or Path(node["model"] or demo_model())
+        if not (folder := question.model or node["model"]):
+            raise ValueError("inference has no model")
+        folder = Path(folder)
         trained_as = question.trained_as or node.get("trained_as", "")
         model = model_check.read_model(
             folder, node.get("statistics"), trained_as, node.get("prompt_state", "auto")

@@ -29,7 +29,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--replicas", nargs="+", default=["edge:1"], metavar="TIER:COUNT[:GPUS]",
         help="how many replicas on which tier, nearest first (default: edge:1)")  # fmt: skip
     add("--address", default="", help="Ray cluster to join: auto or host:port (default: one of its own)")
-    add("--model", type=Path, help="checkpoint folder, on every host (default: the bundled policy)")
+    add("--model", type=Path, help="checkpoint folder, on every host")
     add("--contract", type=Path, help="contract of one of the robots (default: the simulated arm's)")
     add("--params", type=Path, help="parameters of the scheduler (default: config/fleet.yaml)")
     add("--param", action="append", default=[], metavar="NAME:=VALUE",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vla_accel_ros.fleet.horizon import HorizonPolicy, Made
+from vla_accel_ros.control.horizon import HorizonPolicy, Made
 
 
 class Part:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from installed import python
 
-from vla_accel_ros.fleet.horizon import LEAST, Horizon, Horizons, Made, limited, parse
+from vla_accel_ros.control.horizon import LEAST, Horizon, Horizons, Made, limited, parse
 from vla_accel_ros.types import Chunk
 
 STEP_NS = 100_000_000
@@ -241,7 +241,7 @@ def test_after_a_robots_clock_was_set_back_its_chunks_are_compared_again():
 def test_a_horizon_of_another_package_is_found(added: Path):
     program = (
         "import sys\nimport numpy as np\n"
-        "from vla_accel_ros.fleet.horizon import Horizons\nfrom vla_accel_ros.types import Chunk\n"
+        "from vla_accel_ros.control.horizon import Horizons\nfrom vla_accel_ros.types import Chunk\n"
         "chunk = Chunk(np.zeros((6, 2)), 0, 0.1, 0, 0, np.zeros(6))\n"
         "print(Horizons('tiny_half:2+elastic:1').of(chunk))\n"
         "assert not {'torch', 'rclpy'} & set(sys.modules)"

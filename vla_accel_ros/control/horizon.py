@@ -17,7 +17,7 @@ is known beside it; it is chosen by a word, the parameter `horizon`:
 
 Distances are RMS over the joints. An action whose signal is NaN ends the prefix; a chunk without the signal
 (no denoising updates, no previous chunk, no samples) is executed whole. docs/lab/horizon.md says how well
-each signal predicts errors; fleet.horizon_policies computes them.
+each signal predicts errors; control.horizon_rules computes them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from array import array
 from typing import Protocol
 
 import numpy as np
+from builtin_interfaces.msg import Time
 
 from vla_accel_msgs.msg import (
     ActionChunk,
@@ -22,6 +23,7 @@ from vla_accel_msgs.msg import (
     FleetRequest,
     FleetRobot,
     LanguageOutput,
+    Observed,
 )
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import (
@@ -34,9 +36,10 @@ from vla_accel_ros.fleet.protocol import (
     Round,
     TextAnswer,
 )
+from vla_accel_ros.fleet.robot.provenance import Seen
 from vla_accel_ros.nodes.brief import brief
+from vla_accel_ros.nodes.fleet.fleet_pictures import picture_from_message, picture_to_message, pictures
 from vla_accel_ros.nodes.messages.convert import chunk_from_message, chunk_to_message, set_stamp, stamp_ns
-from vla_accel_ros.nodes.messages.fleet_pictures import picture_from_message, picture_to_message, pictures
 
 MOST_LETTERS = 256
 """Limit for the names of processes, robots and replicas."""
@@ -272,6 +275,24 @@ def text_from_message(message: LanguageOutput, engine: str, robot: str) -> TextA
         message.refused,
         message.header.frame_id[: 2 * MOST_LETTERS],
     )
+
+
+def seen_to_message(seen: Seen, version: int) -> Observed:
+    """What a chunk or an answer of a fleet was computed from. version: its kv_version."""
+    message = Observed(session=seen.session, kv_version=version, instruction=seen.instruction)
+    set_stamp(message.header.stamp, seen.stamp_ns)
+    message.cameras, message.stamps = list(seen.stamps_ns), [Time() for _ in seen.stamps_ns]
+    for stamp, at_ns in zip(message.stamps, seen.stamps_ns.values()):
+        set_stamp(stamp, at_ns)
+    message.state = array("f", np.asarray(seen.state, dtype=np.float32).tobytes())
+    return message
+
+
+def robot_text_to_message(answer: TextAnswer, version: int) -> LanguageOutput:
+    """A fleet's whole answer as a message of the robot. version: of the observation that it is about."""
+    message = text_to_message(answer, "")
+    message.kv_version, message.header.frame_id = version, ""
+    return message
 
 
 def _round(who: str, message: _Numbered) -> Round:

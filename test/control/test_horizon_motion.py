@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_accel_ros.control.chunking.buffer import MODES, Mode, TrajectoryBuffer
+from vla_accel_ros.control.horizon import Horizons, limited
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import TrajectoryPoint
-from vla_accel_ros.fleet.horizon import Horizons, limited
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
 

@@ -1,4 +1,4 @@
-"""The built-in policies of fleet.horizon, and the uncertainty signals that they use.
+"""The built-in policies of control.horizon, and the uncertainty signals that they use.
 
 A policy is a pure function of a chunk and its context (Made). Each `make_...` builds a policy from the
 numbers behind its name, and raises ValueError, with one sentence, if it cannot take them.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.fleet.horizon import ALL, LEAST, Made, whole
+from vla_accel_ros.control.horizon import ALL, LEAST, Made, whole
 from vla_accel_ros.types import Chunk
 
 
