@@ -73,7 +73,9 @@ class Contract:
         fix; OSError if the file, or the URDF that it names, cannot be read.
         """
         folder = Path(path).parent
-        return cls._of(Fields.load(path), lambda name: readers.RobotLimits(folder / name, urdf.read(folder / name)))
+        return cls._of(
+            Fields.load(path), lambda name: readers.RobotLimits(folder / name, urdf.read(folder / name))
+        )
 
     @classmethod
     def parse(cls, text: str, urdf_text: str, file: str) -> Contract:
