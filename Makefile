@@ -6,6 +6,7 @@
 
 SHELL := /bin/bash
 BIN := .venv/bin
+SITE := out/docs/bin
 
 # A sourced ROS 2, another virtual environment or an outer make must not reach into this one.
 ifneq ($(AMENT_PREFIX_PATH)$(_ROS_WHEELS_BOOTSTRAP_COMPLETE),)
@@ -17,7 +18,7 @@ unexport MAKEFLAGS MAKELEVEL MFLAGS
 # Hundreds of processes import the package: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv venv-test demo fleet-demo lint ruff test test-slow test-all test-gpu test-launch kernels sanitize mutations fuzz clean distclean
+.PHONY: help venv venv-test demo fleet-demo lint ruff test test-slow test-all test-gpu test-launch kernels sanitize mutations fuzz docs clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -89,6 +90,11 @@ fuzz: venv-test  ## a million damaged inputs, as many of rings and schedules, 25
 	$(BIN)/python test/control/adversary.py --events 10000000 --processes $$(nproc)
 	$(BIN)/python test/control/adversary_of_many.py --events 10000000 --processes $$(nproc)
 	$(BIN)/python test/control/adversary_of_extremes.py --events 5000000 --processes $$(nproc)
+
+docs:  ## the documentation as a site, in out/site; installs mkdocs-material into an environment of its own
+	@python=$$(bash scripts/python.sh $(PYTHON)) && { [ -x $(SITE)/mkdocs ] || "$$python" -m venv out/docs; }
+	@$(SITE)/pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	$(SITE)/mkdocs build --strict $(ARGS)
 
 clean:  ## remove what builds and runs left
 	rm -rf build install log out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,7 +1,8 @@
-"""The commands that README.md prints, and what is put in the place of its examples' names.
+"""The commands that README.md and the guide print, and what is put in the place of their examples' names.
 
 A command is a line of a fenced block without a language; a line that ends with a backslash goes on. What
-follows `#` is its comment. Every command must be claimed by one of the tests, or stand in NOT_RUN.
+follows `#` is its comment. Every command of the documents that are tried must be claimed by one of the tests,
+or stand in NOT_RUN.
 """
 
 from __future__ import annotations
@@ -16,11 +17,22 @@ from vla_accel_ros.nodes.running.environment import process_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+TRIED = (README, *(ROOT / "docs" / "guide" / f"{name}.md" for name in ("robot", "checkpoint", "record")))
+"""Documents whose commands are run; those of others are parsed (test_docs.py)."""
+
+PROGRAM = re.compile(r"(cd|colcon|make|pip|ros2|source|vla|python)\b")
 
 # Not run by a test, and why.
 NOT_RUN = {
     "make demo": "test/tools/test_demo.py runs its command, `vla demo`; make itself installs for minutes",
-    "make test": "it is what runs these tests",
+    "make fleet-demo": "test/tools/test_fleet_demo.py runs its command, `vla fleet-demo`",
+    "vla inspect PATH --as pi05_libero": "needs a checkpoint of openpi: test/models/checkpoints",
+    'vla convert PATH OUT --as "pi05_droid action_horizon=16"': "the same",
+    "vla convert BASE OUT --adapter LORA": "needs an adapter: test/models/checkpoints",
+    "vla inspect --verify OUT": "test/models/checkpoints/test_checksum.py",
+    "vla compare PATH --peer lerobot --python ~/lerobot/.venv/bin/python": "needs the peer's environment",
+    "vla compare PATH --peer openpi --python ~/openpi/.venv/bin/python --as pi05_libero": "the same",
+    "vla compare PATH --peer transformers --python ~/openvla/.venv/bin/python --statistics bridge_orig": "",
     "cd ~/ws/src && git clone <this repository> vla_accel_ros": "fetches from the network",
     "pip install -r vla_accel_ros/requirements/robot.txt": "fetches from the network",
     "cd ~/ws && rosdep install --from-paths src src/vla_accel_ros/msg --ignore-src -y": "changes the system",
@@ -29,23 +41,23 @@ NOT_RUN = {
 }
 
 
-def commands() -> list[str]:
-    """Every command, without its comment, in the order of the file."""
+def commands(*documents: Path, languages: tuple[str, ...] = ("",)) -> list[str]:
+    """Every command of documents (default: TRIED), once, without its comment, in the order of the files."""
     language: str | None = None
     block: list[str] = []
-    for line in README.read_text().splitlines():
+    for line in "\n".join(document.read_text() for document in documents or TRIED).splitlines():
         if line.strip().startswith("```"):
             language = line.strip()[3:] if language is None else None
-        elif language == "":
+        elif language in languages:
             block.append(line)
     lines = "\n".join(block).replace("\\\n", " ").splitlines()
     plain = [" ".join(re.sub(r"(^|\s+)#.*", "", line).split()) for line in lines]
-    return [line for line in plain if re.match(r"(cd|colcon|make|pip|ros2|source|vla|python)\b", line)]
+    return list(dict.fromkeys(line for line in plain if PROGRAM.match(line)))
 
 
 def starting_with(*words: str) -> list[str]:
-    """The commands that begin so."""
-    return [command for command in commands() if command.startswith(words)]
+    """The commands of the documents that are tried which begin so, and are run."""
+    return [command for command in commands() if command.startswith(words) and command not in NOT_RUN]
 
 
 def run(command: str, folder: Path, timeout_s: float = 240.0, **places: object) -> str:

@@ -35,8 +35,8 @@ def test_what_was_tuned_is_printed_as_a_device_file_has_it(
 ) -> None:
     done = {
         "prefill, 2 views, gate and up, w8a8 rows": {"before_us": 282.8, "us": 202.4151},
-        "encode, 1 views, fc2, fp8 rows": {"before_us": 26.2, "us": 22.3},
-        "encode, 1 views, o, fp8 rows": None,
+        "encode, 1 views, fc2, w8a8 rows": {"before_us": 26.2, "us": 22.3},
+        "encode, 1 views, o, w8a8 rows": None,
         "project, int4": {"before_us": 9.0, "us": 8.0},
     }
     file = tmp_path / "tuned.json"
@@ -44,7 +44,7 @@ def test_what_was_tuned_is_printed_as_a_device_file_has_it(
     assert main(["--tuned", str(file)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "  - [544, 32768, 2048, int8 gated rows, 202.42]",
-        "  - [256, 1152, 4304, fp8 rows, 22.3]",
+        "  - [256, 1152, 4304, int8 rows, 22.3]",
     ]
 
 
