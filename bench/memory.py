@@ -114,7 +114,7 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
         if pi:
             finished(model)
         gc.collect()
-        loaded, load_peak = live.held.now, live.held.peak
+        loaded, load_peak = live.held.present, live.held.peak
         live.reset_peak()
         pool = KVPool(g, SLOTS, sizes.max_tokens, CPU, BF16)
         made: Any
@@ -125,7 +125,7 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
             weights = precision if precision in (INT8, INT4) else None
             made = PackedForward(model.stack, g, sizes.max_tokens, weights=weights)
         gc.collect()
-        final, peak = live.held.now, max(live.held.peak, load_peak)
+        final, peak = live.held.present, max(live.held.peak, load_peak)
     device = replace(load(DEVICE), fast_memory=False)
     work = Work(views, prompt, STEPS, precision=precision)
     plan = memory(sizes, work, device, SLOTS, keep_exact=keep_exact)

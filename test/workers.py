@@ -28,7 +28,7 @@ STARTING = {
         "bench": "bench_fleet_replicas fleet_validation",
         "fleet": "replica_ray",
         "nodes": "added_controller brief clock_watch doctor executor fork_server graph lifecycle_nodes params"
-        " process security_policies service_calls",
+        " process security service_calls",
         "nodes/adapters": "forward_command integrated servo",
         "nodes/camera": "camera_node",
         "nodes/fleet": "fleet_up hybrid_placement policy_parameters seen_robots",

@@ -124,17 +124,17 @@ def find(group: str, name: str) -> Any:
     built_in, added = BUILT_IN[group], _added(group).get(name, ())
     providers = [*(["vla_accel_ros"] if name in built_in else []), *map(_provider, added)]
     if not providers:
-        known = ", ".join(names(group)) or "none"
+        available = ", ".join(names(group)) or "none"
         raise ValueError(
-            f"{name!r} is none of {group} ({known}); fix its spelling, or install the package that has it."
+            f"{name!r} is none of {group} ({available}); fix its spelling, or install the package with it."
         )
     if len(providers) > 1:
         raise ValueError(
             f"{name!r} of {group} is provided by {' and by '.join(providers)}; uninstall all but one."
         )
     if name in built_in:
-        found = built_in[name]
-        return load(found) if isinstance(found, str) else found
+        provided = built_in[name]
+        return load(provided) if isinstance(provided, str) else provided
     try:
         return added[0].load()
     except Exception as error:  # a foreign module may raise anything when it is imported
@@ -147,12 +147,10 @@ def find(group: str, name: str) -> Any:
 def controller_kind(name: str) -> ControllerKind:
     """Return the kind of controller of that name. Raises ValueError as find does, or if it is no
     ControllerKind."""
-    found = find(CONTROLLERS, name)
-    if not isinstance(found, ControllerKind):
-        raise ValueError(
-            f"{name!r} of {CONTROLLERS} is a {type(found).__name__}; let it be a ControllerKind."
-        )
-    return found
+    kind = find(CONTROLLERS, name)
+    if not isinstance(kind, ControllerKind):
+        raise ValueError(f"{name!r} of {CONTROLLERS} is a {type(kind).__name__}; let it be a ControllerKind.")
+    return kind
 
 
 def load(reference: str) -> Any:

@@ -109,29 +109,29 @@ class Timeline:
 
     def events(self, since_ns: int = 0) -> list[Event]:
         """Return the events that ended at since_ns or later, in the order of writing."""
-        position, found = 0, list[Event]()
+        position, events = 0, list[Event]()
         while True:
             page = self.page(since_ns, position)
-            found += page.events
+            events += page.events
             if not page.more:
-                return found
+                return events
             position = page.next
 
     def page(self, since_ns: int = 0, position: int = 0) -> Page:
         """Return the next events from a position on that ended at since_ns or later; position 0 = the
         oldest."""
         grown = self._ask_sources()
-        kept = list(self._ring)  # atomic: one operation of the interpreter
-        if not kept:
+        entries = list(self._ring)  # atomic: one operation of the interpreter
+        if not entries:
             return Page((), 0, position, False)
-        (_, oldest_ns, *_), oldest = kept[0]
-        newest = kept[-1][1]
+        (_, oldest_ns, *_), oldest = entries[0]
+        newest = entries[-1][1]
         first = max(0, position - oldest)
-        scanned = kept[first : first + MOST_SCANNED]
-        wanted = [(entry, number) for entry, number in scanned if entry[1] >= since_ns]
-        told = wanted[:MOST_TOLD]
-        last = told[-1][1] if len(wanted) > len(told) else scanned[-1][1] if scanned else newest
-        events = tuple(Event(e[2], e[3], e[0], e[1], e[4], _words(e[5])) for e, _ in told)
+        scanned = entries[first : first + MOST_SCANNED]
+        matching = [(entry, number) for entry, number in scanned if entry[1] >= since_ns]
+        sent = matching[:MOST_TOLD]
+        last = sent[-1][1] if len(matching) > len(sent) else scanned[-1][1] if scanned else newest
+        events = tuple(Event(e[2], e[3], e[0], e[1], e[4], _words(e[5])) for e, _ in sent)
         return Page(events, oldest_ns, last + 1, grown or last < newest)
 
     def clear(self) -> None:
@@ -152,13 +152,13 @@ class Timeline:
                 self._sources.remove(reference)
                 continue
             try:
-                found = tuple(source())
+                events = tuple(source())
             except Exception:
                 _LOG.exception("a part of the timeline cannot be read")
                 continue
-            for event in found:
+            for event in events:
                 self.span(event.track, event.name, event.begin_ns, event.end_ns, event.flows, event.detail)
-            grown |= bool(found)
+            grown |= bool(events)
         return grown
 
 
@@ -207,15 +207,15 @@ def merged(records: Sequence[Recorded]) -> list[Recorded]:
 
     Clocks of other machines are aligned by ROS time, which is only as accurate as their ROS times agree.
     """
-    found: dict[str, Recorded] = {}
+    processes: dict[str, Recorded] = {}
     for record in records:
-        before = found.get(record.process)
-        if before is not None and len(before.events) >= len(record.events):
-            record = before if set(record.nodes) <= set(before.nodes) else _with_nodes(before, record)
-        elif before is not None:
-            record = _with_nodes(record, before)
-        found[record.process] = record
-    shifted = [_shifted(record, records[0]) for record in found.values()]
+        earlier = processes.get(record.process)
+        if earlier is not None and len(earlier.events) >= len(record.events):
+            record = earlier if set(record.nodes) <= set(earlier.nodes) else _with_nodes(earlier, record)
+        elif earlier is not None:
+            record = _with_nodes(record, earlier)
+        processes[record.process] = record
+    shifted = [_shifted(record, records[0]) for record in processes.values()]
     end_ns = min((record.monotonic_ns for record in shifted), default=0)
     return [
         replace(record, events=tuple(event for event in record.events if event.begin_ns <= end_ns))

@@ -128,7 +128,7 @@ class Chunk:
                 f"chunk {self.request_id} begins {-passed:.4g} actions after the requested stamp"
             )
         places = np.arange(max(0, math.floor(self.horizon - passed))) + passed
-        before = np.floor(places).astype(int)
-        part = (places - before)[:, None].astype(self.actions.dtype)
-        after = np.minimum(before + 1, self.horizon - 1)
-        return self.actions[before] * (1 - part) + self.actions[after] * part
+        earlier = np.floor(places).astype(int)
+        part = (places - earlier)[:, None].astype(self.actions.dtype)
+        later = np.minimum(earlier + 1, self.horizon - 1)
+        return self.actions[earlier] * (1 - part) + self.actions[later] * part

@@ -94,7 +94,7 @@ def figures(windows: Sequence[Window], stamps_ns: np.ndarray, commands: str) -> 
             "hz": round(sum(map(len, sent)) / seconds, 2),
             "interval": quantiles(np.concatenate([1e-6 * np.diff(of_one) for of_one in sent])),
         },
-        "steps": {step.what: {"frames": len(step.ms), **quantiles(np.array(step.ms))} for step in steps},
+        "steps": {step.name: {"frames": len(step.ms), **quantiles(np.array(step.ms))} for step in steps},
     }
 
 

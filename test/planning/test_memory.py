@@ -70,12 +70,12 @@ def test_building_never_holds_more_than_the_end_and_a_layer_and_the_plan_says_bo
 ) -> None:
     with LiveBytes() as counted:
         model = random_model(replace(SIZES, kind=kind), CPU, dtype=BF16)
-        assert counted.held.now == pytest.approx(weight_bytes(model.config), rel=1e-3)
+        assert counted.held.present == pytest.approx(weight_bytes(model.config), rel=1e-3)
         gc.collect()
         counted.reset_peak()
         stages = build(model, precision)
         gc.collect()
-        final, peak = counted.held.now, counted.held.peak
+        final, peak = counted.held.present, counted.held.peak
     assert peak <= final + LAYER
     planned = plan(kind, precision)
     assert tensors(planned) == pytest.approx(final, rel=0.05)
@@ -94,12 +94,12 @@ def test_loading_never_holds_more_than_the_end_and_a_layer(precision: str, store
         fill(model, zeros, CPU, 1, "zeros", None, fused_parts(model), layer)
         finished(model)
         gc.collect()
-        loaded, most = counted.held.now, counted.held.peak
+        loaded, most = counted.held.present, counted.held.peak
         assert most <= loaded + LAYER
         counted.reset_peak()
         stages = build(model, precision)
         gc.collect()
-        final, peak = counted.held.now, counted.held.peak
+        final, peak = counted.held.present, counted.held.peak
     assert peak <= final + LAYER
     assert tensors(plan("pi05", precision, keep_exact=exact)) == pytest.approx(final, rel=0.05)
     assert max(most, peak) < 1.05 * (plan("pi05", precision, keep_exact=exact).allocated)
@@ -120,10 +120,12 @@ def test_an_openvla_in_four_bits_is_loaded_without_more_than_a_layer_of_exact_we
         fill(model, zeros, CPU, 1, "zeros", None, fused_parts(model), dropping("int4", CPU))
         forward = PackedForward(model.stack, config.prefix, config.max_tokens, weights="int4")
         gc.collect()
-        assert counted.held.peak <= counted.held.now + layer + QUANTISING["int4"]
+        assert counted.held.peak <= counted.held.present + layer + QUANTISING["int4"]
     assert forward.copied_bytes == copies(config, work)
     planned = memory(config, work, SLOW, slots=2, keep_exact=False)
-    assert planned.weights + planned.copies + planned.given_up == pytest.approx(counted.held.now, rel=0.02)
+    assert planned.weights + planned.copies + planned.given_up == pytest.approx(
+        counted.held.present, rel=0.02
+    )
 
 
 def test_eight_bits_of_pi05_fit_into_6_gb_and_four_of_openvla_into_7() -> None:
@@ -188,4 +190,4 @@ def test_what_is_freed_is_not_counted_any_longer(tmp_path: Path) -> None:
     with holding(CPU) as held:
         kept = torch.zeros(1000)
         torch.zeros(5000).sum()
-    assert held.now == kept.nbytes == 4000 and 24000 <= held.peak < 25000
+    assert held.present == kept.nbytes == 4000 and 24000 <= held.peak < 25000

@@ -141,8 +141,8 @@ def test_one_pixel_in_one_picture_is_found(tmp_path):
     result, _ = again(run.end())
     assert len(result.different_chunks) == 1
     (found,) = result.different_chunks
-    assert found.what.startswith(f"request {FIRST + 4}, observed at 1000.400 s: ")
-    assert "first in row 0, " in found.what and "largest difference" in found.what
+    assert found.text.startswith(f"request {FIRST + 4}, observed at 1000.400 s: ")
+    assert "first in row 0, " in found.text and "largest difference" in found.text
     assert 0.0 < found.size < 1.0
 
 

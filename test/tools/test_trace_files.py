@@ -72,7 +72,7 @@ def test_every_step_is_between_the_moments_it_is_named_after() -> None:
     rows = latency.steps(latency.frames(robot()).values())
     assert [row.ms for row in rows[:-1]] == [(float(step),) for step in range(1, 11)]
     assert rows[-1].ms == (55.0,)
-    assert [(row.what, row.ms) for row in latency.gpu_steps(robot())] == [("on the GPU: act.denoise", (3.0,))]
+    assert [(row.name, row.ms) for row in latency.gpu_steps(robot())] == [("on the GPU: act.denoise", (3.0,))]
 
 
 def test_a_frame_in_groups_is_a_prefix_after_the_last() -> None:

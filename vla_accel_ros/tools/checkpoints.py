@@ -59,24 +59,24 @@ def inspect(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.contract.write import write_contract
     from vla_accel_ros.tools.summary import summary
 
-    told = describe(arguments.path, arguments.statistics, arguments.trained_as)
+    description = describe(arguments.path, arguments.statistics, arguments.trained_as)
     if arguments.contract:
-        print(write_contract(told, arguments.urdf), end="")
+        print(write_contract(description, arguments.urdf), end="")
         return 0
-    print(summary(told))
+    print(summary(description))
     if arguments.verify:
         print()
         for name, digest in verify(arguments.path).items():
             print(f"{name} is unchanged since its conversion, SHA-256 {digest}")
-    for sentence in told.missing:
-        print(f"\ncannot be loaded: {sentence}")
+    for problem in description.missing:
+        print(f"\ncannot be loaded: {problem}")
     try:
-        contract = write_contract(told, arguments.urdf)
+        contract = write_contract(description, arguments.urdf)
     except ValueError as error:
         print(f"\nno contract can be written for it: {error}")
     else:
         print(f"\nthe robot's contract (--contract prints it alone):\n\n{contract}", end="")
-    return 1 if told.missing else 0
+    return 1 if description.missing else 0
 
 
 def convert(arguments: argparse.Namespace) -> int:

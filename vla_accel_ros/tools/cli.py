@@ -21,7 +21,7 @@ SUBCOMMANDS = (
     "fleet_demo.command",
     "say",
     "doctor.command",
-    "policy",
+    "security",
     "checkpoints",
     "contract.command",
     "compare.command",
@@ -90,9 +90,9 @@ def _open_closed_streams() -> None:
 
 def _nobody_reads() -> bool:
     """Return whether the reader of stdout has gone; then nothing more is written to it, also at exit."""
-    looked = select.poll()
-    looked.register(STDOUT, select.POLLOUT)
-    if not any(seen & select.POLLERR for _, seen in looked.poll(0)):
+    poll = select.poll()
+    poll.register(STDOUT, select.POLLOUT)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
         return False
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), STDOUT)

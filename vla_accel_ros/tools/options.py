@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
@@ -17,10 +17,14 @@ _LONGEST_NAMESPACE = 200
 
 
 def subcommand(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str, run: Run
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    purpose: str,
+    run: Run,
+    aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Add and return a subcommand's parser; `run` takes its arguments and returns the exit status."""
-    parser = subparsers.add_parser(name, help=what, description=what)
+    parser = subparsers.add_parser(name, aliases=aliases, help=purpose, description=purpose)
     parser.set_defaults(run=run)
     return parser
 

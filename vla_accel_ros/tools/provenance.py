@@ -23,7 +23,7 @@ def provenance() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Return the processor, its cores, the system and, if there is one, the GPU."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -32,21 +32,21 @@ def machine() -> dict[str, Any]:
         import torch
 
         if torch.cuda.is_available():
-            found["gpu"] = torch.cuda.get_device_name(0)
+            facts["gpu"] = torch.cuda.get_device_name(0)
     except ImportError:
         pass
-    return found
+    return facts
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, this package and those of PACKAGES that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in ("vla_accel_ros", *PACKAGES):
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _cpu() -> str:

@@ -60,8 +60,8 @@ def say(arguments: argparse.Namespace) -> int:
     ):
         messenger.instruct(words, timeout_s)
         print(f"inference has it: {words!r}", flush=True)
-        moves, what = messenger.outcome(timeout_s)
-    print(what, file=sys.stdout if moves else sys.stderr)
+        moves, outcome = messenger.outcome(timeout_s)
+    print(outcome, file=sys.stdout if moves else sys.stderr)
     return 0 if moves else 1
 
 

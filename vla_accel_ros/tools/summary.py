@@ -19,9 +19,12 @@ from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 GB, MB = 1e9, 1e6
 
 
-def summary(told: Description) -> str:
+def summary(description: Description) -> str:
     """Return several lines: family, sizes, weights, chunk, cameras and notes."""
-    config, lines = told.config, [f"{told.config.kind} in {told.folder} ({told.format})"]
+    config, lines = (
+        description.config,
+        [f"{description.config.kind} in {description.folder} ({description.format})"],
+    )
 
     def line(name: str, text: str) -> None:
         lines.extend(textwrap.wrap(f"  {name:<14}{text}", 110, subsequent_indent=" " * 16))
@@ -34,70 +37,81 @@ def summary(told: Description) -> str:
         line("vision", _vision(config.vision))
         line("language", _language(config))
         line("actions by", f"{_stack(config.expert)}, flow matching")
-    numbers = sum(math.prod(stored.shape) for stored in told.tensors.values())
+    numbers = sum(math.prod(stored.shape) for stored in description.tensors.values())
     types = Counter[str]()
-    for stored in told.tensors.values():
+    for stored in description.tensors.values():
         types[stored.dtype] += stored.bytes
     parts = ", ".join(f"{size / GB:.2f} GB {dtype}" for dtype, size in types.most_common())
-    files = len({stored.file for stored in told.tensors.values()})
-    line("weights", f"{numbers / 1e6:,.1f} M numbers, {told.bytes / GB:.2f} GB ({parts}) in {files} file(s)")
-    for name, text in prepared(told):
-        line(name, text)
-    line("chunk", f"{told.horizon} action(s) of {_dims(told.actions, told.action_dim)}")
+    files = len({stored.file for stored in description.tensors.values()})
     line(
-        "state", _dims(told.state, told.state_dim) if told.state_dim else "none: the network takes no joints"
+        "weights",
+        f"{numbers / 1e6:,.1f} M numbers, {description.bytes / GB:.2f} GB ({parts}) in {files} file(s)",
+    )
+    for name, text in prepared(description):
+        line(name, text)
+    line("chunk", f"{description.horizon} action(s) of {_dims(description.actions, description.action_dim)}")
+    line(
+        "state",
+        _dims(description.state, description.state_dim)
+        if description.state_dim
+        else "none: the network takes no joints",
     )
     cameras = (
-        name + (f" ({told.camera_sources[name]} in training)" if name in told.camera_sources else "")
+        name
+        + (f" ({description.camera_sources[name]} in training)" if name in description.camera_sources else "")
         for name in config.image_names
     )
-    line("cameras", "any one image" if told.any_camera else ", ".join(cameras))
-    if told.joint_names:
-        line("joints", ", ".join(told.joint_names))
-    line("normalisation", told.normalisation)
-    if len(told.statistics) > 1:
-        line("statistics of", f"{', '.join(told.statistics)}: choose with the parameter statistics")
-    if told.relative is not None:
-        relative = np.flatnonzero(told.relative).tolist()
+    line("cameras", "any one image" if description.any_camera else ", ".join(cameras))
+    if description.joint_names:
+        line("joints", ", ".join(description.joint_names))
+    line("normalisation", description.normalisation)
+    if len(description.statistics) > 1:
+        line("statistics of", f"{', '.join(description.statistics)}: choose with the parameter statistics")
+    if description.relative is not None:
+        relative = np.flatnonzero(description.relative).tolist()
         line(
             "relative", f"actions {relative} to the joints" if relative else "none: all actions are absolute"
         )
-    for note in told.notes:
+    for note in description.notes:
         line("note", note)
     return "\n".join(lines)
 
 
-def prepared(told: Description) -> list[tuple[str, str]]:
+def prepared(description: Description) -> list[tuple[str, str]]:
     """Return (name, text) pairs: what is fused and folded and, for a converted folder, its origin."""
-    said = provenance_of(told.folder)
-    lines = [("fused", _fused(told)), ("folded", _folded(told, said))]
-    if said:
-        lines.append(("converted", _origin(said)))
+    provenance = provenance_of(description.folder)
+    lines = [("fused", _fused(description)), ("folded", _folded(description, provenance))]
+    if provenance:
+        lines.append(("converted", _origin(provenance)))
     return lines
 
 
-def _fused(told: Description) -> str:
-    if isinstance(told.config, SmolVLAConfig):
+def _fused(description: Description) -> str:
+    if isinstance(description.config, SmolVLAConfig):
         return "nothing: no stage of the engine reads parameters of a SmolVLA as one"
-    parts = [(stored.part, stored.bytes) for stored in told.tensors.values() if stored.part is not None]
+    parts = [
+        (stored.part, stored.bytes) for stored in description.tensors.values() if stored.part is not None
+    ]
     among = Counter(part.tensor for part, _ in parts)
     parts = [(part, count) for part, count in parts if among[part.tensor] > 1]
     if not parts:
         return "nothing: every parameter is a tensor; they are joined while loading"
     wholes = len({part.tensor for part, _ in parts})
     size = sum(count for _, count in parts)
-    return f"{len(parts)} parameters as {wholes} tensors, {size / MB:,.1f} of {told.bytes / MB:,.1f} MB"
+    return (
+        f"{len(parts)} parameters as {wholes} tensors, {size / MB:,.1f} of {description.bytes / MB:,.1f} MB"
+    )
 
 
-def _folded(told: Description, said: dict[str, Any]) -> str:
-    if not isinstance(told.config, PiConfig):
+def _folded(description: Description, provenance: dict[str, Any]) -> str:
+    if not isinstance(description.config, PiConfig):
         return "nothing: this network has nothing to compute ahead"
-    if any(FOLDED in sentence for sentence in told.missing):
+    if any(FOLDED in problem for problem in description.missing):
         return f"{FOLDED} cannot be used, see below"
-    fold = StoredFold.find(told.folder, told.config)
+    fold = StoredFold.find(description.folder, description.config)
     if fold is None:
-        gone = f"{FOLDED} is not there: " if FIELD in said else "nothing: "
-        return gone + "constants are computed while fast stages are made"
+        absent = f"{FOLDED} is not there: " if FIELD in provenance else "nothing: "
+        return absent + "constants are computed while fast stages are made"
     steps, rule, dtype = fold.key
     return (
         f"{fold.bytes / MB:.2f} MB of constants for {steps} steps ({rule}'s times) of weights in {dtype}; "
@@ -105,9 +119,11 @@ def _folded(told: Description, said: dict[str, Any]) -> str:
     )
 
 
-def _origin(said: dict[str, Any]) -> str:
-    text = f"from {said.get('source')} ({said.get('format')}), {said.get('date')}, by {said.get('version')}"
-    return f"{text}, SHA-256 {said.get('sha256')}"
+def _origin(provenance: dict[str, Any]) -> str:
+    source, written, date, version, sha256 = map(
+        provenance.get, ("source", "format", "date", "version", "sha256")
+    )
+    return f"from {source} ({written}), {date}, by {version}, SHA-256 {sha256}"
 
 
 def _language(config: PiConfig | OpenVLAConfig | SmolVLAConfig) -> str:
@@ -125,6 +141,6 @@ def _stack(config: GemmaConfig) -> str:
     return f"{config.width} x {config.depth} layers, {config.heads} heads of {config.head_dim}"
 
 
-def _dims(trained: np.ndarray, most: int) -> str:
-    known = trained.shape[1]
-    return f"{known} numbers (of {most})" if known and known != most else f"{known or most} numbers"
+def _dims(trained: np.ndarray, limit: int) -> str:
+    size = trained.shape[1]
+    return f"{size} numbers (of {limit})" if size and size != limit else f"{size or limit} numbers"

@@ -20,7 +20,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
-from vla_accel_ros.tools.policy import rights
+from vla_accel_ros.tools.security import rights
 
 PROGRAM = Path(__file__).with_name("fake_scheduler.py")
 S = 1_000_000_000
@@ -95,7 +95,7 @@ def assert_within_limits(operator: Operator) -> None:
 
 
 def assert_has_its_rights(operator: Operator) -> None:
-    """The node has no topic that `vla policy --fleet` forbids, and all of the fleet's."""
+    """The node has no topic that `vla security --fleet` forbids, and all of the fleet's."""
     own, node = rights(operator.contract, fleet=True)["inference"], operator.node
     for get, allowed in (
         (node.get_publisher_names_and_types_by_node, own.publish),

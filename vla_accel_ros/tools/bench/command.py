@@ -28,17 +28,17 @@ STEPS = (3, 4, 5, 6, 8, 10)
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
     bench = subparsers.add_parser("bench", help="measure a checkpoint or a GPU", description=__doc__)
-    whats = bench.add_subparsers(title="what", required=True, metavar="WHAT", dest="what")
+    subjects = bench.add_subparsers(title="what", required=True, metavar="WHAT", dest="what")
     device.add_options(
         subcommand(
-            whats,
+            subjects,
             "device",
             "check every kernel on this GPU, time the stages, compare with the plan: five minutes, one JSON",
             device.run,
         )
     )
     parser = subcommand(
-        whats,
+        subjects,
         "solvers",
         "error and time of each solver and number of denoising steps (docs/lab/solvers.md)",
         run,
@@ -104,15 +104,15 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
     if not observations and rule:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)
-    found = solvers.errors(policy, observations, {**integrators, **(further or {})}, _say)
+    document = solvers.errors(policy, observations, {**integrators, **(further or {})}, _say)
     if not arguments.runs:
-        return {"model": Path(model).name, "dtype": dtype, **found}
+        return {"model": Path(model).name, "dtype": dtype, **document}
     pairs = [(solver, steps) for solver in arguments.solvers for steps in arguments.steps]
     default = EngineConfig.solver, EngineConfig.steps
-    taken = solvers.times_ms(policy, observations[0], dict.fromkeys((default, *pairs)), arguments.runs)
-    for row in found["ways"]:
-        row["ms"] = taken.get(row["way"])
-    return {"model": Path(model).name, "dtype": dtype, **found}
+    times_ms = solvers.times_ms(policy, observations[0], dict.fromkeys((default, *pairs)), arguments.runs)
+    for row in document["ways"]:
+        row["ms"] = times_ms.get(row["way"])
+    return {"model": Path(model).name, "dtype": dtype, **document}
 
 
 def _say(sentence: str) -> None:

@@ -74,31 +74,41 @@ def measured(arguments: argparse.Namespace, base: Device, say: Callable[[str], o
     from vla_accel_ros.tools.bench.stages import against_plans
     from vla_accel_ros.tools.bench.tiny import tiny_models
 
-    began, small = time.monotonic(), arguments.small
+    start_s, small = time.monotonic(), arguments.small
     device = torch.device("cpu" if small else "cuda")
     models = {kind: (tiny_models() if small else MODELS)[kind] for kind in arguments.kinds}
     configs = [few_layers(sizes) for sizes in models.values() if isinstance(sizes, PiConfig)]
     say("kernels against their references")
     dtype = torch.float32 if small else torch.bfloat16
-    kernels = sorted(checked(configs, device, dtype), key=lambda one: one.kernel)
-    took_s = time.monotonic() - began
+    kernels = sorted(checked(configs, device, dtype), key=lambda kernel: kernel.kernel)
+    took_s = time.monotonic() - start_s
     say(f"stages against the plan, after {took_s:.0f} s")
     precisions = ["exact"] if small else [*(FAST_FIRST if base.fast_memory else SLOW_FIRST)]
-    left = max(arguments.seconds - took_s, 1.0)
-    made, found = against_plans(
-        models, base, device, arguments.views, precisions, 4 if small else 20, arguments.runs, left, say
+    remaining_s = max(arguments.seconds - took_s, 1.0)
+    measured_device, stages = against_plans(
+        models,
+        base,
+        device,
+        arguments.views,
+        precisions,
+        4 if small else 20,
+        arguments.runs,
+        remaining_s,
+        say,
     )
-    launched = {one.kernel for one in kernels}
+    launched = {kernel.kernel for kernel in kernels}
     return {
         **provenance(),
         "device": described(device),
         "base": base.name,
-        "kernels": [{**asdict(one), "good": one.good} for one in kernels],
-        "kernels_good": all(one.good for one in kernels),
+        "kernels": [{**asdict(kernel), "good": kernel.good} for kernel in kernels],
+        "kernels_good": all(kernel.good for kernel in kernels),
         "not_launched": [name for name in KERNELS if name not in launched] if configs else list(KERNELS),
-        **found,
-        "device_file": None if small else to_yaml(made, torch.cuda.get_device_name(), "vla bench device"),
-        "took_s": round(time.monotonic() - began, 1),
+        **stages,
+        "device_file": None
+        if small
+        else to_yaml(measured_device, torch.cuda.get_device_name(), "vla bench device"),
+        "took_s": round(time.monotonic() - start_s, 1),
     }
 
 
@@ -108,13 +118,13 @@ def described(device: Any) -> dict[str, Any]:
 
     if device.type != "cuda":
         return {"name": "cpu"}
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     return {
-        "name": found.name,
-        "capability": f"{found.major}.{found.minor}",
-        "multiprocessors": found.multi_processor_count,
-        "memory_bytes": found.total_memory,
-        "integrated": bool(found.is_integrated),
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "integrated": bool(properties.is_integrated),
         "cuda": torch.version.cuda,
     }
 
@@ -124,22 +134,22 @@ def lines(document: dict[str, Any]) -> Iterable[str]:
     from vla_accel_ros.tools.bench.planned import table
 
     yield f"{'kernel':20}{'launches':>9}{'error':>10}{'at most':>9}  at its worst"
-    for one in document["kernels"]:
-        fault = one["wrong"] or ("" if one["good"] else "WRONG")
+    for kernel in document["kernels"]:
+        fault = kernel["wrong"] or ("" if kernel["good"] else "WRONG")
         yield (
-            f"{one['kernel']:20}{one['launches']:9d}{one['error']:10.1e}{one['most']:9.1e}  {one['where']}  "
-            f"{fault}".rstrip()
+            f"{kernel['kernel']:20}{kernel['launches']:9d}{kernel['error']:10.1e}{kernel['most']:9.1e}  "
+            f"{kernel['where']}  {fault}".rstrip()
         )
     if document["not_launched"]:
         yield f"not launched by these models: {', '.join(document['not_launched'])}"
     yield table(document["rows"])
     for row in document["memory"]:
-        held, planned = row["measured_bytes"] / 1e9, row["predicted_bytes"] / 1e9
+        measured, planned = row["measured_bytes"] / 1e9, row["predicted_bytes"] / 1e9
         case = f"{row['model']} {row['views']} views {row['precision']}"
-        yield f"memory {case}: {held:.2f} GB, plan {planned:.2f} ({row['off_percent']:+.1f} %)"
-    for kind, why in document["left_out"].items():
-        yield f"left out: {kind}, as {why}"
-    good = sum(one["good"] for one in document["kernels"])
+        yield f"memory {case}: {measured:.2f} GB, plan {planned:.2f} ({row['off_percent']:+.1f} %)"
+    for kind, reason in document["left_out"].items():
+        yield f"left out: {kind}, as {reason}"
+    good = sum(kernel["good"] for kernel in document["kernels"])
     yield (
         f"{good} of {len(document['kernels'])} kernels are near their references; {document['met']} of "
         f"{document['of']} times within 10 % of a plan; {document['took_s']:.0f} s"

@@ -71,10 +71,10 @@ class Checked:
 
 
 class CheckedOps(Ops):
-    """Kernels whose launches are compared with the reference. found: (kernel, error, most) of each launch."""
+    """Kernels whose launches are compared with the reference. launches: (kernel, error, most) of each one."""
 
-    def __init__(self, ops: Ops, found: list[tuple[str, float, float]]) -> None:
-        self._ops, self._found = ops, found
+    def __init__(self, ops: Ops, launches: list[tuple[str, float, float]]) -> None:
+        self._ops, self._launches = ops, launches
         for name in KERNELS:
             setattr(self, name, self._checked(name))
 
@@ -82,21 +82,21 @@ class CheckedOps(Ops):
         return self._ops.parts(rows, weight)
 
     def _checked(self, name: str) -> Callable[..., Any]:
-        def launch(*given: Any, **named: Any) -> Any:
-            exact, exact_named = wide(copied(given)), wide(copied(named))
-            left = getattr(Ops, name)(*exact, **exact_named)
-            made = getattr(self._ops, name)(*given, **named)
-            ours: Any = (given, named)
+        def launch(*given: Any, **keywords: Any) -> Any:
+            exact, exact_named = wide(copied(given)), wide(copied(keywords))
+            parts = getattr(Ops, name)(*exact, **exact_named)
+            result = getattr(self._ops, name)(*given, **keywords)
+            ours: Any = (given, keywords)
             expected: Any = (exact, exact_named)
             if name == "add_product":  # what the following norm must still add is part of the result
-                ours, expected = _joined(given, made), _joined(exact, left)
+                ours, expected = _joined(given, result), _joined(exact, parts)
             elif name in ONLY:
                 ours, expected = given[ONLY[name]], exact[ONLY[name]]
-            elif isinstance(made, Tensor):
-                ours, expected = (ours, made), (expected, left)
-            rows = any(isinstance(one, Rows) for one in given)
-            self._found.append((name, error(ours, expected), ROWS_NEAR if rows else NEAR))
-            return made
+            elif isinstance(result, Tensor):
+                ours, expected = (ours, result), (expected, parts)
+            rows = any(isinstance(argument, Rows) for argument in given)
+            self._launches.append((name, error(ours, expected), ROWS_NEAR if rows else NEAR))
+            return result
 
         return launch
 
@@ -124,22 +124,22 @@ def checked(
                 check(precision, True, device, dtype)
             except ValueError:
                 continue  # the device lacks the precision
-            found: list[tuple[str, float, float]] = []
-            wrong = ""
+            launches: list[tuple[str, float, float]] = []
+            failure = ""
             try:
-                _run(model, precision, found, views)
-                _forward(model, precision, found)
+                _run(model, precision, launches, views)
+                _forward(model, precision, launches)
                 weights = FEW_ROWS.get(precision)
                 alone = pieces.errors(config, 40, device, 3, ops_for(device), dtype, weights)
-                found += [(name.split()[0], size, NEAR) for name, size in alone]
+                launches += [(name.split()[0], size, NEAR) for name, size in alone]
             except Exception as fault:  # any error of a compiler, driver or library
-                wrong = f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
-            for name, size, most in found:
-                now = Checked(name, 1, size, most, where)
-                worst[name] = now if name not in worst else _worse(worst[name], now)
-            if wrong:
-                name = f"after {found[-1][0]}" if found else "first launch"
-                yield Checked(name, 0, float("inf"), 0.0, where, wrong)
+                failure = f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
+            for name, size, limit in launches:
+                launch = Checked(name, 1, size, limit, where)
+                worst[name] = launch if name not in worst else _worse(worst[name], launch)
+            if failure:
+                name = f"after {launches[-1][0]}" if launches else "first launch"
+                yield Checked(name, 0, float("inf"), 0.0, where, failure)
     yield from worst.values()
 
 
@@ -155,7 +155,7 @@ def few_layers(config: PiConfig, layers: int = 2, vocab: int = 2048) -> PiConfig
 
 
 @torch.inference_mode()
-def _run(model: Pi, precision: str, found: list[tuple[str, float, float]], views: int) -> None:
+def _run(model: Pi, precision: str, launches: list[tuple[str, float, float]], views: int) -> None:
     """Run frames; chunks alone and together, free, guided and committed; and all solvers."""
     config, device = model.config, model.embed_table.device
     prompt = min(16, config.max_prompt)  # whole buckets: padding is never read, and may differ
@@ -165,7 +165,7 @@ def _run(model: Pi, precision: str, found: list[tuple[str, float, float]], views
         pool = KVPool(config.prefix, 4, config.max_tokens, device, model.language_model.dtype)
 
         def ops() -> Ops:
-            return CheckedOps(ops_for(device), found)
+            return CheckedOps(ops_for(device), launches)
 
         int8 = Int8(denoise=precision == W8A8) if precision in ROWS else None
         stages = Uncaptured(model, pool, ops=ops, precision=precision, solver=solver, int8=int8)
@@ -174,17 +174,17 @@ def _run(model: Pi, precision: str, found: list[tuple[str, float, float]], views
         target = torch.zeros(config.horizon, config.action_dim)
         guided = Inpainting(target, torch.linspace(1, 0, config.horizon))
         for count in (1, MOST_NARROW // config.horizon + 1):
-            noise, state = (one.expand(count, *one.shape[1:]).contiguous() for one in inputs[3:])
+            noise, state = (tensor.expand(count, *tensor.shape[1:]).contiguous() for tensor in inputs[3:])
             slots, tokens = ([1, 2] * count)[:count], (lengths * count)[:count]
             for guides in (None, [guided] * count):
                 stages.act(noise, state, slots, tokens, STEPS, guides)
         if solver == EULER:
-            held = [Inpainting(target, torch.zeros(config.horizon), committed=2)]
-            stages.act(inputs.noise, inputs.state, [1], lengths[:1], STEPS, held)
+            committed = [Inpainting(target, torch.zeros(config.horizon), committed=2)]
+            stages.act(inputs.noise, inputs.state, [1], lengths[:1], STEPS, committed)
 
 
 @torch.inference_mode()
-def _forward(model: Pi, precision: str, found: list[tuple[str, float, float]]) -> None:
+def _forward(model: Pi, precision: str, launches: list[tuple[str, float, float]]) -> None:
     """Run a prompt and then one token, with the kernels and with the references on the same prefix."""
     device, sizes = model.embed_table.device, model.config.prefix
     weights = FEW_ROWS[precision] if precision in (INT8, INT4, W8A8_INT4) else None
@@ -195,24 +195,26 @@ def _forward(model: Pi, precision: str, found: list[tuple[str, float, float]]) -
     for kernels in (kernels_for(device), kernels_for(torch.device("cpu"))):
         pool = KVPool(sizes, 1, 24, device, rows.dtype)
         forward = PackedForward(model.stack, sizes, 64, kernels, capture=False, weights=weights, int8=rows8)
-        made = [forward([Segment(rows[:, :20], causal=True, out=pool.span(0, 0, 20))])[0].clone()]
+        outputs = [forward([Segment(rows[:, :20], causal=True, out=pool.span(0, 0, 20))])[0].clone()]
         past = (pool.span(0, 0, 20),)
-        made.append(forward([Segment(rows[:, 20:], past, out=pool.span(0, 20, 21))])[0].clone())
-        results.append([*made, pool.k[:, :, :, :21].clone(), pool.v[:, :, :, :21].clone()])
+        outputs.append(forward([Segment(rows[:, 20:], past, out=pool.span(0, 20, 21))])[0].clone())
+        results.append([*outputs, pool.k[:, :, :, :21].clone(), pool.v[:, :, :, :21].clone()])
     # A value that one of them rounds differently affects everything after it.
-    found.append((FORWARD, error(results[0], results[1]), 2 * (NEAR if rows8 is None else ROWS_NEAR)))
+    launches.append((FORWARD, error(results[0], results[1]), 2 * (NEAR if rows8 is None else ROWS_NEAR)))
 
 
-def _worse(one: Checked, other: Checked) -> Checked:
-    worse = other if other.error / other.most > one.error / one.most or other.error != other.error else one
-    return replace(worse, launches=one.launches + other.launches)
+def _worse(first: Checked, other: Checked) -> Checked:
+    worse = (
+        other if other.error / other.most > first.error / first.most or other.error != other.error else first
+    )
+    return replace(worse, launches=first.launches + other.launches)
 
 
-def _joined(given: Sequence[Any], left: tuple[Tensor | None, Tensor | None]) -> Tensor:
+def _joined(arguments: Sequence[Any], parts: tuple[Tensor | None, Tensor | None]) -> Tensor:
     """Return x plus what add_product left to add."""
-    x: Tensor = given[3].float()
-    for rest in left:
-        x = x if rest is None else x + rest.float()
+    x: Tensor = arguments[3].float()
+    for part in parts:
+        x = x if part is None else x + part.float()
     return x
 
 
@@ -220,57 +222,59 @@ def error(ours: Any, expected: Any) -> float:
     """Return the greatest relative error; infinite if a result is not finite but should be."""
     pairs = zip(values(ours), values(expected), strict=True)
     worst = 0.0
-    for made, exact in pairs:
-        if torch.equal(made, exact):
+    for result, exact in pairs:
+        if torch.equal(result, exact):
             continue
         size = float(exact.double().norm())
         if not np.isfinite(size):
             continue  # the input was not finite already: an earlier launch is to blame
-        off = float((made.double() - exact.double()).norm()) / max(size, 1e-30)
+        off = float((result.double() - exact.double()).norm()) / max(size, 1e-30)
         worst = max(worst, off) if np.isfinite(off) else float("inf")
     return worst
 
 
-def values(given: Any) -> Iterator[Tensor]:
+def values(value: Any) -> Iterator[Tensor]:
     """Yield the tensors to compare: floating-point ones, 8-bit rows times their scales, and the sums of a
     norm."""
-    if isinstance(given, Tensor):
-        if given.is_floating_point():
-            yield given.float()
-    elif isinstance(given, Rows | Quantized):
-        if isinstance(given, Rows):
-            yield given.values.float() * given.scale
-    elif isinstance(given, Norm):
-        yield given.squares.sum(0)
-        yield from values(given.scaled)
-    elif isinstance(given, dict):
-        yield from values(list(given.values()))
-    elif isinstance(given, list | tuple):
-        for one in given:
-            yield from values(one)
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value.float()
+    elif isinstance(value, Rows | Quantized):
+        if isinstance(value, Rows):
+            yield value.values.float() * value.scale
+    elif isinstance(value, Norm):
+        yield value.squares.sum(0)
+        yield from values(value.scaled)
+    elif isinstance(value, dict):
+        yield from values(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from values(item)
 
 
-def copied(given: Any) -> Any:
+def copied(arguments: Any) -> Any:
     """Return the arguments with cloned tensors."""
-    return _mapped(given, Tensor.clone)
+    return _mapped(arguments, Tensor.clone)
 
 
-def wide(given: Any) -> Any:
+def wide(arguments: Any) -> Any:
     """Return the arguments with half precision widened to float32."""
-    return _mapped(given, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one)
+    return _mapped(
+        arguments, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one
+    )
 
 
-def _mapped(given: Any, of: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(given, Tensor):
-        return of(given)
-    if isinstance(given, dict):
-        return {name: _mapped(one, of) for name, one in given.items()}
-    if isinstance(given, tuple) and hasattr(given, "_fields"):
-        return type(given)(*(_mapped(one, of) for one in given))
-    if isinstance(given, list | tuple):
-        return type(given)(_mapped(one, of) for one in given)
-    if is_dataclass(given) and not isinstance(given, type):
+def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: _mapped(item, function) for name, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, function) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, function) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
         return replace(
-            given, **{field.name: _mapped(getattr(given, field.name), of) for field in fields(given)}
+            value, **{field.name: _mapped(getattr(value, field.name), function) for field in fields(value)}
         )
-    return given
+    return value

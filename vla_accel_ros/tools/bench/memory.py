@@ -22,11 +22,11 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass
 class Held:
-    """Bytes since the start: now and at most. before: what was held already (on a GPU)."""
+    """Bytes since the start: at present and at most. base: what was held already (on a GPU)."""
 
-    now: int = 0
+    present: int = 0
     peak: int = 0
-    before: int = 0
+    base: int = 0
 
 
 class LiveBytes(TorchDispatchMode):
@@ -40,28 +40,28 @@ class LiveBytes(TorchDispatchMode):
 
     def reset_peak(self) -> None:
         """Restart the peak from the present value."""
-        self.held.peak = self.held.now
+        self.held.peak = self.held.present
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for one in tree_leaves(made):
-            if isinstance(one, Tensor) and one.device.type == "cpu":
-                self._see(one.untyped_storage())
-        return made
+        results = func(*args, **(kwargs or {}))
+        for result in tree_leaves(results):
+            if isinstance(result, Tensor) and result.device.type == "cpu":
+                self._see(result.untyped_storage())
+        return results
 
     def _see(self, storage: torch.UntypedStorage) -> None:
         address, size = storage._cdata, storage.nbytes()
         if address in self._live:
             return
         mark = self._live[address] = object()
-        self.held.now += size
-        self.held.peak = max(self.held.peak, self.held.now)
+        self.held.present += size
+        self.held.peak = max(self.held.peak, self.held.present)
         weakref.finalize(storage, self._freed, address, size, mark)
 
     def _freed(self, address: int, size: int, mark: object) -> None:
         if self._live.get(address) is mark:
             del self._live[address]
-            self.held.now -= size
+            self.held.present -= size
 
 
 @contextmanager
@@ -72,14 +72,13 @@ def holding(device: torch.device) -> Iterator[Held]:
             yield counted.held
             gc.collect()
         return
-    before, held = start_of_peak(device), Held()
-    held.before = before
+    usage = Held(base=start_of_peak(device))
     try:
-        yield held
+        yield usage
     finally:
         torch.cuda.synchronize(device)
-        held.now = torch.cuda.memory_allocated(device) - before
-        held.peak = torch.cuda.max_memory_allocated(device) - before
+        usage.present = torch.cuda.memory_allocated(device) - usage.base
+        usage.peak = torch.cuda.max_memory_allocated(device) - usage.base
 
 
 def start_of_peak(device: torch.device) -> int:

@@ -22,7 +22,7 @@ EVERY = 4
 """One in so many of the simulated arm's observations is kept."""
 
 
-def recorded(path: Path, most: int, robot: str = "") -> tuple[list[Observation], Path, Contract]:
+def recorded(path: Path, limit: int, robot: str = "") -> tuple[list[Observation], Path, Contract]:
     """Return at most `most` observations of a robot, spread over a bag, with the checkpoint and contract of
     its first session. Its sessions with others are left out.
 
@@ -31,20 +31,24 @@ def recorded(path: Path, most: int, robot: str = "") -> tuple[list[Observation],
     """
     bag = Bag(path)
     moments = Moments(bag)
-    own = moments.sessions_of(chosen_robot(bag, robot))
-    contract = contract_of(own[0])
-    alike = [each.id for each in own if (each.model, each.contract) == (own[0].model, own[0].contract)]
+    sessions = moments.sessions_of(chosen_robot(bag, robot))
+    contract = contract_of(sessions[0])
+    same = [
+        session.id
+        for session in sessions
+        if (session.model, session.contract) == (sessions[0].model, sessions[0].contract)
+    ]
     cameras = {camera.name: camera for camera in contract.cameras}
-    count = moments.complete(alike)
-    wanted = set(np.linspace(0, count - 1, min(most, count)).astype(int).tolist())
-    found: list[Observation] = []
-    for number, moment in enumerate(moments.of(alike)):
-        if number in wanted:
+    count = moments.complete(same)
+    numbers = set(np.linspace(0, count - 1, min(limit, count)).astype(int).tolist())
+    observations: list[Observation] = []
+    for number, moment in enumerate(moments.of(same)):
+        if number in numbers:
             images = {cameras[n].image: cameras[n].view(pixels) for n, pixels in moment.images.items()}
-            found.append(Observation(images, moment.state, moment.instruction, moment.stamp_ns))
-    if not found:
+            observations.append(Observation(images, moment.state, moment.instruction, moment.stamp_ns))
+    if not observations:
         raise ValueError(f"{path} has no observation with all its images; record the cameras, too.")
-    return found, Path(own[0].model), contract
+    return observations, Path(sessions[0].model), contract
 
 
 def simulated(engine: Engine, contract: Contract, count: int) -> list[Observation]:
@@ -66,13 +70,13 @@ class _Watched(Session):
         self.seen: list[Observation] = []
 
     def observe(self, instruction: str, now_ns: int, blank: bool = False) -> Observation:
-        found = super().observe(instruction, now_ns, blank)
+        observation = super().observe(instruction, now_ns, blank)
         self.seen.append(
             Observation(
-                {name: np.array(pixels) for name, pixels in found.images.items()},
-                found.state,
-                found.instruction,
-                found.stamp_ns,
+                {name: np.array(pixels) for name, pixels in observation.images.items()},
+                observation.state,
+                observation.instruction,
+                observation.stamp_ns,
             )
         )
-        return found
+        return observation

@@ -22,7 +22,7 @@ def row(
     reason: why a row misses its aim, if it does."""
     names = [name for name in STAGES[:3] if name in plan.stages] if stage == "whole" else [stage]
     times = [plan.stages[name].time for name in names]
-    middle, low, high = (sum(getattr(t, of) for t in times) / 1e3 for of in ("us", "low_us", "high_us"))
+    middle, low, high = (sum(getattr(t, bound) for t in times) / 1e3 for bound in ("us", "low_us", "high_us"))
     off = middle / measured_ms - 1.0
     missed = abs(off) > aim
     return {
@@ -47,23 +47,23 @@ def row(
 def compared(sizes: Sizes, device: Device, case: dict[str, Any], prompt: int) -> list[dict[str, Any]]:
     """Return a row for each stage of a case; `frame` is encode and prefill."""
     plan = make_plan(sizes, device, Work(case["views"], prompt, precision=case["precision"]))
-    found = []
+    rows = []
     for stage, ms in case["ms"].items():
         if stage == "frame":
-            both = [plan.stages[name].time for name in ("encode", "prefill")]
+            times = [plan.stages[name].time for name in ("encode", "prefill")]
             joined = replace(
-                both[0],
-                us=sum(t.us for t in both),
-                low_us=sum(t.low_us for t in both),
-                high_us=sum(t.high_us for t in both),
+                times[0],
+                us=sum(t.us for t in times),
+                low_us=sum(t.low_us for t in times),
+                high_us=sum(t.high_us for t in times),
             )
             whole = replace(plan, stages={"prefill": replace(plan.stages["prefill"], time=joined)})
-            found.append({**row(whole, "prefill", ms, "here"), "stage": "frame"})
+            rows.append({**row(whole, "prefill", ms, "here"), "stage": "frame"})
         else:
             fp8 = case["precision"] == "fp8" and device.numbers["fp8_tflops"].source != "measured"
             reason = DERIVED_FP8 if fp8 and stage in ("prefill", "whole") else ""
-            found.append(row(plan, stage, ms, "here", reason=reason))
-    return found
+            rows.append(row(plan, stage, ms, "here", reason=reason))
+    return rows
 
 
 def memory_row(sizes: Sizes, device: Device, case: dict[str, Any]) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         f"{'measured':>9}{'plan':>8}{'off %':>7}"
     ]
     for r in rows:
-        why = "" if r["met"] else f"  {r['reason']}"
+        reason = "" if r["met"] else f"  {r['reason']}"
         lines.append(
             f"{r['device']:13}{r['model']:9}{r['views']:5d}{r['batch']:6d} {r['precision']:10}{r['stage']:9}"
-            f"{r['measured_ms']:9.2f}{r['predicted_ms']:8.2f}{r['off_percent']:+7.1f}{why}"
+            f"{r['measured_ms']:9.2f}{r['predicted_ms']:8.2f}{r['off_percent']:+7.1f}{reason}"
         )
     return "\n".join(lines)
 

@@ -59,9 +59,9 @@ def random_observation(
     state = rng.uniform(-1.0, 1.0, policy.joints).astype(np.float32)
     words = 1 + prompt - len(policy.prompt(WORD, state))
     instruction = " ".join([WORD] * words)
-    least, most = prompt - words + 1, policy.config.max_prompt
-    if not least <= prompt <= most:
-        raise ValueError(f"prompt is {prompt} tokens; give {least} to {most}.")
+    shortest, longest = prompt - words + 1, policy.config.max_prompt
+    if not shortest <= prompt <= longest:
+        raise ValueError(f"prompt is {prompt} tokens; give {shortest} to {longest}.")
     shape = (*(size or (policy.image_size,) * 2), 3)
     names = policy.config.image_names[:views]
     images = {name: rng.integers(0, 256, shape, dtype=np.uint8) for name in names}

@@ -83,7 +83,7 @@ def errors(
     to_default: dict[str, list[float]] = {name: [] for name in integrators}
     samples = []
 
-    def apart(a: Tensor, b: Tensor) -> float:
+    def distance(a: Tensor, b: Tensor) -> float:
         return float((a - b)[..., : flowing.joints].square().mean().sqrt())
 
     for number, observation in enumerate(observations):
@@ -95,12 +95,12 @@ def errors(
             velocity = partial(
                 _velocity, flowing, observation, engine.runner.pool.view(prefix.slot, prefix.n_tokens)
             )
-            made = {name: way(velocity, noise) for name, way in {**integrators, **further}.items()}
-            samples.append(apart(further[KNOWN](velocity, other), made[KNOWN]))
-        for name, found in to_fine.items():
-            found.append(apart(made[name], made[REFERENCE]))
-        for name, found in to_default.items():
-            found.append(apart(made[name], made[DEFAULT]))
+            chunks = {name: way(velocity, noise) for name, way in {**integrators, **further}.items()}
+            samples.append(distance(further[KNOWN](velocity, other), chunks[KNOWN]))
+        for name, distances in to_fine.items():
+            distances.append(distance(chunks[name], chunks[REFERENCE]))
+        for name, distances in to_default.items():
+            distances.append(distance(chunks[name], chunks[DEFAULT]))
         say(f"{number + 1} of {len(observations)} observations")
     return {
         "observations": len(observations),
@@ -121,8 +121,8 @@ def _velocity(policy: FlowPolicy, observation: Observation, kv: Any, x: Tensor, 
 
 def figures(values: Sequence[float]) -> dict[str, float]:
     """Return median, 95th percentile and maximum."""
-    found = np.quantile(values, (0.5, 0.95, 1.0))
-    return dict(zip(("median", "p95", "most"), (float(f"{value:.4g}") for value in found), strict=True))
+    quantiles = np.quantile(values, (0.5, 0.95, 1.0))
+    return dict(zip(("median", "p95", "most"), (float(f"{value:.4g}") for value in quantiles), strict=True))
 
 
 def times_ms(
@@ -134,17 +134,17 @@ def times_ms(
         name_of(solver, steps): Engine(policy, solver=solver, steps=steps, fast=fast)
         for solver, steps in pairs
     }
-    taken: dict[str, list[float]] = {name: [] for name in engines}
+    times: dict[str, list[float]] = {name: [] for name in engines}
     for run in range(ACTS + runs):
         for name, engine in engines.items():
             with engine.observe(observation) as prefix:
                 started = time.perf_counter()
                 engine.act(prefix)
                 if run >= ACTS:
-                    taken[name].append(1e3 * (time.perf_counter() - started))
+                    times[name].append(1e3 * (time.perf_counter() - started))
     return {
         name: {"p50": round(float(np.median(ms)), 3), "p99": round(float(np.quantile(ms, 0.99)), 3)}
-        for name, ms in taken.items()
+        for name, ms in times.items()
     }
 
 
@@ -153,15 +153,15 @@ def lines(measured: Mapping[str, Any]) -> Iterator[str]:
     yield "| solver, steps | error: median | 95 % | greatest | to the default: median | 95 % | ms a chunk |"
     yield "|---|---|---|---|---|---|---|"
     for row in measured["ways"]:
-        error, default, taken = row["error"], row["to_default"], row.get("ms")
-        shown = "-" if taken is None else f"{taken['p50']:.2f}"
+        error, default, times = row["error"], row["to_default"], row.get("ms")
+        shown = "-" if times is None else f"{times['p50']:.2f}"
         yield (
             f"| {row['way']} | {error['median']:.4f} | {error['p95']:.4f} | {error['most']:.4f} | "
             f"{default['median']:.4f} | {default['p95']:.4f} | {shown} |"
         )
-    known, samples = measured["reference_to_half"], measured["two_samples"]
+    half, samples = measured["reference_to_half"], measured["two_samples"]
     yield (
         f"{measured['observations']} observations; the reference, {measured['reference']}, is "
-        f"{known['median']:.4f} (95 %: {known['p95']:.4f}) from half as many steps; two samples of an "
+        f"{half['median']:.4f} (95 %: {half['p95']:.4f}) from half as many steps; two samples of an "
         f"observation are {samples['median']:.3f} (95 %: {samples['p95']:.3f}) apart"
     )

@@ -62,53 +62,57 @@ def against_plans(
 
     On a CPU the sizes must be tiny, and times mean nothing. seconds: nothing is started after this time.
     """
-    began, counts, cpu = time.monotonic(), list(views), device.type != "cuda"
-    left: dict[str, str] = {}
+    start_s, counts, cpu = time.monotonic(), list(views), device.type != "cuda"
+    skipped: dict[str, str] = {}
     not_measured: list[str] = []
 
     def note(line: str) -> None:
         not_measured.append(line)
         say(line)
 
-    wanted, read = (
+    products, read = (
         shapes(models.values(), counts, DTYPES, prompt),
         attentions(models.values(), counts, prompt),
     )
     limits = (64, 1) if cpu else ()
-    own = [] if cpu or _not_multiplied("w8a8", device) else ["int8"]
-    made = measure(base, device, wanted, min(60.0, seconds / 3), note, *limits, read=read, rows=own)
-    made = replace(made, name="measured", title="this machine", gemm=() if cpu else made.gemm)
+    row_dtypes = [] if cpu or _not_multiplied("w8a8", device) else ["int8"]
+    measured_device = measure(
+        base, device, products, min(60.0, seconds / 3), note, *limits, read=read, rows=row_dtypes
+    )
+    measured_device = replace(
+        measured_device, name="measured", title="this machine", gemm=() if cpu else measured_device.gemm
+    )
     rows: list[dict[str, Any]] = []
     memory: list[dict[str, Any]] = []
     for precision in precisions:
-        why = _not_multiplied(precision, device)
-        if why:
-            left[precision] = why
+        reason = _not_multiplied(precision, device)
+        if reason:
+            skipped[precision] = reason
             continue
         for kind, sizes in models.items():
             if precision != EXACT and not isinstance(sizes, PiConfig):
                 continue  # their stages have no other precision
-            case_left = f"{kind} {precision}"
-            if time.monotonic() - began + (0.0 if cpu else LEAST_S[kind]) > seconds:
-                left[case_left] = f"it would begin after {seconds:g} s"
+            label = f"{kind} {precision}"
+            if time.monotonic() - start_s + (0.0 if cpu else LEAST_S[kind]) > seconds:
+                skipped[label] = f"it would begin after {seconds:g} s"
                 continue
             needed = make_plan(sizes, base, Work(max(counts), prompt), slots=2).memory.total
             if not cpu and needed > torch.cuda.mem_get_info(device)[0]:
-                left[case_left] = f"it needs {needed / 1e9:.1f} GB by the plan, more than is free"
+                skipped[label] = f"it needs {needed / 1e9:.1f} GB by the plan, more than is free"
                 continue
             try:
                 for case in measured(sizes, counts, [precision], prompt, device, runs):
-                    for chosen in (made, base):
-                        rows += compared(sizes, chosen, case, prompt)
+                    for reference in (measured_device, base):
+                        rows += compared(sizes, reference, case, prompt)
                     if case.get("allocated_bytes"):
                         memory.append(memory_row(sizes, base, case))
-                    if time.monotonic() - began > seconds:
-                        left[case_left] = f"{seconds:g} s were over after {case['views']} views"
+                    if time.monotonic() - start_s > seconds:
+                        skipped[label] = f"{seconds:g} s were over after {case['views']} views"
                         break
             except torch.OutOfMemoryError:
-                left[case_left] = "the GPU's memory was too small"
-    found = {"rows": rows, "memory": memory, "left_out": left, "not_measured": not_measured}
-    return made, {"runs": runs, **found, **counted(rows)}
+                skipped[label] = "the GPU's memory was too small"
+    document = {"rows": rows, "memory": memory, "left_out": skipped, "not_measured": not_measured}
+    return measured_device, {"runs": runs, **document, **counted(rows)}
 
 
 def _not_multiplied(precision: str, device: torch.device) -> str:
@@ -123,7 +127,7 @@ def measured(
     sizes: Sizes, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
 ) -> Iterator[Case]:
     """Yield a model's cases: views, precision, ms by stage, and peak allocated_bytes if known."""
-    found = (
+    cases = (
         _pi(sizes, views, precisions, prompt, device, runs)
         if isinstance(sizes, PiConfig)
         else _openvla(sizes, prompt, device, runs)
@@ -131,7 +135,7 @@ def measured(
         else _smolvla(sizes, views, prompt, device, runs)
     )
     try:
-        yield from found
+        yield from cases
     finally:
         gc.collect()
         if device.type == "cuda":
@@ -142,7 +146,7 @@ def _pi(
     sizes: PiConfig, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
 ) -> Iterator[Case]:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    before = start_of_peak(device) if device.type == "cuda" else 0
+    base_bytes = start_of_peak(device) if device.type == "cuda" else 0
     model = random_model(sizes, device, dtype=dtype)
     for precision in precisions:
         for count in views:
@@ -155,10 +159,10 @@ def _pi(
                 "views": count,
                 "precision": precision,
                 "ms": ms,
-                "allocated_bytes": torch.cuda.max_memory_allocated(device) - before
+                "allocated_bytes": torch.cuda.max_memory_allocated(device) - base_bytes
                 if device.type == "cuda"
                 else None,
-                "held_before_bytes": before,
+                "held_before_bytes": base_bytes,
                 "slots": 2,
             }
             del ours
@@ -217,9 +221,9 @@ def _ms(run: Callable[[], object], device: torch.device, runs: int) -> float:
     for _ in range(3):
         run()
     if device.type != "cuda":
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         run()
-        return 1e3 * (time.perf_counter() - began)
+        return 1e3 * (time.perf_counter() - start_s)
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
     for begin, end in events:
         begin.record()

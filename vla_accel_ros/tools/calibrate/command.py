@@ -25,8 +25,8 @@ WORST = 5
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    what = "measure a checkpoint's activations for 8-bit products"
-    parser = subcommand(subparsers, "calibrate", what, run)
+    description = "measure a checkpoint's activations for 8-bit products"
+    parser = subcommand(subparsers, "calibrate", description, run)
     add = parser.add_argument
     add("checkpoint", type=Path, help="the checkpoint's folder")
     add("source", type=Path, nargs="?", help="a bag or a LeRobot dataset (default: the simulated arm)")
@@ -77,21 +77,24 @@ def run(arguments: argparse.Namespace) -> int:
         observations = of_dataset(arguments.source, arguments.frames, names)
     elif arguments.source is not None:
         observations, _, contract = recorded(arguments.source, arguments.frames, arguments.namespace)
-    given = arguments.checkpoint, device, getattr(torch, dtype), contract.delta_mask
-    policy = load_policy(*given, trained_as=arguments.trained_as)
+    loading = arguments.checkpoint, device, getattr(torch, dtype), contract.delta_mask
+    policy = load_policy(*loading, trained_as=arguments.trained_as)
     if arguments.source is None:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)
-    made = calibrate(policy, observations, arguments.alpha, arguments.most_error, _say)
+    calibration = calibrate(policy, observations, arguments.alpha, arguments.most_error, _say)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    made.write(arguments.out)
-    print(f"\r{len(made.errors)} products on {made.observations} observations; relative errors in 8 bits:")
-    errors = sorted(made.errors.items(), key=lambda item: -item[1])
+    calibration.write(arguments.out)
+    products, observed = len(calibration.errors), calibration.observations
+    print(f"\r{products} products on {observed} observations; relative errors in 8 bits:")
+    errors = sorted(calibration.errors.items(), key=lambda item: -item[1])
     print(f"median {errors[len(errors) // 2][1]:.4f}; largest:")
     for name, error in errors[:WORST]:
         print(f"  {name:20}{error:.4f}")
-    exact = made.exact()
-    print(f"{len(exact)} stay exact, above {made.most_error:g}{': ' if exact else ''}{', '.join(exact)}")
+    exact = calibration.exact()
+    print(
+        f"{len(exact)} stay exact, above {calibration.most_error:g}{': ' if exact else ''}{', '.join(exact)}"
+    )
     print(f"written: {arguments.out}")
     return 0
 

@@ -27,7 +27,7 @@ def is_dataset(path: Path) -> bool:
     return (path / "meta" / "info.json").is_file()
 
 
-def of_dataset(root: Path, most: int, names: Mapping[str, str]) -> list[Observation]:
+def of_dataset(root: Path, limit: int, names: Mapping[str, str]) -> list[Observation]:
     """Return at most `most` observations. names: dataset camera -> policy image.
 
     Raises ValueError if the folder is no dataset of VERSION, is empty, or lacks a field, RuntimeError without
@@ -37,14 +37,14 @@ def of_dataset(root: Path, most: int, names: Mapping[str, str]) -> list[Observat
     for file in sorted(file for part in PARTS for file in (root / part).rglob("*")):
         check_pointer(file)
     try:
-        return _observations(root, info, most, names)
+        return _observations(root, info, limit, names)
     except (KeyError, IndexError, AttributeError, TypeError, ZeroDivisionError) as error:
-        what = f"it has no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{root} is no dataset of version {VERSION}: {what}; copy it again.") from error
+        problem = f"it has no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{root} is no dataset of version {VERSION}: {problem}; copy it again.") from error
 
 
 def _observations(
-    root: Path, info: Mapping[str, Any], most: int, names: Mapping[str, str]
+    root: Path, info: Mapping[str, Any], limit: int, names: Mapping[str, str]
 ) -> list[Observation]:
     if info.get("codebase_version") != VERSION:
         raise ValueError(
@@ -64,15 +64,15 @@ def _observations(
     total = sum(episode["length"] for episode in episodes)
     if not total:
         raise ValueError(f"{root} has no frame; record something first.")
-    wanted = set(np.linspace(0, total - 1, min(most, total)).astype(int).tolist())
-    found: list[Observation] = []
+    indices = set(np.linspace(0, total - 1, min(limit, total)).astype(int).tolist())
+    observations: list[Observation] = []
     first = 0
     for episode in episodes:
-        own = [index - first for index in range(first, first + episode["length"]) if index in wanted]
+        frames = [index - first for index in range(first, first + episode["length"]) if index in indices]
         first += episode["length"]
-        if own:
-            found += _of_episode(root, info, episode, own, keys, names, words)
-    return found
+        if frames:
+            observations += _of_episode(root, info, episode, frames, keys, names, words)
+    return observations
 
 
 def _of_episode(
@@ -84,12 +84,12 @@ def _of_episode(
     names: Mapping[str, str],
     words: Mapping[int, str],
 ) -> list[Observation]:
-    place = {name: episode[f"data/{name}"] for name in ("chunk_index", "file_index")}
-    table = needed("pyarrow.parquet").read_table(root / info["data_path"].format(**place))
+    indices = {name: episode[f"data/{name}"] for name in ("chunk_index", "file_index")}
+    table = needed("pyarrow.parquet").read_table(root / info["data_path"].format(**indices))
     columns = {name: np.array(table[name].to_pylist()) for name in (STATE, "task_index", "episode_index")}
     rows = np.flatnonzero(columns["episode_index"] == episode["episode_index"])
     pictures = {key: _pictures(root, info, episode, key, frames) for key in keys}
-    made = []
+    observations = []
     for number, frame in enumerate(frames):
         images = {}
         for key in keys:
@@ -97,28 +97,28 @@ def _of_episode(
             images[names.get(camera, camera)] = pictures[key][number]
         row, stamp = rows[frame], round(1e9 * frame / info["fps"])
         state = columns[STATE][row].astype(np.float32)
-        made.append(Observation(images, state, words[int(columns["task_index"][row])], stamp))
-    return made
+        observations.append(Observation(images, state, words[int(columns["task_index"][row])], stamp))
+    return observations
 
 
 def _pictures(
     root: Path, info: Mapping[str, Any], episode: Mapping[str, Any], key: str, frames: list[int]
 ) -> list[np.ndarray]:
     """Return these frames of an episode, in order, uint8 [H, W, 3] each."""
-    place = {name: episode[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
-    path = root / info["video_path"].format(video_key=key, **place)
+    indices = {name: episode[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+    path = root / info["video_path"].format(video_key=key, **indices)
     begin, fps = episode[f"videos/{key}/from_timestamp"], info["fps"]
-    found: dict[int, np.ndarray] = {}
+    pixels: dict[int, np.ndarray] = {}
     with needed("av").open(str(path)) as video:
         stream = video.streams.video[0]
         video.seek(int((begin + frames[0] / fps) / stream.time_base), stream=stream)
         for picture in video.decode(stream):
             frame = round((picture.time - begin) * fps)
             if frame in frames:
-                found[frame] = picture.to_ndarray(format="rgb24")
+                pixels[frame] = picture.to_ndarray(format="rgb24")
             if frame >= frames[-1]:
                 break
-    missing = [frame for frame in frames if frame not in found]
+    missing = [frame for frame in frames if frame not in pixels]
     if missing:
         raise ValueError(f"{path} has no frame {missing[0]} of episode {episode['episode_index']}.")
-    return [found[frame] for frame in frames]
+    return [pixels[frame] for frame in frames]

@@ -42,18 +42,18 @@ class _Inputs:
         self.largest: Tensor | None = None
         self.rows: list[Tensor] = []
 
-    def see(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+    def see(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         """Forward pre-hook: take the rows of one call, and perhaps keep one."""
-        rows = given[0].detach().flatten(0, -2)
+        rows = arguments[0].detach().flatten(0, -2)
         largest = rows.abs().amax(0).float().cpu()
         self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
         self._calls += 1
-        place = self._calls - 1
-        if place >= ROWS:
-            place = int(torch.randint(self._calls, (), generator=self._generator))
-        if place < ROWS:
+        index = self._calls - 1
+        if index >= ROWS:
+            index = int(torch.randint(self._calls, (), generator=self._generator))
+        if index < ROWS:
             row = rows[int(torch.randint(len(rows), (), generator=self._generator))].float().cpu()
-            self.rows[place : place + 1] = [row]
+            self.rows[index : index + 1] = [row]
 
 
 def calibrate(
@@ -101,23 +101,23 @@ def of_runs(
         for hook in hooks:
             hook.remove()
     largest: dict[str, Tensor] = {}
-    for name, found in inputs.items():
-        if found.largest is None or not bool(torch.isfinite(found.largest).all()):
+    for name, statistics in inputs.items():
+        if statistics.largest is None or not bool(torch.isfinite(statistics.largest).all()):
             raise ValueError(f"{name} got no inputs or not finite ones; check that the checkpoint is whole.")
-        largest[name] = found.largest
-    made = Calibration(fingerprint(model), observations, largest, {}, alpha, most_error)
-    errors = {name: _error(made, name, group, inputs[name].rows) for name, group in groups.items()}
-    return replace(made, errors=errors)
+        largest[name] = statistics.largest
+    calibration = Calibration(fingerprint(model), observations, largest, {}, alpha, most_error)
+    errors = {name: _error(calibration, name, group, inputs[name].rows) for name, group in groups.items()}
+    return replace(calibration, errors=errors)
 
 
-def _error(made: Calibration, name: str, group: Group, kept: list[Tensor]) -> float:
+def _error(calibration: Calibration, name: str, group: Group, sampled: list[Tensor]) -> float:
     """Return the relative error of a smoothed product with int8 rows."""
     weight = torch.cat([linear.weight.detach().float() for linear in group])
-    rows, by = torch.stack(kept).to(weight.device), made.factors(name, weight)
+    rows, by = torch.stack(sampled).to(weight.device), calibration.factors(name, weight)
     exact = rows.double() @ weight.double().T
     small = quantized(weight, W8A8, by)
     places = int8.place_rows(len(rows), rows.shape[1], rows.device)
-    found = torch.empty(len(rows), len(weight), device=rows.device)
+    product = torch.empty(len(rows), len(weight), device=rows.device)
     int8.quantize(rows, by, places)
-    int8.multiply(places, small, found)
-    return float((found - exact).norm() / exact.norm().clamp_min(1e-30))
+    int8.multiply(places, small, product)
+    return float((product - exact).norm() / exact.norm().clamp_min(1e-30))

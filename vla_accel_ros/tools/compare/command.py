@@ -56,52 +56,59 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.models.pi.training import ask
     from vla_accel_ros.tools.compare.errors import SAME, errors
 
-    told = describe(arguments.path, arguments.statistics, arguments.trained_as)
-    if told.missing:
-        raise ValueError(told.missing[0])
-    if told.unknown:
-        raise ask(arguments.path, told.unknown)
-    writer = told.format.partition(",")[0]
+    description = describe(arguments.path, arguments.statistics, arguments.trained_as)
+    if description.missing:
+        raise ValueError(description.missing[0])
+    if description.unknown:
+        raise ask(arguments.path, description.unknown)
+    writer = description.format.partition(",")[0]
     if writer != PEERS[arguments.peer]:
         fit = [peer for peer, program in PEERS.items() if program == writer]
         raise ValueError(f"{arguments.path} is of {writer}; give --peer {' or '.join(fit) or 'of its own'}.")
-    request, arrays = observations(told)
+    request, arrays = observations(description)
     request |= {
         "folder": str(arguments.path.resolve()),
-        "statistics": arguments.statistics or "".join(told.statistics[:1]),
+        "statistics": arguments.statistics or "".join(description.statistics[:1]),
     }
     with tempfile.TemporaryDirectory(prefix="vla_compare_") as folder:
-        theirs, answer = ask_peer(arguments.peer, arguments.python, Path(folder), request, arrays)
+        peers, answer = ask_peer(arguments.peer, arguments.python, Path(folder), request, arrays)
     ours = compute(arguments, request, arrays)
-    found = errors(ours, theirs, told.actions)
+    comparison = errors(ours, peers, description.actions)
     versions = ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
     print(f"{len(ours)} chunks of {ours.shape[1]} actions, by this package and by {versions}, float32:")
     for note in answer["notes"]:
         print(f"  note: {note}")
     print("  action  largest error  range      share")
-    for index, (error, span, share) in enumerate(zip(found.largest, found.range, found.shares)):
+    for index, (error, span, share) in enumerate(
+        zip(comparison.largest, comparison.range, comparison.shares)
+    ):
         print(f"  {index:<7} {error:<14.3g} {span:<10.4g} {share:.2g}")
-    worst = int(found.shares.argmax())
-    if found.same:
-        print(f"the same: no action differs by more than {found.shares[worst]:.2g} of its range")
+    worst = int(comparison.shares.argmax())
+    share = comparison.shares[worst]
+    if comparison.same:
+        print(f"the same: no action differs by more than {share:.2g} of its range")
         return 0
     print(
-        f"DIFFERENT: action {worst} differs by {found.largest[worst]:.3g}, {found.shares[worst]:.2g} of its "
-        f"range (limit {SAME:g}); do not run it: check its settings, statistics and tokenizer"
+        f"DIFFERENT: action {worst} differs by {comparison.largest[worst]:.3g}, {share:.2g} of its range "
+        f"(limit {SAME:g}); do not run it: check its settings, statistics and tokenizer"
     )
     return 1
 
 
-def observations(told: Description) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def observations(description: Description) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what both programs are given: settings for JSON, and arrays by name.
 
     image_I uint8 [N, H, W, 3] of camera I: blocks of colour. state float32 [N, D] within the range of the
     training. noise float32 [N, H, A], empty for a policy that needs none.
     """
-    rng, names = np.random.default_rng(0), told.config.image_names
-    low, high = told.state if told.state.size else np.array([[-1.0], [1.0]]).repeat(told.state_dim, axis=1)
-    width = told.config.to_json().get("action_dim", 0)
-    shape = (OBSERVATIONS, told.horizon if width else 0, width)
+    rng, names = np.random.default_rng(0), description.config.image_names
+    low, high = (
+        description.state
+        if description.state.size
+        else np.array([[-1.0], [1.0]]).repeat(description.state_dim, axis=1)
+    )
+    width = description.config.to_json().get("action_dim", 0)
+    shape = (OBSERVATIONS, description.horizon if width else 0, width)
     arrays: dict[str, np.ndarray] = {
         "state": rng.uniform(low, high, (OBSERVATIONS, len(low))).astype(np.float32),
         "noise": rng.standard_normal(shape, dtype=np.float32),
@@ -110,13 +117,13 @@ def observations(told: Description) -> tuple[dict[str, Any], dict[str, np.ndarra
         blocks = rng.integers(0, 256, (OBSERVATIONS, HEIGHT // BLOCK, WIDTH // BLOCK, 3), dtype=np.uint8)
         arrays[f"image_{index}"] = blocks.repeat(BLOCK, axis=1).repeat(BLOCK, axis=2)
     return {
-        "kind": told.config.kind,
+        "kind": description.config.kind,
         "images": list(names),
         "instruction": INSTRUCTION,
         "observations": OBSERVATIONS,
         "steps": STEPS,
-        "actions": told.actions.shape[1] or told.action_dim,
-        "training": {"delta_action_mask": (), **told.trained_as},
+        "actions": description.actions.shape[1] or description.action_dim,
+        "training": {"delta_action_mask": (), **description.trained_as},
     }, arrays
 
 
@@ -141,8 +148,8 @@ def ask_peer(
         )
     if "failed" in answer:
         raise ValueError(f"{peer} in {python} cannot run {request['folder']}: {answer['failed'][:300]}")
-    with np.load(folder / "answer.npz") as found:
-        return found["actions"], answer
+    with np.load(folder / "answer.npz") as arrays_of_peer:
+        return arrays_of_peer["actions"], answer
 
 
 def compute(

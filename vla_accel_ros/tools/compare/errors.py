@@ -35,25 +35,25 @@ class Errors:
         return bool((self.shares <= SAME).all())
 
 
-def errors(ours: np.ndarray, theirs: np.ndarray, trained: np.ndarray) -> Errors:
+def errors(ours: np.ndarray, peers: np.ndarray, trained: np.ndarray) -> Errors:
     """Compare chunks float [N, H, D]. trained: lowest and highest action in training, float64 [2, D]; [2, 0]
     without statistics.
 
     Raises ValueError, with one sentence, if the shapes differ or a number is not finite.
     """
-    if ours.shape != theirs.shape:
+    if ours.shape != peers.shape:
         raise ValueError(
-            f"this package computes {_shape(ours)}, the peer {_shape(theirs)}; the two do not have the same "
+            f"this package computes {_shape(ours)}, the peer {_shape(peers)}; the two do not have the same "
             "settings."
         )
-    for who, chunks in (("this package", ours), ("the peer", theirs)):
+    for who, chunks in (("this package", ours), ("the peer", peers)):
         if not np.isfinite(chunks).all():
             raise ValueError(f"{who} computes actions that are not finite; copy the checkpoint again.")
-    ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
-    low, high = trained if trained.shape[1] == ours.shape[2] else (theirs.min((0, 1)), theirs.max((0, 1)))
+    ours, peers = ours.astype(np.float64), peers.astype(np.float64)
+    low, high = trained if trained.shape[1] == ours.shape[2] else (peers.min((0, 1)), peers.max((0, 1)))
     spans = np.abs(high - low)
-    least = STILL * spans.max() if spans.max() else 1.0
-    return Errors(np.abs(ours - theirs).max((0, 1)), np.maximum(spans, least))
+    narrowest = STILL * spans.max() if spans.max() else 1.0
+    return Errors(np.abs(ours - peers).max((0, 1)), np.maximum(spans, narrowest))
 
 
 def _shape(chunks: np.ndarray) -> str:

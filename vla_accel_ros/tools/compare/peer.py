@@ -83,7 +83,7 @@ def lerobot(request: dict[str, Any], notes: list[str]) -> Callable[[int], Any]:
     policy = get_policy_class(config.type).from_pretrained(folder, config=config).float().eval()
     overrides: dict[str, Any] = {"device_processor": {"device": "cpu"}}
     try:
-        before, after = make_pre_post_processors(config, folder, preprocessor_overrides=overrides)
+        preprocess, postprocess = make_pre_post_processors(config, folder, preprocessor_overrides=overrides)
     except Exception as error:  # without a network: the tokenizer that was copied into the folder
         if not (Path(folder) / "tokenizer.json").is_file():
             raise
@@ -91,7 +91,7 @@ def lerobot(request: dict[str, Any], notes: list[str]) -> Callable[[int], Any]:
         overrides["tokenizer_processor"] = {
             "tokenizer": _tokenizer(Path(folder) / "tokenizer.json", config.type)
         }
-        before, after = make_pre_post_processors(config, folder, preprocessor_overrides=overrides)
+        preprocess, postprocess = make_pre_post_processors(config, folder, preprocessor_overrides=overrides)
 
     keys = {key.removeprefix("observation.").removeprefix("images."): key for key in config.input_features}
 
@@ -107,7 +107,7 @@ def lerobot(request: dict[str, Any], notes: list[str]) -> Callable[[int], Any]:
             "observation.state": torch.from_numpy(request["state"][index]),
             "task": request["instruction"],
         }
-        return np.asarray(after(policy.predict_action_chunk(before(batch)))[0])
+        return np.asarray(postprocess(policy.predict_action_chunk(preprocess(batch)))[0])
 
     return act
 

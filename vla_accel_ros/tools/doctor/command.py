@@ -54,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seconds,
     )
     with Console(stderr=True).status("") as progress:
-        seen = examine(question, lambda what: progress.update(f"{what} ..."))
+        examination = examine(question, lambda what: progress.update(f"{what} ..."))
     if arguments.json:
-        print(report.as_json(seen.why_not, seen.found))
+        print(report.as_json(examination.why_not, examination.sections))
     else:
-        report.show(seen.why_not, seen.found, Console())
-    return 1 if seen.why_not or report.count(seen.found, ERROR) else 0
+        report.show(examination.why_not, examination.sections, Console())
+    return 1 if examination.why_not or report.count(examination.sections, ERROR) else 0

@@ -59,92 +59,94 @@ class Question:
 
 @dataclass(frozen=True)
 class Examined:
-    """why_not: why the robot could not move now; empty if it could. found: findings by section."""
+    """why_not: why the robot could not move now; empty if it could. sections: findings by section."""
 
     why_not: list[Finding]
-    found: dict[str, list[Finding]]
+    sections: dict[str, list[Finding]]
 
 
 def examine(question: Question, tell: Callable[[str], object]) -> Examined:
     """Return the verdict and all findings. tell: called with the present step."""
-    found: dict[str, list[Finding]] = {}
+    sections: dict[str, list[Finding]] = {}
     with Inspector(question.namespace) as visitor:
-        before, began_s, host = processes(), time.monotonic(), Host()
+        first, began_s, host = processes(), time.monotonic(), Host()
         tell("looking for nodes")
-        there = visitor.discover([visitor.name(node) for node in NODES])
-        running = {node: visitor.name(node) for node in NODES if visitor.name(node) in there}
-        asked = {
+        names = visitor.discover([visitor.name(node) for node in NODES])
+        running = {node: visitor.name(node) for node in NODES if visitor.name(node) in names}
+        parameters = {
             node: visitor.parameters(running[node], _ASKED[node]) if node in running else {} for node in NODES
         }
         # A node that does not answer is asked nothing else.
-        states = {node: visitor.state(name) if asked[node] else "" for node, name in running.items()}
-        found["nodes"] = _nodes(visitor, there, running, states)
-        found["clock"] = _clock(visitor, asked)
-        contract, found["contract"] = _contract(question, asked)
+        states = {node: visitor.state(name) if parameters[node] else "" for node, name in running.items()}
+        sections["nodes"] = _nodes(visitor, names, running, states)
+        sections["clock"] = _clock(visitor, parameters)
+        contract, sections["contract"] = _contract(question, parameters)
         image_bytes = 0
         if contract is not None:
-            visitor.ask_controllers(contract, Sender.of(contract, asked["trajectory"].get("stamp", "now")))
+            visitor.ask_controllers(
+                contract, Sender.of(contract, parameters["trajectory"].get("stamp", "now"))
+            )
             tell(f"watching for {question.seconds:g} s")
-            seen = visitor.watch(contract, question.seconds)
-            found["graph"] = visitor.look(contract) + _schedulers(visitor)
-            image_bytes = max((a.size for several in seen.arrivals.values() for a in several), default=0)
-            found["streams"] = streams.judge(contract, seen, _lacks_profile(before))
-            found["controllers"] = _controllers(visitor, contract)
-        found["nodes"] += _diagnostics(visitor.diagnostics())
+            watched = visitor.watch(contract, question.seconds)
+            sections["graph"] = visitor.look(contract) + _schedulers(visitor)
+            image_bytes = max((a.size for several in watched.arrivals.values() for a in several), default=0)
+            sections["streams"] = streams.judge(contract, watched, _lacks_profile(first))
+            sections["controllers"] = _controllers(visitor, contract)
+        sections["nodes"] += _diagnostics(visitor.diagnostics())
         tell("looking at the model and the machine")
-        model, found["model"] = _model(question, asked, contract)
-        now = processes()
+        model, sections["model"] = _model(question, parameters, contract)
+        last = processes()
         memory = machine.shared_memory()
-        found["machine"] = machine.judge(visitor.rmw, os.environ, now, memory, image_bytes)
+        sections["machine"] = machine.judge(visitor.rmw, os.environ, last, memory, image_bytes)
         if busy := host.busy:
-            found["machine"].append(warning("processors", *busy.rsplit(": ", 1)))
-        looks = _Looks(before, now, time.monotonic() - began_s)
+            sections["machine"].append(warning("processors", *busy.rsplit(": ", 1)))
+        looks = _Looks(first, last, time.monotonic() - began_s)
         nodes = {node: _node(visitor, node, states.get(node), looks) for node in NODES}
-        unheard, others = _commands(visitor, contract)
+        unheard, publishers = _commands(visitor, contract)
         robot = Robot(
-            nodes["inference"], nodes["trajectory"], visitor.motion, visitor.inputs, unheard, others
+            nodes["inference"], nodes["trajectory"], visitor.motion, visitor.inputs, unheard, publishers
         )
-    inference = asked["inference"]
-    found["gpu"] = gpu.judge(
+    inference = parameters["inference"]
+    sections["gpu"] = gpu.judge(
         gpu.look(), inference.get("device", "auto"), inference.get("dtype", "float32"), _weights(model)
     )
-    return Examined(why_not(robot), found)
+    return Examined(why_not(robot), sections)
 
 
 @dataclass(frozen=True)
 class _Looks:
     """Our processes before and after watching for some seconds."""
 
-    before: Sequence[Process]
-    now: Sequence[Process]
+    earlier: Sequence[Process]
+    later: Sequence[Process]
     seconds: float
 
     def of(self, name: str) -> list[Running]:
         """Those that could be a node."""
-        before = {process.pid: process for process in self.before}
+        earlier = {process.pid: process for process in self.earlier}
         return [
             Running(
                 process.pid,
                 process.stopped,
-                (process.cpu_s - before.get(process.pid, process).cpu_s) / max(self.seconds, 0.1),
-                process.is_starting(before.get(process.pid)),
+                (process.cpu_s - earlier.get(process.pid, process).cpu_s) / max(self.seconds, 0.1),
+                process.is_starting(earlier.get(process.pid)),
             )
-            for process in of_node(name, self.now)
+            for process in of_node(name, self.later)
         ]
 
 
 def _node(visitor: Inspector, node: str, state: str | None, looks: _Looks) -> Node:
     name = visitor.name(node)
-    said = [line for about, line in visitor.diagnostics().items() if about.startswith(f"{node}: ")]
-    trouble = "; ".join(line.message for line in said if line.level == diagnostics.ERROR)
+    lines = [line for about, line in visitor.diagnostics().items() if about.startswith(f"{node}: ")]
+    trouble = "; ".join(line.message for line in lines if line.level == diagnostics.ERROR)
     return Node(name, state, trouble, looks.of(name))
 
 
 def _lacks_profile(running: Sequence[Process]) -> bool:
     """Return whether one of our nodes in this domain lacks the Fast DDS profile; without nodes, whether this
     process does."""
-    theirs = [p.environment for p in running if domain(p.environment) == domain(os.environ)]
-    return any(map(lacks_profile, theirs or [os.environ]))
+    environments = [p.environment for p in running if domain(p.environment) == domain(os.environ)]
+    return any(map(lacks_profile, environments or [os.environ]))
 
 
 def _commands(visitor: Inspector, contract: Contract | None) -> tuple[list[str], dict[str, list[str]]]:
@@ -153,109 +155,113 @@ def _commands(visitor: Inspector, contract: Contract | None) -> tuple[list[str],
     topics = [] if contract is None else [controller.topic for controller in contract.controllers]
     ours = {"action_chunk": visitor.name("inference")}
     ours |= dict.fromkeys(topics, visitor.name("trajectory"))
-    others: dict[str, list[str]] = {}
+    publishers: dict[str, list[str]] = {}
     for topic, owner in ours.items():
-        there = visitor.publishers(topic)
-        if owner in there:
-            there.remove(owner)
-        if there:
-            others[topic] = there
-    return [] if contract is None else visitor.unheard(contract), others
+        nodes = visitor.publishers(topic)
+        if owner in nodes:
+            nodes.remove(owner)
+        if nodes:
+            publishers[topic] = nodes
+    return [] if contract is None else visitor.unheard(contract), publishers
 
 
 def _schedulers(visitor: Inspector) -> list[Finding]:
-    there = visitor.publishers("fleet/admission")
-    if len(there) < 2:
+    nodes = visitor.publishers("fleet/admission")
+    if len(nodes) < 2:
         return []
-    what = f"{len(there)} fleet schedulers serve this robot: {', '.join(there)}"
+    fact = f"{len(nodes)} fleet schedulers serve this robot: {', '.join(nodes)}"
     fix = "end all but one, or give each fleet its own ROS_DOMAIN_ID"
-    return [error("fleet/admission", what, fix)]
+    return [error("fleet/admission", fact, fix)]
 
 
 def _nodes(
-    visitor: Inspector, there: list[str], running: dict[str, str], states: Mapping[str, str]
+    visitor: Inspector, names: list[str], running: dict[str, str], states: Mapping[str, str]
 ) -> list[Finding]:
-    if not there:
-        what = f"no node but this one is in the graph of ROS_DOMAIN_ID {domain(os.environ)}"
+    if not names:
+        fact = f"no node but this one is in the graph of ROS_DOMAIN_ID {domain(os.environ)}"
         fix = "export the ROS_DOMAIN_ID and RMW_IMPLEMENTATION of the robot, and start its nodes"
-        return [error("graph", what, fix)]
-    found = []
+        return [error("graph", fact, fix)]
+    findings = []
     for node in NODES:
         if node not in running:
-            others = [name for name in there if name.endswith(f"/{node}")]
-            known = f"; {', '.join(others)} runs: give --namespace" if others else ""
-            fix = f"ros2 launch vla_accel_ros bringup.launch.py{known}"
-            found.append(warning(visitor.name(node), "does not run", fix))
+            elsewhere = [name for name in names if name.endswith(f"/{node}")]
+            hint = f"; {', '.join(elsewhere)} runs: give --namespace" if elsewhere else ""
+            fix = f"ros2 launch vla_accel_ros bringup.launch.py{hint}"
+            findings.append(warning(visitor.name(node), "does not run", fix))
             continue
         state = states[node]
         if not state:
-            found.append(error(running[node], "does not answer", "see above"))
+            findings.append(error(running[node], "does not answer", "see above"))
         elif state != "active":
             fix = f"read its log, then: ros2 lifecycle set {running[node]} configure, and activate"
-            found.append(warning(running[node], f"is {state}", fix))
+            findings.append(warning(running[node], f"is {state}", fix))
         else:
-            found.append(ok(running[node], "is active"))
-    return found
+            findings.append(ok(running[node], "is active"))
+    return findings
 
 
-def _clock(visitor: Inspector, asked: dict[str, dict[str, Any]]) -> list[Finding]:
-    wants = {node: values["use_sim_time"] for node, values in asked.items() if "use_sim_time" in values}
+def _clock(visitor: Inspector, parameters: dict[str, dict[str, Any]]) -> list[Finding]:
+    wants = {node: values["use_sim_time"] for node, values in parameters.items() if "use_sim_time" in values}
     sources = visitor.publishers("/clock")
     simulated = any(wants.values())
     if simulated:
         visitor.use_sim_time()
-    found = []
+    findings = []
     if simulated and not sources:
-        names = ", ".join(node for node, wanted in wants.items() if wanted)
-        what = f"use_sim_time is true in {names} but nobody publishes /clock, so that time stands still"
-        found.append(
-            error("use_sim_time", what, "set it to false, or start the simulator or bag with --clock")
+        names = ", ".join(node for node, simulating in wants.items() if simulating)
+        fact = f"use_sim_time is true in {names} but nobody publishes /clock, so that time stands still"
+        findings.append(
+            error("use_sim_time", fact, "set it to false, or start the simulator or bag with --clock")
         )
     if sources and not all(wants.values()):
-        names = ", ".join(node for node, wanted in wants.items() if not wanted)
-        what = f"/clock is published but use_sim_time is false in {names}"
-        found.append(warning("use_sim_time", what, "give every node the same use_sim_time"))
+        names = ", ".join(node for node, simulating in wants.items() if not simulating)
+        fact = f"/clock is published but use_sim_time is false in {names}"
+        findings.append(warning("use_sim_time", fact, "give every node the same use_sim_time"))
     if len(sources) > 1:
-        found.append(warning("/clock", f"has {len(sources)} publishers", "stop all but one"))
-    return found or [ok("use_sim_time", "time comes from /clock" if simulated else "time is this machine's")]
+        findings.append(warning("/clock", f"has {len(sources)} publishers", "stop all but one"))
+    return findings or [
+        ok("use_sim_time", "time comes from /clock" if simulated else "time is this machine's")
+    ]
 
 
-def _contract(question: Question, asked: dict[str, dict[str, Any]]) -> tuple[Contract | None, list[Finding]]:
-    given = {node: values["contract"] for node, values in asked.items() if "contract" in values}
-    path = question.contract or Path(next(iter(given.values()), "") or demo_contract())
-    found = []
-    if len(set(given.values())) > 1:
-        what = " but ".join(f"{node} has {path or 'the default'}" for node, path in given.items())
-        found.append(error("contract", what, "give both nodes the same contract"))
+def _contract(
+    question: Question, parameters: dict[str, dict[str, Any]]
+) -> tuple[Contract | None, list[Finding]]:
+    paths = {node: values["contract"] for node, values in parameters.items() if "contract" in values}
+    path = question.contract or Path(next(iter(paths.values()), "") or demo_contract())
+    findings = []
+    if len(set(paths.values())) > 1:
+        fact = " but ".join(f"{node} has {path or 'the default'}" for node, path in paths.items())
+        findings.append(error("contract", fact, "give both nodes the same contract"))
     try:
         contract = Contract.load(path)
     except (ValueError, OSError) as refusal:
         fix = "fix it" if question.contract else "fix it, or give a copy with --contract if it is elsewhere"
-        return None, [*found, error("contract", str(refusal), fix)]
-    if not given and question.contract is None:
-        what = "no running node says which contract it uses; the simulated arm's is taken"
-        return contract, [warning("contract", what, "give --contract")]
-    return contract, found or [ok("contract", f"{contract.robot}, {path}")]
+        return None, [*findings, error("contract", str(refusal), fix)]
+    if not paths and question.contract is None:
+        fact = "no running node says which contract it uses; the simulated arm's is taken"
+        return contract, [warning("contract", fact, "give --contract")]
+    return contract, findings or [ok("contract", f"{contract.robot}, {path}")]
 
 
 def _controllers(visitor: Inspector, contract: Contract) -> list[Finding]:
-    found = []
-    for topic, findings in visitor.controllers(contract).items():
-        if findings is None:
+    findings = []
+    for topic, of_controller in visitor.controllers(contract).items():
+        if of_controller is None:
             fix = "check that it runs, and that it is of the contract's kind"
-            found.append(warning(topic, "its controller does not answer with its parameters", fix))
+            findings.append(warning(topic, "its controller does not answer with its parameters", fix))
         else:
-            found += findings or [ok(topic, "the controller's parameters fit")]
-    return found
+            findings += of_controller or [ok(topic, "the controller's parameters fit")]
+    return findings
 
 
 def _model(
-    question: Question, asked: dict[str, dict[str, Any]], contract: Contract | None
+    question: Question, parameters: dict[str, dict[str, Any]], contract: Contract | None
 ) -> tuple[Path | None, list[Finding]]:
-    if question.model is None and "model" not in asked["inference"]:
+    if question.model is None and "model" not in parameters["inference"]:
         return None, [warning("model", "is not known: inference does not run", "give --model to compare one")]
     try:
-        node = {} if question.model else asked["inference"]
+        node = {} if question.model else parameters["inference"]
         if not (folder := question.model or node["model"]):
             raise ValueError("inference has no model")
         folder = Path(folder)

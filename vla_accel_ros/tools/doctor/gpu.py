@@ -40,12 +40,12 @@ def look() -> Gpu:
 
     from vla_accel_ros.kernels.cuda import compiling
 
-    seen = Gpu(torch.__version__, torch.version.cuda or "", _driver())
+    gpu = Gpu(torch.__version__, torch.version.cuda or "", _driver())
     if not torch.cuda.is_available():
-        return seen
+        return gpu
     free, total = torch.cuda.mem_get_info()
     return replace(
-        seen,
+        gpu,
         name=torch.cuda.get_device_name(),
         capability=torch.cuda.get_device_capability(),
         free=free,
@@ -63,21 +63,21 @@ def judge(gpu: Gpu, device: str, dtype: str, weights: int) -> list[Finding]:
         return [ok("gpu", "not asked for: device is cpu")]
     if not gpu.name:
         return [_unseen(gpu, device)]
-    found = []
+    findings = []
     if dtype == "bfloat16" and not gpu.bfloat16:
-        what = f"{gpu.name} has no bfloat16 (capability {gpu.capability[0]}.{gpu.capability[1]})"
-        found.append(error("gpu", what, "set dtype to float32"))
+        fact = f"{gpu.name} has no bfloat16 (capability {gpu.capability[0]}.{gpu.capability[1]})"
+        findings.append(error("gpu", fact, "set dtype to float32"))
     if gpu.free < _LITTLE:
-        what = f"{gpu.name} has {gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
-        found.append(
-            warning("gpu", what, "normal while the model is loaded there; else end what else is using it")
+        fact = f"{gpu.name} has {gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
+        findings.append(
+            warning("gpu", fact, "normal while the model is loaded there; else end what else is using it")
         )
     elif weights > gpu.total:
-        what = f"the checkpoint has {weights / 1e9:.1f} GB, {gpu.name} {gpu.total / 1e9:.1f} GB"
-        found.append(error("gpu", what, "set dtype to bfloat16, or take a larger GPU"))
+        fact = f"the checkpoint has {weights / 1e9:.1f} GB, {gpu.name} {gpu.total / 1e9:.1f} GB"
+        findings.append(error("gpu", fact, "set dtype to bfloat16, or take a larger GPU"))
     versions = f"torch {gpu.torch} for CUDA {gpu.built}, driver for CUDA {gpu.driver or '?'}"
-    left = f"{gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
-    return (found or [ok("gpu", f"{gpu.name}, {left}, {versions}")]) + _kernels(gpu)
+    free = f"{gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
+    return (findings or [ok("gpu", f"{gpu.name}, {free}, {versions}")]) + _kernels(gpu)
 
 
 def _kernels(gpu: Gpu) -> list[Finding]:
@@ -85,23 +85,23 @@ def _kernels(gpu: Gpu) -> list[Finding]:
     if not gpu.triton:
         return [warning("gpu", "triton is not installed, which fast stages need", "pip install triton")]
     if gpu.capability == HOPPER and not gpu.bindings:
-        what = f"kernels/cuda, which are for {gpu.name}, cannot be compiled: Triton's are used"
-        return [warning("gpu", what, "pip install cuda-bindings nvidia-cuda-nvrtc, of torch's CUDA version")]
+        fact = f"kernels/cuda, which are for {gpu.name}, cannot be compiled: Triton's are used"
+        return [warning("gpu", fact, "pip install cuda-bindings nvidia-cuda-nvrtc, of torch's CUDA version")]
     return []
 
 
 def _unseen(gpu: Gpu, device: str) -> Finding:
     level = error if device == "cuda" else warning
     if not gpu.built:
-        what = f"torch {gpu.torch} is built for the CPU"
+        fact = f"torch {gpu.torch} is built for the CPU"
         return level(
-            "gpu", f"{what}, where a large model takes seconds", "install a torch that is built for CUDA"
+            "gpu", f"{fact}, where a large model takes seconds", "install a torch that is built for CUDA"
         )
     if not gpu.driver:
-        what = f"torch {gpu.torch} sees no CUDA device, and there is no NVIDIA driver"
-        return level("gpu", what, "install the driver, or give the container the GPU (--gpus all)")
-    what = f"torch {gpu.torch} for CUDA {gpu.built} sees no device, the driver knows CUDA {gpu.driver}"
-    return level("gpu", what, "look at CUDA_VISIBLE_DEVICES; a newer torch may need a newer driver")
+        fact = f"torch {gpu.torch} sees no CUDA device, and there is no NVIDIA driver"
+        return level("gpu", fact, "install the driver, or give the container the GPU (--gpus all)")
+    fact = f"torch {gpu.torch} for CUDA {gpu.built} sees no device, the driver knows CUDA {gpu.driver}"
+    return level("gpu", fact, "look at CUDA_VISIBLE_DEVICES; a newer torch may need a newer driver")
 
 
 def _driver() -> str:

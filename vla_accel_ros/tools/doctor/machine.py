@@ -50,74 +50,78 @@ def judge(
 ) -> list[Finding]:
     """Return findings on environment and shared memory. own: this process's environment. image_bytes: of the
     largest image seen, 0 for none."""
-    mine = domain(own)
-    here = [process for process in running if domain(process.environment) == mine]
-    found = [ok("environment", f"{rmw}, ROS_DOMAIN_ID {mine}, {len(here)} of our nodes on this machine")]
-    for process in here:
-        found += [*_middleware(process, own), *_allocator(process)]
+    domain_id = domain(own)
+    local = [process for process in running if domain(process.environment) == domain_id]
+    findings = [
+        ok("environment", f"{rmw}, ROS_DOMAIN_ID {domain_id}, {len(local)} of our nodes on this machine")
+    ]
+    for process in local:
+        findings += [*_middleware(process, own), *_allocator(process)]
         if rmw.startswith("rmw_fastrtps"):
-            found += _profile(process, image_bytes)
-    if not here:
-        found.append(_elsewhere(running, mine))
-    return found + (_memory(memory, image_bytes) if rmw.startswith("rmw_fastrtps") else [])
+            findings += _profile(process, image_bytes)
+    if not local:
+        findings.append(_elsewhere(running, domain_id))
+    return findings + (_memory(memory, image_bytes) if rmw.startswith("rmw_fastrtps") else [])
 
 
-def _elsewhere(running: Sequence[Process], mine: str) -> Finding:
-    others = sorted({domain(process.environment) for process in running})
-    if others:
-        what = f"our nodes on this machine are in ROS_DOMAIN_ID {', '.join(others)}, this shell in {mine}"
-        return warning("environment", what, f"export ROS_DOMAIN_ID={others[0]}, or give --domain")
-    what = "no process of our nodes is visible on this machine, so their environment is unknown"
-    return warning("environment", what, "run vla doctor where they run, as the user who started them")
+def _elsewhere(running: Sequence[Process], domain_id: str) -> Finding:
+    domains = sorted({domain(process.environment) for process in running})
+    if domains:
+        fact = (
+            f"our nodes on this machine are in ROS_DOMAIN_ID {', '.join(domains)}, this shell in {domain_id}"
+        )
+        return warning("environment", fact, f"export ROS_DOMAIN_ID={domains[0]}, or give --domain")
+    fact = "no process of our nodes is visible on this machine, so their environment is unknown"
+    return warning("environment", fact, "run vla doctor where they run, as the user who started them")
 
 
 def _middleware(process: Process, own: Mapping[str, str]) -> list[Finding]:
-    theirs, ours = (env.get("RMW_IMPLEMENTATION", "") for env in (process.environment, own))
-    if theirs == ours:
+    process_rmw, shell_rmw = (env.get("RMW_IMPLEMENTATION", "") for env in (process.environment, own))
+    if process_rmw == shell_rmw:
         return []
-    what = f"has RMW_IMPLEMENTATION {theirs or 'unset'}, this shell {ours or 'unset'}"
-    return [warning(_about(process), what, "give every process of the robot the same")]
+    fact = f"has RMW_IMPLEMENTATION {process_rmw or 'unset'}, this shell {shell_rmw or 'unset'}"
+    return [warning(_about(process), fact, "give every process of the robot the same")]
 
 
 def _allocator(process: Process) -> list[Finding]:
     lacking = [name for name in MALLOC if name not in process.environment]
     if not lacking:
         return []
-    what = f"runs without {' and '.join(lacking)}, so that every large image costs page faults"
-    return [warning(_about(process), what, _LAUNCH)]
+    fact = f"runs without {' and '.join(lacking)}, so that every large image costs page faults"
+    return [warning(_about(process), fact, _LAUNCH)]
 
 
 def _profile(process: Process, image_bytes: int) -> list[Finding]:
-    given = [process.environment[name] for name in PROFILES if process.environment.get(name)]
-    if not given:
-        what = "runs without a Fast DDS profile, whose stock segment of 549 KB loses larger images"
-        return [warning(_about(process), what, _LAUNCH)]
+    profiles = [process.environment[name] for name in PROFILES if process.environment.get(name)]
+    if not profiles:
+        fact = "runs without a Fast DDS profile, whose stock segment of 549 KB loses larger images"
+        return [warning(_about(process), fact, _LAUNCH)]
     try:
-        text = Path(given[0]).read_text(errors="replace")
+        text = Path(profiles[0]).read_text(errors="replace")
     except OSError as problem:
-        what = f"was given the Fast DDS profile {given[0]}, which cannot be read ({problem.strerror})"
-        return [error(_about(process), what, "fix the path in its environment")]
+        fact = f"was given the Fast DDS profile {profiles[0]}, which cannot be read ({problem.strerror})"
+        return [error(_about(process), fact, "fix the path in its environment")]
     sizes = [int(size) for size in re.findall(r"<segment_size>\s*(\d+)\s*</segment_size>", text)]
     if not sizes or max(sizes) < image_bytes:
-        has = f"a segment of {max(sizes)} bytes" if sizes else "no segment_size"
-        what = f"its Fast DDS profile {given[0]} has {has}, an image has {image_bytes}"
-        return [warning(_about(process), what, "raise segment_size to hold a few images")]
+        content = f"a segment of {max(sizes)} bytes" if sizes else "no segment_size"
+        fact = f"its Fast DDS profile {profiles[0]} has {content}, an image has {image_bytes}"
+        return [warning(_about(process), fact, "raise segment_size to hold a few images")]
     return []
 
 
 def _memory(memory: Memory, image_bytes: int) -> list[Finding]:
-    what = "receives nothing of this machine: Fast DDS has lost its shared memory after another was killed"
-    found = [error(process, what, "start it again") for process in memory.lost]
+    fact = "receives nothing of this machine: Fast DDS has lost its shared memory after another was killed"
+    findings = [error(process, fact, "start it again") for process in memory.lost]
     if memory.small and image_bytes > STOCK_SEGMENT // 2:
-        what = f"{memory.small} living processes have Fast DDS's stock segment of 549 KB"
+        fact = f"{memory.small} living processes have Fast DDS's stock segment of 549 KB"
         fix = "start camera drivers with config/fastdds.xml, too: a segment belongs to the sender"
-        found.append(warning("shared memory", f"{what}, an image has {image_bytes / 1e3:.0f} KB", fix))
+        findings.append(warning("shared memory", f"{fact}, an image has {image_bytes / 1e3:.0f} KB", fix))
     if memory.free < max(4 * image_bytes, 16 << 20):
-        what = f"/dev/shm has {memory.free / 1e6:.0f} MB left of {memory.size / 1e6:.0f} MB"
+        fact = f"/dev/shm has {memory.free / 1e6:.0f} MB left of {memory.size / 1e6:.0f} MB"
         fix = "give the container a larger --shm-size, or remove what dead processes left there"
-        found.append(warning("shared memory", what, fix))
-    left, size = memory.free / 1e6, memory.size / 1e6
-    return found or [ok("shared memory", f"/dev/shm has {left:.0f} MB left of {size:.0f} MB")]
+        findings.append(warning("shared memory", fact, fix))
+    free, size = memory.free / 1e6, memory.size / 1e6
+    return findings or [ok("shared memory", f"/dev/shm has {free:.0f} MB left of {size:.0f} MB")]
 
 
 def _named(process: Path) -> str:

@@ -27,33 +27,33 @@ _SLACK = 0.05
 _SYNCHRONISE = "synchronise the clocks of the machines (chrony or PTP), or have the driver stamp at capture"
 
 
-def judge(contract: Contract, seen: Watched, lacks_profile: bool = True) -> list[Finding]:
+def judge(contract: Contract, watched: Watched, lacks_profile: bool = True) -> list[Finding]:
     """Return all findings on the streams; an OK for each stream without a problem.
 
     lacks_profile: a node of the robot lacks the Fast DDS profile.
     """
     image_hint = IMAGE_HINT if lacks_profile else PROFILED_HINT
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for camera in contract.cameras:
         hint = RING_HINT if camera.transport == "ring" else image_hint
-        found += _stream(f"camera/{camera.name}", camera, seen, hint)
+        findings += _stream(f"camera/{camera.name}", camera, watched, hint)
     driver = "raise the rate of its broadcaster, or lower rate_hz in the contract"
-    found += _stream("joint_states", contract.joint_states, seen, driver)
-    found += _joints(contract, seen)
-    found += [warning("cameras", *_parts(sentence)) for sentence in seen.mismatches]
-    return [*found, *_together(contract, seen)]
+    findings += _stream("joint_states", contract.joint_states, watched, driver)
+    findings += _joints(contract, watched)
+    findings += [warning("cameras", *_parts(mismatch)) for mismatch in watched.mismatches]
+    return [*findings, *_together(contract, watched)]
 
 
-def _stream(name: str, stream: Stream, seen: Watched, hint: str) -> list[Finding]:
-    arrivals = seen.arrivals.get(name, [])
-    refused = seen.refused.get(name, [])
-    found = [error(name, *_parts(sentence)) for sentence in dict.fromkeys(refused)]
+def _stream(name: str, stream: Stream, watched: Watched, hint: str) -> list[Finding]:
+    arrivals = watched.arrivals.get(name, [])
+    refused = watched.refused.get(name, [])
+    findings = [error(name, *_parts(refusal)) for refusal in dict.fromkeys(refused)]
     if not arrivals:
         fix = "look at the findings about its topic; is its driver publishing?"
-        return found or [error(name, f"nothing arrived on {stream.topic}", fix)]
-    rate_hz, pause_s = _rate(arrivals, seen.ended_s)
-    found += _pace(name, stream, rate_hz, pause_s, hint) + _stamps(name, stream, arrivals)
-    return found or [ok(name, f"{rate_hz:.1f} Hz, {_age_s(arrivals) * 1e3:.1f} ms old on arrival")]
+        return findings or [error(name, f"nothing arrived on {stream.topic}", fix)]
+    rate_hz, pause_s = _rate(arrivals, watched.ended_s)
+    findings += _pace(name, stream, rate_hz, pause_s, hint) + _stamps(name, stream, arrivals)
+    return findings or [ok(name, f"{rate_hz:.1f} Hz, {_age_s(arrivals) * 1e3:.1f} ms old on arrival")]
 
 
 def _rate(arrivals: Sequence[Arrival], ended_s: float) -> tuple[float, float]:
@@ -66,13 +66,13 @@ def _rate(arrivals: Sequence[Arrival], ended_s: float) -> tuple[float, float]:
 
 def _pace(name: str, stream: Stream, rate_hz: float, pause_s: float, hint: str) -> list[Finding]:
     if pause_s > stream.max_age_s:
-        what = f"paused for {pause_s:.2f} s at {rate_hz:.1f} Hz, max_age_s allows {stream.max_age_s:g}"
-        return [error(name, f"{what}, so the robot would stop", hint)]
+        fact = f"paused for {pause_s:.2f} s at {rate_hz:.1f} Hz, max_age_s allows {stream.max_age_s:g}"
+        return [error(name, f"{fact}, so the robot would stop", hint)]
     if rate_hz < SLOW * stream.rate_hz:
         return [warning(name, f"arrives at {rate_hz:.1f} Hz instead of {stream.rate_hz:g}", hint)]
     if rate_hz > FAST * stream.rate_hz:
-        what = f"arrives at {rate_hz:.1f} Hz, the contract says {stream.rate_hz:g}"
-        return [warning(name, what, "fix rate_hz in the contract, or the rate of the driver")]
+        fact = f"arrives at {rate_hz:.1f} Hz, the contract says {stream.rate_hz:g}"
+        return [warning(name, fact, "fix rate_hz in the contract, or the rate of the driver")]
     return []
 
 
@@ -86,71 +86,72 @@ def _stamps(name: str, stream: Stream, arrivals: Sequence[Arrival]) -> list[Find
         return [error(name, "carries no time (its stamps are 0)", "have the driver stamp its messages")]
     age_s, simulated = _age_s(arrivals), int(np.median(stamps)) < _SIMULATED_NS
     if simulated != (arrivals[-1].now_ns < _SIMULATED_NS):
-        what = (
+        fact = (
             f"has stamps of {'simulated' if simulated else 'real'} time, {abs(age_s):.0f} s from the present"
         )
-        return [error(name, what, "give every node the same use_sim_time, true where /clock is published")]
+        return [error(name, fact, "give every node the same use_sim_time, true where /clock is published")]
     if age_s > stream.max_age_s:
-        what = f"is {age_s:.3f} s old on arrival, max_age_s allows {stream.max_age_s:g}"
-        return [error(name, what, _SYNCHRONISE)]
+        fact = f"is {age_s:.3f} s old on arrival, max_age_s allows {stream.max_age_s:g}"
+        return [error(name, fact, _SYNCHRONISE)]
     if age_s < -AHEAD_S:
         return [error(name, f"has stamps {-age_s:.3f} s ahead of this machine's clock", _SYNCHRONISE)]
     back = int((np.diff(stamps) < 0).sum())
     if name != "joint_states" and back:
-        what = f"went back in time {back} times in {len(stamps)} messages"
-        return [warning(name, what, "is there a second publisher, or a bag that loops?")]
+        fact = f"went back in time {back} times in {len(stamps)} messages"
+        return [warning(name, fact, "is there a second publisher, or a bag that loops?")]
     if age_s > 0.5 * stream.max_age_s:
-        what = f"is {age_s:.3f} s old on arrival, more than half of max_age_s = {stream.max_age_s:g}"
-        return [warning(name, what, f"find the delay, or {_SYNCHRONISE}")]
+        fact = f"is {age_s:.3f} s old on arrival, more than half of max_age_s = {stream.max_age_s:g}"
+        return [warning(name, fact, f"find the delay, or {_SYNCHRONISE}")]
     return []
 
 
-def _joints(contract: Contract, seen: Watched) -> list[Finding]:
-    if not seen.joints:
+def _joints(contract: Contract, watched: Watched) -> list[Finding]:
+    if not watched.joints:
         return []
-    found = []
-    absent = [joint.name for joint in contract.joints if joint.name not in seen.joints]
+    findings = []
+    absent = [joint.name for joint in contract.joints if joint.name not in watched.joints]
     if absent:
-        near = difflib.get_close_matches(absent[0], seen.joints, n=1, cutoff=0.5)
-        others = sorted(set(seen.joints) - set(contract.joint_names))
-        known = f"; did you mean {near[0]!r}?" if near else ""
-        fix = f"fix the names of joints, or start the driver that publishes them{known}"
-        fix += f"; others there: {listed(others) or 'none'}"
-        found.append(error("joint_states", f"no state of {', '.join(absent)}", fix))
+        near = difflib.get_close_matches(absent[0], watched.joints, n=1, cutoff=0.5)
+        unknown = sorted(set(watched.joints) - set(contract.joint_names))
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        fix = f"fix the names of joints, or start the driver that publishes them{hint}"
+        fix += f"; others there: {listed(unknown) or 'none'}"
+        findings.append(error("joint_states", f"no state of {', '.join(absent)}", fix))
     for joint in contract.joints:
-        position = seen.joints.get(joint.name, joint.lower)
+        position = watched.joints.get(joint.name, joint.lower)
         limits = JointLimits.of([joint])
         (slack,), (position,) = _SLACK * limits.span, limits.inside(np.array([position]))
         if not joint.lower - slack <= position <= joint.upper + slack:
-            what = f"is at {position:.3g}, its limits are {joint.lower:g} to {joint.upper:g}"
-            found.append(
-                warning(f"joint {joint.name}", what, "fix lower and upper: in rad or m, whatever unit says")
+            fact = f"is at {position:.3g}, its limits are {joint.lower:g} to {joint.upper:g}"
+            findings.append(
+                warning(f"joint {joint.name}", fact, "fix lower and upper: in rad or m, whatever unit says")
             )
-    return found
+    return findings
 
 
-def _together(contract: Contract, seen: Watched) -> list[Finding]:
-    found = []
-    first, *others = [f"camera/{camera.name}" for camera in contract.cameras]
-    for other in others:
+def _together(contract: Contract, watched: Watched) -> list[Finding]:
+    findings = []
+    first, *further = [f"camera/{camera.name}" for camera in contract.cameras]
+    for other in further:
         a, b = (
-            np.sort([arrival.stamp_ns for arrival in seen.arrivals.get(name, [])]) for name in (first, other)
+            np.sort([arrival.stamp_ns for arrival in watched.arrivals.get(name, [])])
+            for name in (first, other)
         )
         if len(a) and len(b):
             skew_s = float(np.median(np.abs(a[:, None] - b[None]).min(axis=1))) * 1e-9
             if skew_s > contract.max_skew_s:
-                what = (
+                fact = (
                     f"{first} and {other} are {skew_s:.3f} s apart, max_skew_s allows {contract.max_skew_s:g}"
                 )
                 fix = "trigger the cameras together, raise their rate, or raise max_skew_s"
-                found.append(error("max_skew_s", what, fix))
-    if seen.observations:
-        return [*found, ok("observation", f"{seen.observations} could be made of all streams")]
-    lacking = seen.waiting_for or "nothing arrived"
-    return [*found, error("observation", f"none could be made: {lacking}", "fix the streams above")]
+                findings.append(error("max_skew_s", fact, fix))
+    if watched.observations:
+        return [*findings, ok("observation", f"{watched.observations} could be made of all streams")]
+    lacking = watched.waiting_for or "nothing arrived"
+    return [*findings, error("observation", f"none could be made: {lacking}", "fix the streams above")]
 
 
 def _parts(sentence: str) -> tuple[str, str]:
     """Split a sentence "what: fix"; fix is empty if there is none."""
-    what, _, fix = sentence.rpartition(": ")
-    return (what, fix) if what else (sentence, "")
+    fact, _, fix = sentence.rpartition(": ")
+    return (fact, fix) if fact else (sentence, "")

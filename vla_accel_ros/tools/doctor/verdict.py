@@ -17,7 +17,7 @@ from vla_accel_ros.sensing.arrivals import Inputs
 BUSY = 0.2
 """Share of a core above which a process that does not answer counts as busy."""
 # Reasons that pass by themselves once their cause is fixed, as they say.
-_MENDED = re.compile(
+_FIXED = re.compile(
     r"controllers\[\d+\]|(a second|another) publisher .* is there|ROS time stands still|\S+: the controller"
 )
 _BY_ITSELF = re.compile(r"(camera/\S+|joint_states|chunk|inputs|inference)\b")
@@ -50,7 +50,7 @@ class Robot:
     """What was seen of a robot.
 
     motion: the trajectory node's last state (`running`, ...) and its reasons; None if it reported none.
-    inputs: inference's last report. unheard: command topics without a listener. others: foreign publishers of
+    inputs: inference's last report. unheard: command topics without a listener. rivals: foreign publishers of
     a topic that belongs to one node, by topic.
     """
 
@@ -59,38 +59,38 @@ class Robot:
     motion: tuple[str, Sequence[str]] | None = None
     inputs: Inputs | None = None
     unheard: Sequence[str] = ()
-    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rivals: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def why_not(robot: Robot) -> list[Finding]:
     """Return every reason why it could not move; empty if it could."""
-    found = [*_of_node(robot.trajectory), *_of_node(robot.inference)]
+    findings = [*_of_node(robot.trajectory), *_of_node(robot.inference)]
     if robot.inference.state == "active":
-        found += _of_inputs(robot.inference.name, robot.inputs)
+        findings += _of_inputs(robot.inference.name, robot.inputs)
     if robot.trajectory.state == "active":
-        found += _of_motion(robot, bool(found))
-    told = "; ".join(robot.motion[1]) if robot.motion is not None else ""
+        findings += _of_motion(robot, bool(findings))
+    reasons = "; ".join(robot.motion[1]) if robot.motion is not None else ""
     for topic in robot.unheard:
-        if topic not in told:
-            found.append(error(topic, "nobody listens to it", "start its controller, or fix the contract"))
-    for topic, others in robot.others.items():
-        found.append(error(topic, f"is also published by {', '.join(others)}", "stop all but ours"))
-    return found
+        if topic not in reasons:
+            findings.append(error(topic, "nobody listens to it", "start its controller, or fix the contract"))
+    for topic, publishers in robot.rivals.items():
+        findings.append(error(topic, f"is also published by {', '.join(publishers)}", "stop all but ours"))
+    return findings
 
 
 def _of_node(node: Node) -> list[Finding]:
     if node.state == "active":
         return []
     if node.state:
-        what = f"is {node.state}" + (f": {node.trouble}" if node.trouble else "")
+        fact = f"is {node.state}" + (f": {node.trouble}" if node.trouble else "")
         steps = {"unconfigured": ("configure", "activate"), "inactive": ("activate",)}.get(node.state, ())
         fix = " && ".join(f"ros2 lifecycle set {node.name} {step}" for step in steps) or "start it again"
-        return [error(node.name, what, fix)]
+        return [error(node.name, fact, fix)]
     if not node.processes and node.state is None:
         return [error(node.name, "does not run", "ros2 launch vla_accel_ros bringup.launch.py")]
     if not node.processes:
-        what = "hangs, or has died just now: it is in the graph and does not answer"
-        return [error(node.name, what, "end its process on the machine where it runs, and start it again")]
+        fact = "hangs, or has died just now: it is in the graph and does not answer"
+        return [error(node.name, fact, "end its process on the machine where it runs, and start it again")]
     return [_of_process(node, process) for process in node.processes]
 
 
@@ -102,12 +102,12 @@ def _of_process(node: Node, process: Running) -> Finding:
             node.name, f"hangs: process {pid} was stopped by a signal", f"kill -CONT {pid} lets it go on"
         )
     if process.starting:
-        what = f"is starting: process {pid} {silent} yet, and is young, or reads or writes"
-        return error(node.name, what, "wait until it has loaded its model; its log tells how far it is")
+        fact = f"is starting: process {pid} {silent} yet, and is young, or reads or writes"
+        return error(node.name, fact, "wait until it has loaded its model; its log tells how far it is")
     if process.load > BUSY:
-        what = f"{silent}, but process {pid} works ({process.load:.1f} of a core)"
+        fact = f"{silent}, but process {pid} works ({process.load:.1f} of a core)"
         return error(
-            node.name, what, f"wait while it starts or loads its model; if it never ends, {_end(pid)}"
+            node.name, fact, f"wait while it starts or loads its model; if it never ends, {_end(pid)}"
         )
     return error(
         node.name, f"hangs: process {pid} {silent} and does nothing", f"read its log, then {_end(pid)}"
@@ -124,14 +124,14 @@ def _of_inputs(name: str, inputs: Inputs | None) -> list[Finding]:
         return [error(name, "is active but publishes nothing on the topic inputs", fix)]
     if not inputs.waiting_for:
         return []
-    what, _, fix = inputs.waiting_for.partition(": ")
-    if what.startswith("no instruction"):
+    fact, _, fix = inputs.waiting_for.partition(": ")
+    if fact.startswith("no instruction"):
         return [error(name, "has no instruction yet", 'vla say "..."')]
     problems = "; ".join(f"{stream}: {problem}" for stream, problem in inputs.problems.items())
-    return [error(name, f"makes no chunks: {what}", problems or fix or "see the streams below")]
+    return [error(name, f"makes no chunks: {fact}", problems or fix or "see the streams below")]
 
 
-def _of_motion(robot: Robot, known: bool) -> list[Finding]:
+def _of_motion(robot: Robot, explained: bool) -> list[Finding]:
     """Return the trajectory node's reasons. known: a cause was found already, of which a late input is only a
     consequence."""
     name = robot.trajectory.name
@@ -142,25 +142,25 @@ def _of_motion(robot: Robot, known: bool) -> list[Finding]:
     state, reasons = robot.motion
     if state == "running":
         return []
-    found = [_of_reason(robot, reason) for reason in reasons]
-    if known:
-        found = [finding for finding, reason in zip(found, reasons) if not _BY_ITSELF.match(reason)]
-    if not found and not known:
-        found = [error(name, f"is {state} without a reason", "it may be settling: ask once more")]
-    return found
+    findings = [_of_reason(robot, reason) for reason in reasons]
+    if explained:
+        findings = [finding for finding, reason in zip(findings, reasons) if not _BY_ITSELF.match(reason)]
+    if not findings and not explained:
+        findings = [error(name, f"is {state} without a reason", "it may be settling: ask once more")]
+    return findings
 
 
 def _of_reason(robot: Robot, reason: str) -> Finding:
     name = robot.trajectory.name
-    late = _BY_ITSELF.match(reason)
+    input = _BY_ITSELF.match(reason)
     problems = robot.inputs.problems if robot.inputs is not None else {}
-    if late:
-        fix = problems.get(late[1], "it goes on by itself once this comes again; see the streams below")
+    if input:
+        fix = problems.get(input[1], "it goes on by itself once this comes again; see the streams below")
         return error(name, reason, fix)
     if reason.startswith("the model makes"):
         return error(name, reason, "raise chunk.max_age_s, or make the model faster")
-    if _MENDED.match(reason):
-        what, _, fix = reason.partition("; ")
-        return error(name, what, fix)
+    if _FIXED.match(reason):
+        fact, _, fix = reason.partition("; ")
+        return error(name, fact, fix)
     service = "reclaim" if "~/reclaim" in reason else "resume"
     return error(name, reason, f"~/{service}: ros2 service call {name}/{service} std_srvs/srv/Trigger")

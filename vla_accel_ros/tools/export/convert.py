@@ -41,7 +41,7 @@ def export(
         first: Streams | None = None
         total = 0
         for path in bags:
-            made, left_out, nothing = list[Episode](), 0, list[ValueError]()
+            finished, left_out, nothing = list[Episode](), 0, list[ValueError]()
             for part in parts(Bag(path)):
                 streams = Streams(part, task, robot)
                 if dataset is None or first is None:
@@ -55,35 +55,35 @@ def export(
                         "are left out: fix its driver"
                     )
                 if streams.unreadable:
-                    said = f"{len(streams.unreadable)} messages cannot be read; {streams.unreadable[0]}"
-                    say(f"{path}: {said}")
+                    note = f"{len(streams.unreadable)} messages cannot be read; {streams.unreadable[0]}"
+                    say(f"{path}: {note}")
                 try:
-                    found, held = episodes(streams, fps, actions, split)
+                    runs, still = episodes(streams, fps, actions, split)
                 except ValueError as error:
                     nothing.append(error)
                     continue
-                _fill(dataset, streams, found)
-                made, left_out = made + found, left_out + held
-            if nothing and not made:
+                _fill(dataset, streams, runs)
+                finished, left_out = finished + runs, left_out + still
+            if nothing and not finished:
                 raise nothing[0]
-            for why in nothing:
-                say(f"{path}: its clock was set, and one of its parts is left out: {why}")
-            for sentence in _described(made, left_out, fps):
-                say(f"{path}: {sentence}")
-            total += len(made)
+            for reason in nothing:
+                say(f"{path}: its clock was set, and one of its parts is left out: {reason}")
+            for line in _described(finished, left_out, fps):
+                say(f"{path}: {line}")
+            total += len(finished)
         if dataset is not None:
             dataset.finish()
     return total
 
 
-def _described(made: list[Episode], left_out: int, fps: int) -> Iterator[str]:
+def _described(episodes: list[Episode], left_out: int, fps: int) -> Iterator[str]:
     """Yield what a bag gave, what was left out of it, and which images repeat."""
-    frames = sum(map(len, made))
-    yield f"{len(made)} episodes, {frames} frames, {frames / fps:.1f} s"
+    frames = sum(map(len, episodes))
+    yield f"{len(episodes)} episodes, {frames} frames, {frames / fps:.1f} s"
     if left_out:
         yield f"{left_out} frames, {left_out / fps:.1f} s, are left out: the robot was held"
-    for camera in made[0].stamps_ns:
-        repeated = sum(episode.repeated(camera) for episode in made)
+    for camera in episodes[0].stamps_ns:
+        repeated = sum(episode.repeated(camera) for episode in episodes)
         if repeated:
             share = repeated / frames
             yield (
@@ -110,19 +110,19 @@ def _whole_or_nothing(folder: Path) -> Iterator[None]:
 
 
 def _check_same(first: Streams, other: Streams) -> None:
-    mine, theirs = first.contract, other.contract
-    same = mine.joint_names == theirs.joint_names and first.topics.keys() == other.topics.keys()
+    ours, contract = first.contract, other.contract
+    same = ours.joint_names == contract.joint_names and first.topics.keys() == other.topics.keys()
     if not same:
         raise ValueError(
-            f"{other.bag.path} is of {theirs.robot} and {first.bag.path} of {mine.robot}, with other joints "
-            "or cameras: export them apart"
+            f"{other.bag.path} is of {contract.robot} and {first.bag.path} of {ours.robot}, with other "
+            "joints or cameras: export them apart"
         )
 
 
-def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
+def _fill(dataset: Dataset, streams: Streams, episodes: list[Episode]) -> None:
     """Give every episode its images, as the policy gets them, in the order of the frames and as they are read
     from the bag."""
-    lines = {camera: _Line(camera, found) for camera in streams.topics}
+    lines = {camera: _Line(camera, episodes) for camera in streams.topics}
     cameras = {topic: camera for camera, topic in streams.topics.items()}
     views = {camera.name: camera.view for camera in streams.contract.cameras}
     ended = 0
@@ -130,25 +130,25 @@ def _fill(dataset: Dataset, streams: Streams, found: list[Episode]) -> None:
         if entry.topic not in cameras:
             continue
         lines[cameras[entry.topic]].arrive(entry)
-        while ended < len(found):
+        while ended < len(episodes):
             for camera, line in lines.items():
                 for image in line.of(ended):
                     dataset.add_image(camera, np.ascontiguousarray(views[camera](image)))
             if not all(line.past(ended) for line in lines.values()):
                 break
-            dataset.add(found[ended])
+            dataset.add(episodes[ended])
             ended += 1
-    if ended < len(found):
+    if ended < len(episodes):
         raise ValueError(f"{streams.bag.path} has changed while it was read: export it again")
 
 
 class _Line:
     """One camera's images on their way into frames; only images that are still needed are kept."""
 
-    def __init__(self, camera: str, found: list[Episode]) -> None:
+    def __init__(self, camera: str, episodes: list[Episode]) -> None:
         self._frames = deque(
             (number, stamp)
-            for number, episode in enumerate(found)
+            for number, episode in enumerate(episodes)
             for stamp in episode.stamps_ns[camera].tolist()
         )
         self._wanted = {stamp for _, stamp in self._frames}

@@ -196,10 +196,10 @@ class Dataset:
 def of_numbers(values: np.ndarray) -> Statistics:
     """Return statistics of float or int [N, D]; each [D], count [1]."""
     table = values.astype(np.float64)
-    found = {"min": table.min(axis=0), "max": table.max(axis=0)}
-    found |= {"mean": table.mean(axis=0), "std": table.std(axis=0)}
-    found |= {name: np.quantile(table, share, axis=0) for name, share in QUANTILES.items()}
-    return {**{name: value.tolist() for name, value in found.items()}, "count": [len(values)]}
+    statistics = {"min": table.min(axis=0), "max": table.max(axis=0)}
+    statistics |= {"mean": table.mean(axis=0), "std": table.std(axis=0)}
+    statistics |= {name: np.quantile(table, share, axis=0) for name, share in QUANTILES.items()}
+    return {**{name: value.tolist() for name, value in statistics.items()}, "count": [len(values)]}
 
 
 class PixelCounts:
@@ -218,24 +218,30 @@ class PixelCounts:
         self.images += 1
 
     def __add__(self, other: PixelCounts) -> PixelCounts:
-        both = PixelCounts()
-        both.images = self.images + other.images
-        both._counts = self._counts + other._counts
-        return both
+        total = PixelCounts()
+        total.images = self.images + other.images
+        total._counts = self._counts + other._counts
+        return total
 
     def statistics(self) -> Statistics:
         """Return statistics of values in [0, 1]; each [3, 1, 1], count [1]."""
         values, weights = np.arange(256) / 255.0, self._counts / self._counts.sum(axis=1, keepdims=True)
         mean = weights @ values
         std = np.sqrt(np.maximum(weights @ values**2 - mean**2, 0.0))
-        there = self._counts > 0
-        found = {"min": values[there.argmax(axis=1)], "max": values[255 - there[:, ::-1].argmax(axis=1)]}
-        found |= {"mean": mean, "std": std}
+        present = self._counts > 0
+        figures = {
+            "min": values[present.argmax(axis=1)],
+            "max": values[255 - present[:, ::-1].argmax(axis=1)],
+        }
+        figures |= {"mean": mean, "std": std}
         below = weights.cumsum(axis=1)
-        found |= {
+        figures |= {
             name: values[np.minimum((below < share).sum(axis=1), 255)] for name, share in QUANTILES.items()
         }
-        return {**{n: value.reshape(3, 1, 1).tolist() for n, value in found.items()}, "count": [self.images]}
+        return {
+            **{n: value.reshape(3, 1, 1).tolist() for n, value in figures.items()},
+            "count": [self.images],
+        }
 
 
 def _image_key(camera: str) -> str:

@@ -56,12 +56,12 @@ def episodes(
     first_ns, last_ns = streams.span_ns(actions == "commanded")
     period_ns = 1e9 / fps
     reference = np.array(streams.images[contract.cameras[0].name], np.int64)
-    after = int(np.searchsorted(reference, first_ns))
-    if after == len(reference):
+    first_image = int(np.searchsorted(reference, first_ns))
+    if first_image == len(reference):
         raise ValueError(f"{streams.bag.path} ends before every stream has begun")
-    length_ns = max(0.0, last_ns - reference[after])
+    length_ns = max(0.0, last_ns - reference[first_image])
     count = int(length_ns / period_ns) + 1
-    times_ns = reference[after] + np.round(np.arange(count) * period_ns).astype(np.int64)
+    times_ns = reference[first_image] + np.round(np.arange(count) * period_ns).astype(np.int64)
     stamps_ns, whole = {}, np.ones(count, bool)
     for camera in contract.cameras:
         stamps = np.array(streams.images[camera.name], np.int64)
@@ -69,33 +69,33 @@ def episodes(
         whole &= distance_s(stamps, times_ns) <= camera.max_age_s
     measured, gap_s = streams.joints(times_ns)
     next_ns = times_ns + round(period_ns)
-    done = streams.commanded(next_ns) if actions == "commanded" else streams.joints(next_ns)[0]
-    done = JointLimits.of(contract.joints).near(done, measured)  # commands count turns, drivers may not
-    whole &= (gap_s <= contract.joint_states.max_age_s) & (np.abs(done) <= FURTHEST).all(axis=1)
+    targets = streams.commanded(next_ns) if actions == "commanded" else streams.joints(next_ns)[0]
+    targets = JointLimits.of(contract.joints).near(targets, measured)  # commands count turns, drivers may not
+    whole &= (gap_s <= contract.joint_states.max_age_s) & (np.abs(targets) <= FURTHEST).all(axis=1)
     if actions == "measured":
         whole &= next_ns <= last_ns
-    held = streams.held(times_ns)
+    holding = streams.held(times_ns)
     if actions == "measured":
-        held &= (np.abs(done - measured) < STILL).all(axis=1)
-    left_out = int((whole & held).sum())
-    whole &= ~held
+        holding &= (np.abs(targets - measured) < STILL).all(axis=1)
+    left_out = int((whole & holding).sum())
+    whole &= ~holding
     tasks = streams.tasks(times_ns)
     whole &= np.array([bool(task.strip()) for task in tasks])
-    found = [
+    runs = [
         Episode(
             contract.to_policy(measured[rows]).astype(np.float32),
-            contract.to_policy(done[rows]).astype(np.float32),
+            contract.to_policy(targets[rows]).astype(np.float32),
             {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
             tasks[rows],
         )
         for rows in _runs(whole, tasks if split else None)
     ]
-    if not found:
+    if not runs:
         hint = f"; in {left_out} others the robot was held" if left_out else ""
         raise ValueError(
             f"{streams.bag.path} has no {SHORTEST} frames in a row with a value of every stream{hint}"
         )
-    return found, left_out
+    return runs, left_out
 
 
 def _runs(whole: np.ndarray, tasks: list[str] | None) -> list[slice]:

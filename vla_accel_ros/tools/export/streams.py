@@ -69,9 +69,9 @@ class Joint:
 
     def sort(self) -> None:
         """Put the samples in order of their stamps; of equal ones the first stays."""
-        times, kept = np.unique(np.array(self.times_ns, np.int64), return_index=True)
+        times, indices = np.unique(np.array(self.times_ns, np.int64), return_index=True)
         self.times_ns = array("q", times.tobytes())
-        self.positions = array("d", np.array(self.positions)[kept].tobytes())
+        self.positions = array("d", np.array(self.positions)[indices].tobytes())
 
 
 class Streams:
@@ -93,8 +93,8 @@ class Streams:
         bag = part.bag
         bag.survey()
         self._namespace = chosen_robot(bag, robot)
-        told = (e for e in bag.entries((SESSION,)) if e.topic.rpartition("/")[0] == self._namespace)
-        entry = next(told, None)
+        sessions = (e for e in bag.entries((SESSION,)) if e.topic.rpartition("/")[0] == self._namespace)
+        entry = next(sessions, None)
         if entry is None:
             raise ValueError(
                 f"{bag.path} has no message of the robot's session: record with the node recorder"
@@ -138,7 +138,7 @@ class Streams:
         for name, times in {**streams, **beginnings}.items():
             if not len(times):
                 options = {"instruction": "--task TEXT", "commands": "--actions measured"}
-                fix = next((f": give {option}" for what, option in options.items() if what in name), "")
+                fix = next((f": give {option}" for stream, option in options.items() if stream in name), "")
                 raise ValueError(f"{self.bag.path} has no {name}{fix}")
         first = max(times[0] for times in (*streams.values(), *beginnings.values()))
         return first, min(times[-1] for times in streams.values())
@@ -150,10 +150,10 @@ class Streams:
         for name in self.contract.joint_names:
             times = np.array(self._joints[name].times_ns)
             origin = times[0]
-            told = np.array(self._joints[name].positions)
-            endless = np.unwrap(told) if name in self._turning else told
-            here = np.interp(times_ns - origin, times - origin, endless)
-            positions.append(here + (told - endless)[nearest(times, times_ns)])
+            reported = np.array(self._joints[name].positions)
+            endless = np.unwrap(reported) if name in self._turning else reported
+            interpolated = np.interp(times_ns - origin, times - origin, endless)
+            positions.append(interpolated + (reported - endless)[nearest(times, times_ns)])
             gaps.append(distance_s(times, times_ns))
         return np.stack(positions, axis=1), np.max(gaps, axis=0)
 
@@ -202,13 +202,13 @@ class Streams:
 
     def _tell(self) -> None:
         """Put the instructions of the Observed messages before the first recorded instruction."""
-        heard, told = self._told, Timed()
+        heard, spoken = self._told, Timed()
         for time_ns, words in zip(self._observed.times_ns, self._observed.things):
             if heard.times_ns and time_ns >= heard.times_ns[0]:
                 break
-            if not told.things or words != told.things[-1]:
-                told.add(time_ns, words)
-        self._told = Timed(told.times_ns + heard.times_ns, told.things + heard.things)
+            if not spoken.things or words != spoken.things[-1]:
+                spoken.add(time_ns, words)
+        self._told = Timed(spoken.times_ns + heard.times_ns, spoken.things + heard.things)
 
     def _read_image(self, camera: str, entry: Entry) -> None:
         check_readable(entry)  # what cannot be decoded must not be planned for
@@ -221,9 +221,9 @@ class Streams:
         stamp = stamp_ns(message.header.stamp)
         if not self.part.has(stamp, entry.log_ns):
             return
-        wrong = not stamp or stamp - entry.log_ns > self._ahead_ns
+        misstamped = not stamp or stamp - entry.log_ns > self._ahead_ns
         for name, position in zip(message.name, message.position):
-            if name in self._joints and wrong:
+            if name in self._joints and misstamped:
                 self.misstamped[name] += 1
             elif name in self._joints and abs(position) <= FURTHEST:
                 self._joints[name].times_ns.append(stamp)
@@ -270,10 +270,10 @@ def distance_s(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
 
 def nearest(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
     """Return, for each time [N], the index of the nearest of the sorted `times_ns`."""
-    after = np.clip(np.searchsorted(times_ns, at_ns), 1, max(len(times_ns) - 1, 1))
-    before = after - 1
-    after = np.minimum(after, len(times_ns) - 1)
-    return np.where(at_ns - times_ns[before] <= times_ns[after] - at_ns, before, after)
+    right = np.clip(np.searchsorted(times_ns, at_ns), 1, max(len(times_ns) - 1, 1))
+    left_index = right - 1
+    right = np.minimum(right, len(times_ns) - 1)
+    return np.where(at_ns - times_ns[left_index] <= times_ns[right] - at_ns, left_index, right)
 
 
 def _trajectory(message: Any, received_ns: int) -> Trajectory:

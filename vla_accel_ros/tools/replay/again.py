@@ -64,14 +64,14 @@ def replay(
 def _by_engine(sessions: Iterable[Session]) -> list[list[str]]:
     """Return the ids of the sessions that can share an engine, for each engine. They are replayed engine by
     engine, since two may not fit into memory and each takes long to load."""
-    found: list[list[Session]] = []
+    groups: list[list[Session]] = []
     for session in sessions:
-        beside = next((group for group in found if group[0].shares_engine(session)), None)
-        if beside is None:
-            found.append([session])
+        shared = next((group for group in groups if group[0].shares_engine(session)), None)
+        if shared is None:
+            groups.append([session])
         else:
-            beside.append(session)
-    return [[session.id for session in group] for group in found]
+            shared.append(session)
+    return [[session.id for session in group] for group in groups]
 
 
 def _replay(
@@ -167,16 +167,16 @@ class _Stage:
         with self._engine.observe(observation) as prefix:
             for chunk in moment.chunks:
                 result.chunks += 1
-                found = self._differs(prefix, chunk)
-                if found is not None:
-                    result.different_chunks.append(found)
+                difference = self._differs(prefix, chunk)
+                if difference is not None:
+                    result.different_chunks.append(difference)
             for prompt, text in moment.texts:
-                said = self._said(prefix, prompt)
+                answer = self._said(prefix, prompt)
                 result.texts += 1
-                if said != text:
+                if answer != text:
                     result.different_texts.append(
                         Difference(
-                            f"at {moment.stamp_ns * 1e-9:.3f} s: {text!r} recorded, {said!r} here", np.nan
+                            f"at {moment.stamp_ns * 1e-9:.3f} s: {text!r} recorded, {answer!r} here", np.nan
                         )
                     )
 
@@ -188,19 +188,19 @@ class _Stage:
         With staggering "fresh" the first chunk of a frame was denoised whole and later ones in seats, whose
         bits differ on a GPU. The recording does not say which, so both are tried.
         """
-        config, found = self._engine.config, None
+        config, mismatch = self._engine.config, None
         for steps in (None, config.steps) if config.staggering == FRESH_FIRST else (None,):
-            again = self._engine.act(
+            chunk_here = self._engine.act(
                 *(prefix, chunk.state, chunk.request_id),
                 agreement=chunk.agreement,
                 steps=steps,
                 step_states=None if steps else chunk.step_states,
             )
-            actions = self.contract.to_robot(again.actions).astype(np.float32)
-            found = difference(chunk, actions, again.update_magnitudes)
-            if found is None:
+            actions = self.contract.to_robot(chunk_here.actions).astype(np.float32)
+            mismatch = difference(chunk, actions, chunk_here.update_magnitudes)
+            if mismatch is None:
                 break
-        return found
+        return mismatch
 
     def _said(self, prefix: Prefix, prompt: str) -> str:
         """Return the whole answer to the prefix's own prompt, or to a question about its frame."""
@@ -225,12 +225,12 @@ def company(settings: Mapping[str, object]) -> list[str]:
     The bag does not record such batches. Results from a batch differ by rounding from those computed alone.
     Empty if batching changes no bit.
     """
-    found = []
+    notes = []
     if int(str(settings.get("frames_together", 1))) > 1:
-        found.append(f"frames_together {settings['frames_together']}: frames were batched with others'")
+        notes.append(f"frames_together {settings['frames_together']}: frames were batched with others'")
     if settings.get("seats_by_load"):
-        found.append("seats_by_load: the batch of a step had as many seats as were taken")
-    return found
+        notes.append("seats_by_load: the batch of a step had as many seats as were taken")
+    return notes
 
 
 def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray) -> Difference | None:
@@ -238,19 +238,19 @@ def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray
     None if they are equal bit for bit."""
     who = f"request {chunk.request_id}, observed at {chunk.stamp_ns * 1e-9:.3f} s"
     if actions.shape != chunk.actions.shape:
-        was, here = ("x".join(map(str, shape)) for shape in (chunk.actions.shape, actions.shape))
-        return Difference(f"{who}: {was} actions recorded, {here} here", np.inf)
+        recorded, present = ("x".join(map(str, shape)) for shape in (chunk.actions.shape, actions.shape))
+        return Difference(f"{who}: {recorded} actions recorded, {present} here", np.inf)
     other = actions.view(np.uint32) != chunk.actions.view(np.uint32)
     if other.any():
         row, column = np.argwhere(other)[0]
-        apart = np.abs(actions.astype(np.float64) - chunk.actions)
-        worst, at = np.unravel_index(np.nanargmax(apart), apart.shape)
-        sentence = (
+        gaps = np.abs(actions.astype(np.float64) - chunk.actions)
+        worst, joint = np.unravel_index(np.nanargmax(gaps), gaps.shape)
+        text = (
             f"{who}: {other.sum()} of {other.size} numbers; first in row {row}, {chunk.joints[column]}: "
             f"{chunk.actions[row, column]:.9g} recorded, {actions[row, column]:.9g} here; largest difference "
-            f"{apart[worst, at]:.3g} in row {worst}, {chunk.joints[at]}"
+            f"{gaps[worst, joint]:.3g} in row {worst}, {chunk.joints[joint]}"
         )
-        return Difference(sentence, float(apart[worst, at]))
+        return Difference(text, float(gaps[worst, joint]))
     if magnitudes.tobytes() != chunk.magnitudes.tobytes():
         return Difference(f"{who}: equal actions, but other denoising updates", 0.0)
     return None
@@ -263,19 +263,19 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     changes bits only through its launch table, which belongs to one kind of device; on another one no
     partition is used.
     """
-    known = {field.name for field in fields(Load)}
-    settings = {name: choice for name, choice in json.loads(session.settings).items() if name in known}
+    names = {field.name for field in fields(Load)}
+    settings = {name: choice for name, choice in json.loads(session.settings).items() if name in names}
     if "partition" in settings and (settings["partition"] == AUTO or session.device != _gpu()):
         settings["partition"] = NO_PARTITION
-    wanted = {"device": otherwise.device, "dtype": otherwise.dtype, "trained_as": otherwise.trained_as}
+    changes = {"device": otherwise.device, "dtype": otherwise.dtype, "trained_as": otherwise.trained_as}
     if "prompt_state=" in otherwise.trained_as:
-        wanted["prompt_state"] = AUTO
+        changes["prompt_state"] = AUTO
     return Load(
         **{
             "noise": FRESH,
             "solver": EULER,
             **settings,
-            **{n: w for n, w in wanted.items() if w},
+            **{n: w for n, w in changes.items() if w},
             "model": model,
         }
     )

@@ -69,7 +69,7 @@ class _Waiting:
     key: _Key
     message: Any
     session: Session
-    wanted: dict[tuple[str, int], str]
+    missing: dict[tuple[str, int], str]
     images: dict[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -108,7 +108,7 @@ class Moments:
             "chunks of no observation": "chunks have no observation in the bag",
             "unreadable": f"messages cannot be read; {self.unreadable}",
         }
-        return [f"{counts[what]} {sentence}" for what, sentence in sentences.items() if counts[what]]
+        return [f"{counts[kind]} {reason}" for kind, reason in sentences.items() if counts[kind]]
 
     @property
     def worth_replaying(self) -> int:
@@ -133,28 +133,28 @@ class Moments:
 
     def of(self, sessions: Collection[str]) -> Iterator[Moment]:
         """Yield the moments of sessions, given by their ids. Every call reads the images once."""
-        wanted: dict[tuple[str, int], list[_Waiting]] = {}
-        for one in self._waiting(sessions):
-            if not self._is_complete(one):
+        waiting_for: dict[tuple[str, int], list[_Waiting]] = {}
+        for observation in self._waiting(sessions):
+            if not self._is_complete(observation):
                 self.counts["incomplete"] += 1
                 continue
-            for place in one.wanted:
-                wanted.setdefault(place, []).append(one)
+            for key in observation.missing:
+                waiting_for.setdefault(key, []).append(observation)
         for entry in self._bag.entries((IMAGE, COMPRESSED)):
-            where = self._place(entry)
-            if where is None or where not in wanted:
+            image = self._place(entry)
+            if image is None or image not in waiting_for:
                 continue
             try:
-                seen = picture(entry)
+                pixels = picture(entry)
             except ValueError as error:
                 self._refuse(entry, error)
                 continue
-            for one in wanted.pop(where):
-                one.images[one.wanted.pop(where)] = seen
-                if not one.wanted:
-                    yield self._moment(one)
-        left = {id(one) for users in wanted.values() for one in users}
-        self.counts["incomplete"] += len(left)
+            for observation in waiting_for.pop(image):
+                observation.images[observation.missing.pop(image)] = pixels
+                if not observation.missing:
+                    yield self._moment(observation)
+        unfinished = {id(observation) for users in waiting_for.values() for observation in users}
+        self.counts["incomplete"] += len(unfinished)
 
     def _read_words(self) -> None:
         """Read the small messages, and the stamps of the images: the first pass."""
@@ -170,8 +170,8 @@ class Moments:
                 "`vla replay --publish` plays what the robot saw"
             )
         self.counts["observations"] = len(self._observed)
-        known = sum(message.session in self.sessions for message in self._observed.values())
-        self.counts["of no session"] = len(self._observed) - known
+        assigned = sum(message.session in self.sessions for message in self._observed.values())
+        self.counts["of no session"] = len(self._observed) - assigned
         self.counts["chunks"] = sum(map(len, self._chunks.values()))
         self.counts["chunks of no observation"] = sum(
             len(chunks) for key, chunks in self._chunks.items() if key not in self._observed
@@ -213,15 +213,15 @@ class Moments:
                 continue
             session = self.sessions[message.session]
             topics = dict(zip(session.cameras, session.topics))
-            wanted = {
+            images = {
                 (self._recorded(topics.get(camera, "")), stamp_ns(stamp)): camera
                 for camera, stamp in zip(message.cameras, message.stamps)
             }
-            yield _Waiting(key, message, session, wanted)
+            yield _Waiting(key, message, session, images)
 
     def _is_complete(self, one: _Waiting) -> bool:
         """Whether all images of an observation are in the bag."""
-        return bool(one.wanted) and one.wanted.keys() <= self._pictures
+        return bool(one.missing) and one.missing.keys() <= self._pictures
 
     def _recorded(self, topic: str) -> str:
         """Return the topic of a camera's images in the bag: frames of a ring are recorded as images on
@@ -276,8 +276,8 @@ def picture(entry: Entry) -> np.ndarray:
 
 def session_of(message: Any) -> Session:
     """Return a decoded Session message as a Session."""
-    told = {name: getattr(message, name) for name in Session.__dataclass_fields__}
-    fields: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+    values = {name: getattr(message, name) for name in Session.__dataclass_fields__}
+    fields: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return Session(**fields)
 
 
@@ -301,15 +301,15 @@ def step_states_from_message(message: Any) -> np.ndarray | None:
     None if every step got `state`, as in bags older than the option. message: an ActionChunk, or one decoded
     from a bag. Raises ValueError if the numbers are not whole rows.
     """
-    given, width = np.array(getattr(message, "step_states", ()), np.float32), len(message.state)
-    if not given.size:
+    numbers, width = np.array(getattr(message, "step_states", ()), np.float32), len(message.state)
+    if not numbers.size:
         return None
-    if not width or given.size % width:
+    if not width or numbers.size % width:
         raise ValueError(
-            f"action_chunk {message.request_id} has {given.size} numbers for the joints of its steps, which "
-            f"are not whole rows of {width}"
+            f"action_chunk {message.request_id} has {numbers.size} numbers for the joints of its steps, "
+            f"which are not whole rows of {width}"
         )
-    return given.reshape(-1, width)
+    return numbers.reshape(-1, width)
 
 
 def agreement_from_message(message: Any) -> Agreement | None:

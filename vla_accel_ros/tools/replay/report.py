@@ -17,10 +17,10 @@ EVERY_S = 5.0
 class Difference:
     """How a chunk or answer differs from the recorded one.
 
-    what: a sentence; size: the largest difference in ROS units, nan for an answer.
+    text: a sentence; size: the largest difference in ROS units, nan for an answer.
     """
 
-    what: str
+    text: str
     size: float
 
 
@@ -75,24 +75,24 @@ def report(bag: Bag, moments: Moments, result: Result) -> list[str]:
         f" in {result.seconds:.1f} s: {result.frames / result.seconds:.1f} frames/s" if result.frames else ""
     )
     unfinished = "" if bag.finished else ", which was not finished: read up to where it breaks off"
-    found = [
+    lines = [
         f"bag     {bag.path}{unfinished}",
         f"frames  {result.frames} replayed of {moments.counts['observations']} observed{rate}",
     ]
-    found += [f"        {sentence}" for sentence in moments.lacking]
-    found += _compared("chunks", result.chunks, result.different_chunks)
+    lines += [f"        {reason}" for reason in moments.lacking]
+    lines += _compared("chunks", result.chunks, result.different_chunks)
     if result.texts:
-        found += _compared("texts", result.texts, result.different_texts)
+        lines += _compared("texts", result.texts, result.different_texts)
     if not result.equal and result.notes:
-        found.append("why     it may be " + "; ".join(result.notes))
-    return found
+        lines.append("why     it may be " + "; ".join(result.notes))
+    return lines
 
 
-def _compared(what: str, total: int, different: list[Difference]) -> list[str]:
-    found = [f"{what:<8}{total - len(different)} of {total} equal"]
+def _compared(kind: str, total: int, different: list[Difference]) -> list[str]:
+    lines = [f"{kind:<8}{total - len(different)} of {total} equal"]
     if different:
-        found.append(f"        the first that differs: {different[0].what}")
-        largest = max(different, key=lambda one: one.size)
+        lines.append(f"        the first that differs: {different[0].text}")
+        largest = max(different, key=lambda difference: difference.size)
         if len(different) > 1 and largest.size > different[0].size:
-            found.append(f"        the largest difference: {largest.what}")
-    return found
+            lines.append(f"        the largest difference: {largest.text}")
+    return lines

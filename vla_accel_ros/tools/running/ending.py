@@ -16,13 +16,13 @@ def ended_by_signals() -> Iterator[None]:
     do not disturb cleaning up."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        for each in ENDING:
-            signal.signal(each, lambda *_: None)
+        for ending in ENDING:
+            signal.signal(ending, lambda *_: None)
         raise KeyboardInterrupt(number)
 
-    before = {number: signal.signal(number, on_signal) for number in ENDING}
+    handlers = {number: signal.signal(number, on_signal) for number in ENDING}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -51,9 +51,9 @@ def claim_domain() -> tuple[int, IO[str]]:
 def graph_environment(domain: int, current: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the whole environment of a process in that graph, with the Fast DDS profile and the
     allocator."""
-    kept = {name: value for name, value in current.items() if name not in OTHER_GRAPHS}
-    own = {"ROS_DOMAIN_ID": str(domain), **discovery_environment("localhost", kept)}
-    return {**kept, **additional_environment(kept), **own}
+    inherited = {name: value for name, value in current.items() if name not in OTHER_GRAPHS}
+    discovery = {"ROS_DOMAIN_ID": str(domain), **discovery_environment("localhost", inherited)}
+    return {**inherited, **additional_environment(inherited), **discovery}
 
 
 def enter(environment: Mapping[str, str]) -> None:

@@ -168,13 +168,13 @@ class NodeProcesses:
 
     def sweep(self) -> None:
         """Delete the remembered shared-memory files that no process maps; call it when the graph is empty."""
-        left = {path for path in self._shared if path.exists()}
-        if not left:
+        remaining = {path for path in self._shared if path.exists()}
+        if not remaining:
             return
         used: set[Path] = set()
         for process in Path("/proc").glob("[0-9]*"):
             used |= _of_fast_dds(int(process.name))
-        for path in left - used:
+        for path in remaining - used:
             # Fast DDS has a lock and, for a port, a semaphore beside each segment; neither is mapped.
             for name in (path.name, f"{path.name}_el", f"sem.{path.name}_mutex"):
                 path.with_name(name).unlink(missing_ok=True)

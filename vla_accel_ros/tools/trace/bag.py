@@ -49,24 +49,24 @@ def read(
     bag = Bag(path)
     bag.survey()
     every = bag.namespaces(_CHUNK)
-    wanted = [robot for robot in every if not namespace or robot.strip("/") == namespace.strip("/")]
-    if every and not wanted:
+    robots = [robot for robot in every if not namespace or robot.strip("/") == namespace.strip("/")]
+    if every and not robots:
         raise ValueError(f"{path} has no robot {namespace}: give --namespace with one of {named(every)}")
     commands = commanded(bag)
-    readings = _readings(wanted, commands)
+    readings = _readings(robots, commands)
     events: deque[Event] = deque()
     part = 0
     for number, by_ns, entry in numbered(bag):
         if number > part:
-            part, readings = number, _readings(wanted, commands)
-            said = f"the clock of the recording was set by {by_ns * 1e-9:.3f} s"
-            events = deque([Event("clock", said, entry.log_ns, entry.log_ns)])
+            part, readings = number, _readings(robots, commands)
+            jump = f"the clock of the recording was set by {by_ns * 1e-9:.3f} s"
+            events = deque([Event("clock", jump, entry.log_ns, entry.log_ns)])
         robot = robot_of(entry.topic, every)
-        if robot is not None and robot not in wanted:
+        if robot is not None and robot not in robots:
             continue
         concerned = readings.values() if robot is None else [readings[robot]]
-        told = [reading.event(bag, entry) for reading in concerned]
-        events.append(told[0]._replace(flows=tuple(flow for event in told for flow in event.flows)))
+        described = [reading.event(bag, entry) for reading in concerned]
+        events.append(described[0]._replace(flows=tuple(flow for event in described for flow in event.flows)))
         while seconds is not None and events[0].end_ns < entry.log_ns - round(seconds * 1e9):
             events.popleft()
         if len(events) > MOST:
@@ -75,8 +75,10 @@ def read(
         raise ValueError(f"{path} has no messages: record some")
     first_ns, last_ns = events[0].end_ns, events[-1].end_ns
     record = Recorded(f"bag {path.name}", (path.name,), tuple(events), last_ns, last_ns, first_ns)
-    frames = {each: at for reading in readings.values() for each, at in reading.frames.items()}
-    return record, {each: at for each, at in frames.items() if at.get("arrived", first_ns) >= first_ns}
+    frames = {frame: moments for reading in readings.values() for frame, moments in reading.frames.items()}
+    return record, {
+        frame: moments for frame, moments in frames.items() if moments.get("arrived", first_ns) >= first_ns
+    }
 
 
 def _readings(robots: Sequence[str], commands: Collection[str]) -> dict[str, _Reading]:
@@ -113,26 +115,26 @@ class _Reading:
                 self._commanded.add(entry.topic)
                 flows = (self._chunk,)
                 self.frames[self._chunk].setdefault("commanded", entry.log_ns)
-        told = _TOLD.get(entry.type)
-        detail = told(bag.decode(entry)) if told else ""
+        describe = _TOLD.get(entry.type)
+        detail = describe(bag.decode(entry)) if describe else ""
         return Event(f"topic {entry.topic}", name, entry.log_ns, entry.log_ns, flows, detail)
 
     def _of_frame(self, bag: Bag, entry: Entry) -> Flows:
         stamp_ns = _stamp_ns(bag, entry)
-        each = flow(stamp_ns, self._robot)
-        frame = self.frames.setdefault(each, {})
+        frame_flow = flow(stamp_ns, self._robot)
+        frame = self.frames.setdefault(frame_flow, {})
         if entry.type in _IMAGES:
             frame["arrived"] = entry.log_ns  # the last of several cameras
             if 0 <= entry.log_ns - stamp_ns <= LONGEST_AGE_NS:
                 frame.setdefault("captured", stamp_ns)
         elif entry.type == _CHUNK:
             if "published" not in frame:
-                self._chunk = each
+                self._chunk = frame_flow
                 self._commanded.clear()
             frame.setdefault("published", entry.log_ns)
         elif entry.type.endswith("/Observed"):
             frame.setdefault("prefix", entry.log_ns)
-        return (each,)
+        return (frame_flow,)
 
 
 def _stamp_ns(bag: Bag, entry: Entry) -> int:

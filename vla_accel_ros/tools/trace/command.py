@@ -16,8 +16,8 @@ SECONDS = 10.0
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    what = "what a robot did lately, for Perfetto, and where the time from image to command goes"
-    parser = subcommand(subparsers, "trace", what, run)
+    description = "what a robot did lately, for Perfetto, and where the time from image to command goes"
+    parser = subcommand(subparsers, "trace", description, run)
     add = parser.add_argument
     add("bag", type=Path, nargs="?", metavar="BAG", help="recording to read (default: a running robot)")
     add(
@@ -46,9 +46,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Read the timeline, print the table and write the trace. Raises ValueError for wrong options."""
     for name in ("seconds", "timeout"):
-        given = getattr(arguments, name)
-        if given is not None and not 0.0 < given < math.inf:
-            raise ValueError(f"--{name} is {given:g}: give seconds, more than 0")
+        value = getattr(arguments, name)
+        if value is not None and not 0.0 < value < math.inf:
+            raise ValueError(f"--{name} is {value:g}: give seconds, more than 0")
 
     from vla_accel_ros.tools.trace import bag, latency
 
@@ -73,8 +73,8 @@ def _live(namespace: str, seconds: float, timeout_s: float) -> list[Recorded]:
     from vla_accel_ros.nodes.clients.timelines import Timelines
 
     with Timelines(namespace) as timelines:
-        told, missing = timelines.read(seconds, timeout_s)
-    records = merged(told)
+        timelines_read, missing = timelines.read(seconds, timeout_s)
+    records = merged(timelines_read)
     for name in missing:
         print(f"{name} does not answer with its timeline, so the trace lacks it", file=sys.stderr)
     for record in records:

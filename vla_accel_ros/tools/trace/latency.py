@@ -47,7 +47,7 @@ FOLLOWED = ("trajectory", "follow")
 class Step:
     """Milliseconds of one step in each frame that has both ends, in order of the frames."""
 
-    what: str
+    name: str
     ms: tuple[float, ...] = ()
 
 
@@ -56,19 +56,19 @@ def frames(records: Sequence[Recorded]) -> dict[int, dict[str, int]]:
 
     Of several chunks the first counts. A frame without a prefix was overtaken, or is a later camera of a set.
     """
-    found: dict[int, dict[str, int]] = {}
+    moments: dict[int, dict[str, int]] = {}
     events = sorted(
-        ((place, e) for place, record in enumerate(records) for e in record.events if e.flows),
-        key=lambda each: each[1].begin_ns,
+        ((process, e) for process, record in enumerate(records) for e in record.events if e.flows),
+        key=lambda frame: frame[1].begin_ns,
     )
-    following = {place for place, event in events if (event.track, event.name) == FOLLOWED}
-    for each, (captured_ns, arrived_ns) in _arrivals(events).items():
-        found[each] = {"captured": captured_ns, "arrived": arrived_ns}
-    for place, event in events:
+    following = {process for process, event in events if (event.track, event.name) == FOLLOWED}
+    for frame, (captured_ns, arrived_ns) in _arrivals(events).items():
+        moments[frame] = {"captured": captured_ns, "arrived": arrived_ns}
+    for process, event in events:
         # The first flow is the frame's; an `observe` names its later images, frames of their own, after it.
-        for each in event.flows[:1] if event.name.startswith(OBSERVED) else event.flows:
-            _note(found.setdefault(each, {}), event, place in following)
-    return found
+        for frame in event.flows[:1] if event.name.startswith(OBSERVED) else event.flows:
+            _note(moments.setdefault(frame, {}), event, process in following)
+    return moments
 
 
 def _note(at: dict[str, int], event: Event, follows: bool) -> None:
@@ -99,45 +99,49 @@ def _arrivals(events: Iterable[tuple[int, Event]]) -> dict[int, tuple[int, int]]
     matter.
     """
     begun: dict[tuple[int, int], list[Event]] = {}
-    found: dict[int, tuple[int, int]] = {}
-    for place, event in events:
-        each = event.flows[0]
+    arrivals: dict[int, tuple[int, int]] = {}
+    for process, event in events:
+        frame = event.flows[0]
         if event.name == "callback":
-            begun.setdefault((place, each), []).append(event)
+            begun.setdefault((process, frame), []).append(event)
         elif event.name == "taken" and event.track.startswith("camera "):
-            around = [one for one in begun.get((place, each), ()) if one.end_ns >= event.begin_ns]
+            around = [
+                callback for callback in begun.get((process, frame), ()) if callback.end_ns >= event.begin_ns
+            ]
             at_ns = around[-1].begin_ns if around else event.begin_ns
-            found[each] = at_ns - int(event.detail or 0), at_ns
-    return found
+            arrivals[frame] = at_ns - int(event.detail or 0), at_ns
+    return arrivals
 
 
-def steps(moments: Iterable[dict[str, int]], of: Sequence[tuple[str, str, str]] = LIVE) -> list[Step]:
+def steps(moments: Iterable[dict[str, int]], parts: Sequence[tuple[str, str, str]] = LIVE) -> list[Step]:
     """Return the time of each step, and of the whole as the last one."""
     moments = list(moments)
-    whole = (of[0][0], of[-1][1], "image stamp to command")
-    return [Step(what, _between(moments, begin, end)) for begin, end, what in (*of, whole)]
+    whole = (parts[0][0], parts[-1][1], "image stamp to command")
+    return [Step(name, _between(moments, begin, end)) for begin, end, name in (*parts, whole)]
 
 
 def _between(moments: Iterable[dict[str, int]], begin: str, end: str) -> tuple[float, ...]:
-    return tuple((at[end] - at[begin]) * 1e-6 for at in moments if begin in at and end in at)
+    return tuple(
+        (moment[end] - moment[begin]) * 1e-6 for moment in moments if begin in moment and end in moment
+    )
 
 
 def gpu_steps(records: Sequence[Recorded]) -> list[Step]:
     """Return the GPU times of each kind of micro-batch."""
-    found: dict[str, list[float]] = {}
+    times_ms: dict[str, list[float]] = {}
     for event in (e for record in records for e in record.events if e.track.startswith("GPU")):
-        found.setdefault(event.name, []).append((event.end_ns - event.begin_ns) * 1e-6)
-    return [Step(f"on the GPU: {name}", tuple(ms)) for name, ms in sorted(found.items())]
+        times_ms.setdefault(event.name, []).append((event.end_ns - event.begin_ns) * 1e-6)
+    return [Step(f"on the GPU: {name}", tuple(ms)) for name, ms in sorted(times_ms.items())]
 
 
 def table(rows: Sequence[Step]) -> str:
     """Return a table for the terminal, a line for each step."""
-    width = max(len(row.what) for row in rows)
+    width = max(len(row.name) for row in rows)
     lines = [f"{'where the time goes':<{width}}  frames  median ms   p99 ms"]
     for row in rows:
         if row.ms:
             p50, p99 = np.percentile(row.ms, (50, 99))
-            lines.append(f"{row.what:<{width}}  {len(row.ms):6d}  {p50:9.3f}  {p99:7.3f}")
+            lines.append(f"{row.name:<{width}}  {len(row.ms):6d}  {p50:9.3f}  {p99:7.3f}")
         else:
-            lines.append(f"{row.what:<{width}}       0  not known: no frame has both ends of it")
+            lines.append(f"{row.name:<{width}}       0  not known: no frame has both ends of it")
     return "\n".join(lines)

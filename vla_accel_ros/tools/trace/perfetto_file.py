@@ -26,8 +26,8 @@ def write(path: Path, records: Sequence[Recorded]) -> int:
     Raises RuntimeError if the package perfetto is not installed, OSError if the file cannot be written.
     """
     protos = _needed()
-    times = Counter(each for record in records for event in record.events for each in set(event.flows))
-    flows = {each for each, count in times.items() if count > 1}  # an arrow has two ends
+    times = Counter(flow for record in records for event in record.events for flow in set(event.flows))
+    flows = {flow for flow, count in times.items() if count > 1}  # an arrow has two ends
     uuids = iter(range(1, 1 << 62))
     packets: list[Any] = [_clocks(protos, records[0])] if records else []
     timed: list[tuple[tuple[int, int, int], Any]] = []
@@ -39,7 +39,7 @@ def write(path: Path, records: Sequence[Recorded]) -> int:
             packets.append(_track(protos, track, group, name))
             for event in events:
                 timed += _slice(protos, track, event, flows)
-    timed.sort(key=lambda each: each[0])
+    timed.sort(key=lambda flow: flow[0])
     trace = protos.Trace(packet=[*packets, *(packet for _, packet in timed)])
     path.write_bytes(trace.SerializeToString())
     return sum(len(record.events) for record in records)
@@ -94,7 +94,7 @@ def _slice(
     instant = event.end_ns <= event.begin_ns
     begin.type = kinds.TYPE_INSTANT if instant else kinds.TYPE_SLICE_BEGIN
     begin.track_uuid, begin.name = track, event.name
-    begin.flow_ids.extend(each & ((1 << 64) - 1) for each in event.flows if each in flows)
+    begin.flow_ids.extend(flow & ((1 << 64) - 1) for flow in event.flows if flow in flows)
     if event.detail:
         begin.debug_annotations.add(name="detail", string_value=event.detail)
     if event.flows:

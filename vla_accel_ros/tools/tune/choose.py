@@ -90,8 +90,8 @@ def steps(
         yield "in company", partial(together, table, config, device, say)
 
     def whole_layers() -> Gain:
-        both = (TritonOps(device, each) for each in (tuning.used, table))
-        return Gain(*(layer_us(config, keys, device, batches[0], ops) for ops in both))
+        compared = (TritonOps(device, entries) for entries in (tuning.used, table))
+        return Gain(*(layer_us(config, keys, device, batches[0], ops) for ops in compared))
 
     yield LAYER, whole_layers
 
@@ -175,22 +175,22 @@ def _best(
     inf if there is nothing to time. Raises RuntimeError if none of them computes the right result.
     """
     shape = shape_of(piece)
-    taken: dict[Config, float] = {}
-    before = table.entries.get(shape.key)
-    for candidate in (*candidates, *([] if before is None else [before])):
+    times_us: dict[Config, float] = {}
+    previous = table.entries.get(shape.key)
+    for candidate in (*candidates, *([] if previous is None else [previous])):
         table.entries[shape.key] = candidate
         us = _time(table, piece, device)
         if us is not None:
-            taken[candidate] = us
-    if not candidates and before is None:  # its way was not requested
+            times_us[candidate] = us
+    if not candidates and previous is None:  # its way was not requested
         return math.inf
-    if not taken:
+    if not times_us:
         raise RuntimeError(f"no way to launch {piece.name} is right on this device; please report it.")
-    best = min(taken, key=lambda candidate: taken[candidate])
+    best = min(times_us, key=lambda candidate: times_us[candidate])
     table.entries[shape.key] = best
-    worst = max(taken.values())
-    say(f"{shape.key:44} {taken[best]:7.2f} us of up to {worst:7.2f}  {short(best)}")
-    return taken[best]
+    worst = max(times_us.values())
+    say(f"{shape.key:44} {times_us[best]:7.2f} us of up to {worst:7.2f}  {short(best)}")
+    return times_us[best]
 
 
 def _hopper(
@@ -203,7 +203,7 @@ def _hopper(
 ) -> float:
     """Enter the fastest kernels/cuda candidate if it takes less than `other` microseconds; return its time,
     else inf."""
-    key, taken = shape_of(piece).key, {}
+    key, times_us = shape_of(piece).key, {}
     for candidate in candidates:
         table.hopper[key] = candidate
         ops = TritonOps(device, dataclasses.replace(table, pdl=True))
@@ -211,13 +211,13 @@ def _hopper(
             continue
         with torch.inference_mode():
             if error(piece, ops) <= NEAR:
-                taken[candidate] = chain_us(_launch(ops, piece), piece, device, runs=20)
+                times_us[candidate] = chain_us(_launch(ops, piece), piece, device, runs=20)
     table.hopper.pop(key, None)
-    best = min(taken, key=lambda candidate: taken[candidate], default=None)
-    if best is not None and taken[best] < other:
+    best = min(times_us, key=lambda candidate: times_us[candidate], default=None)
+    if best is not None and times_us[best] < other:
         table.hopper[key] = best
-        say(f"{key:44} {taken[best]:7.2f} us of kernels/cuda  {short(best)}")
-        return taken[best]
+        say(f"{key:44} {times_us[best]:7.2f} us of kernels/cuda  {short(best)}")
+        return times_us[best]
     return math.inf
 
 
@@ -270,10 +270,10 @@ def parts(
     """Enter the split-K factor with which the last product of a prefix layer and its norm are fastest."""
     weight = torch.empty(config.prefix.width, config.prefix.mlp, device="meta", dtype=torch.bfloat16)
     key, ops = parts_shape(tokens, weight).key, TritonOps(device, table)
-    taken = {count: down_us(config, tokens, count, device, ops) for count in PARTS}
-    best = min(PARTS, key=lambda count: taken[count])
+    times_us = {count: down_us(config, tokens, count, device, ops) for count in PARTS}
+    best = min(PARTS, key=lambda count: times_us[count])
     table.entries[key] = Config(16, 16, 16, best)
-    say(f"{key:44} {taken[best]:7.2f} us, whole {taken[1]:7.2f}, in {best} parts")
+    say(f"{key:44} {times_us[best]:7.2f} us, whole {times_us[1]:7.2f}, in {best} parts")
 
 
 def pdl_helps(
@@ -283,12 +283,12 @@ def pdl_helps(
     capability 9."""
     if torch.cuda.get_device_capability(device)[0] < 9:
         return False
-    taken = {
+    times_us = {
         pdl: layer_us(config, keys, device, batch, TritonOps(device, dataclasses.replace(table, pdl=pdl)))
         for pdl in (False, True)
     }
-    say(f"a layer: {taken[False]:.2f} us, with early starts {taken[True]:.2f} us")
-    return taken[True] < taken[False]
+    say(f"a layer: {times_us[False]:.2f} us, with early starts {times_us[True]:.2f} us")
+    return times_us[True] < times_us[False]
 
 
 def together(table: Table, config: PiConfig, device: torch.device, say: Callable[[str], None]) -> None:
@@ -300,7 +300,7 @@ def together(table: Table, config: PiConfig, device: torch.device, say: Callable
         return
     keys = [views * config.vision.tokens + 20 for views in (1, VIEWS, 3)]
 
-    def taken(key: str, candidate: Config) -> float:
+    def layers_us(key: str, candidate: Config) -> float:
         changed = dataclasses.replace(table, hopper={**table.hopper, key: candidate})
         ops = TritonOps(device, changed)
         return sum(layer_us(config, count, device, 1, ops) for count in keys)
@@ -310,17 +310,17 @@ def together(table: Table, config: PiConfig, device: torch.device, say: Callable
             key = shape_of(piece).key
             if key in table.hopper:
                 takes = TritonOps(device, table).hopper[piece.kernel].takes
-                fit = [each for each in HOPPER[piece.kernel] if takes(*piece.arguments(0), config=each)]
-                table.hopper[key] = min(fit, key=partial(taken, key))
+                fit = [choice for choice in HOPPER[piece.kernel] if takes(*piece.arguments(0), config=choice)]
+                table.hopper[key] = min(fit, key=partial(layers_us, key))
                 say(f"{key:44} in company: {short(table.hopper[key])}")
     us = [layer_us(config, count, device, 1, TritonOps(device, table)) for count in keys]
-    say(f"a layer with kernels/cuda, 1 to 3 views: {', '.join(f'{each:.2f}' for each in us)} us")
+    say(f"a layer with kernels/cuda, 1 to 3 views: {', '.join(f'{layer:.2f}' for layer in us)} us")
 
 
 def shape_of(piece: Piece) -> Shape:
     shape: Callable[..., Any] = getattr(kernel_ops, f"{piece.kernel}_shape")
-    found: Shape = shape(*piece.arguments(0))
-    return found
+    shaped: Shape = shape(*piece.arguments(0))
+    return shaped
 
 
 def short(config: Config) -> str:

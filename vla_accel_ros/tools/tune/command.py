@@ -106,8 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     table = starting_table(Table(used.gpu, source="vla tune"), ways, used, arguments.only_weights)
     tuning = Tuning(table, used, out, about, say)
-    if before := tuning.resume():
-        say(f"{out}: {before} steps were done before; continuing with the next")
+    if resumed := tuning.resume():
+        say(f"{out}: {resumed} steps were done before; continuing with the next")
     with torch.cuda.stream(on):
         batches = tuple(arguments.batches)
         kinds = [

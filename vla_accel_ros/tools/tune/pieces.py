@@ -121,8 +121,8 @@ def pieces(
     columns = heads + 2 * g.kv_heads * g.head_dim
 
     def matrices(rows: int, width: int) -> list[Weight]:
-        made = [draw(rows, width, spread=width**-0.5) for _ in range(LAYERS)]
-        return list(made) if weights is None else [quantized(matrix, weights) for matrix in made]
+        drawn = [draw(rows, width, spread=width**-0.5) for _ in range(LAYERS)]
+        return list(drawn) if weights is None else [quantized(matrix, weights) for matrix in drawn]
 
     qkv, o = matrices(columns, g.width), matrices(g.width, heads)
     gate_up, down = matrices(2 * g.mlp, g.width), matrices(g.width, g.mlp)
@@ -187,9 +187,9 @@ def errors(
 def error(piece: Piece, ops: Ops) -> float:
     """Return the largest relative error of a kernel's results, inf for nan. Results that are not also inputs
     are filled with nan before."""
-    given = piece.arguments(3)
-    ours = [_copy(value) for value in given]
-    exact = [_wide(_copy(value)) for value in given]
+    arguments = piece.arguments(3)
+    ours = [_copy(value) for value in arguments]
+    exact = [_wide(_copy(value)) for value in arguments]
     rows = ours[piece.results[0]].shape[0] * ours[piece.results[0]].shape[1]
     for index in piece.results:
         result = ours[index]
@@ -197,13 +197,13 @@ def error(piece: Piece, ops: Ops) -> float:
             result.squares.fill_(float("nan"))
             if result.scaled is not None:
                 result.scaled.fill_(float("nan"))
-        elif not _adds(piece.kernel, given):
+        elif not _adds(piece.kernel, arguments):
             result.fill_(float("nan"))
-    left = getattr(ops, piece.kernel)(*ours)
+    parts = getattr(ops, piece.kernel)(*ours)
     getattr(Ops, piece.kernel)(*exact)
-    for rest in left or ():  # the parts that the next norm adds
-        if rest is not None:
-            ours[piece.results[0]].add_(rest)
+    for part in parts or ():  # the parts that the next norm adds
+        if part is not None:
+            ours[piece.results[0]].add_(part)
     pairs = [
         pair
         for index in piece.results
@@ -214,9 +214,9 @@ def error(piece: Piece, ops: Ops) -> float:
     return max(value if value == value else float("inf") for value in differences)
 
 
-def _adds(kernel: str, given: tuple[Any, ...]) -> bool:
+def _adds(kernel: str, arguments: tuple[Any, ...]) -> bool:
     """Whether a kernel adds to its output's previous content."""
-    finish = given[-1] if isinstance(given[-1], str) else ""
+    finish = arguments[-1] if isinstance(arguments[-1], str) else ""
     return finish == "add" or kernel in ("project", "read_out", "add_product")
 
 
@@ -261,11 +261,11 @@ def layer_us(
     config: PiConfig, keys: int, device: torch.device, batch: int, ops: TritonOps, runs: int = 50
 ) -> float:
     """Return microseconds of a layer's five launches, from a captured chain over all layers."""
-    made = pieces(config, keys, device, batch)[:5]
+    launches = pieces(config, keys, device, batch)[:5]
 
     def chain() -> None:
         for layer in range(LAYERS):
-            for piece in made:
+            for piece in launches:
                 getattr(ops, piece.kernel)(*piece.arguments(layer))
 
     body = Body(chain, device)

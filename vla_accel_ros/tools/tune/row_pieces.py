@@ -42,8 +42,8 @@ class Product(NamedTuple):
         generator, gated = torch.Generator(device).manual_seed(0), self.finish == "gated"
 
         def draw(*shape: int, spread: float = 1.0) -> Tensor:
-            made = torch.empty(shape, device=device, dtype=torch.bfloat16)
-            return made.normal_(0.0, spread, generator=generator)
+            tensor = torch.empty(shape, device=device, dtype=torch.bfloat16)
+            return tensor.normal_(0.0, spread, generator=generator)
 
         size = (2 if gated else 1) * self.columns, self.inner
         weights = [quantized(draw(*size, spread=self.inner**-0.5), W8A8) for _ in range(LAYERS)]
@@ -60,25 +60,25 @@ def products(config: PiConfig, views: Sequence[int], batches: Sequence[int]) -> 
 
     The products of the first number of views come first.
     """
-    first, *others = (of_frame(config, count) for count in views)
-    seen = set[tuple[str, int, int, int]]()
-    for product in chain(first, of_few_rows(config, batches), *others):
+    first, *further = (of_frame(config, count) for count in views)
+    entries = set[tuple[str, int, int, int]]()
+    for product in chain(first, of_few_rows(config, batches), *further):
         entry = product.kernel, round_up(product.rows), product.columns, product.inner
-        if entry not in seen:
-            seen.add(entry)
+        if entry not in entries:
+            entries.add(entry)
             yield product
 
 
 def of_frame(config: PiConfig, views: int) -> Iterator[Product]:
     """Yield the products of prefill and encode for `views` images, the longest first."""
-    v, g, rows, of = config.vision, config.prefix, views * config.vision.tokens, f"prefill, {views} views"
-    yield from _layer(g, of, rows + PROMPT, "add")
-    yield Product(f"{of}, last k and v", rows + PROMPT, 2 * g.kv_heads * g.head_dim, g.width)
-    of = f"encode, {views} views"
-    yield Product(f"{of}, fc1", rows, v.mlp, v.width, "gelu", biased=True)
-    yield Product(f"{of}, fc2", rows, v.width, v.mlp, "add", biased=True)
-    yield Product(f"{of}, qkv", rows, 3 * v.width, v.width, biased=True)
-    yield Product(f"{of}, o", rows, v.width, v.width, "add", biased=True)
+    v, g, rows, stage = config.vision, config.prefix, views * config.vision.tokens, f"prefill, {views} views"
+    yield from _layer(g, stage, rows + PROMPT, "add")
+    yield Product(f"{stage}, last k and v", rows + PROMPT, 2 * g.kv_heads * g.head_dim, g.width)
+    stage = f"encode, {views} views"
+    yield Product(f"{stage}, fc1", rows, v.mlp, v.width, "gelu", biased=True)
+    yield Product(f"{stage}, fc2", rows, v.width, v.mlp, "add", biased=True)
+    yield Product(f"{stage}, qkv", rows, 3 * v.width, v.width, biased=True)
+    yield Product(f"{stage}, o", rows, v.width, v.width, "add", biased=True)
 
 
 def of_few_rows(config: PiConfig, batches: Sequence[int]) -> Iterator[Product]:
@@ -89,9 +89,9 @@ def of_few_rows(config: PiConfig, batches: Sequence[int]) -> Iterator[Product]:
     yield from _layer(config.prefix, "a word", 1, "add")
 
 
-def _layer(g: GemmaConfig, of: str, rows: int, finish: str) -> Iterator[Product]:
+def _layer(g: GemmaConfig, stage: str, rows: int, finish: str) -> Iterator[Product]:
     heads = g.heads * g.head_dim
-    yield Product(f"{of}, gate and up", rows, g.mlp, g.width, "gated")
-    yield Product(f"{of}, down", rows, g.width, g.mlp, finish)
-    yield Product(f"{of}, qkv", rows, heads + 2 * g.kv_heads * g.head_dim, g.width)
-    yield Product(f"{of}, o", rows, g.width, heads, finish)
+    yield Product(f"{stage}, gate and up", rows, g.mlp, g.width, "gated")
+    yield Product(f"{stage}, down", rows, g.width, g.mlp, finish)
+    yield Product(f"{stage}, qkv", rows, heads + 2 * g.kv_heads * g.head_dim, g.width)
+    yield Product(f"{stage}, o", rows, g.width, heads, finish)

@@ -60,12 +60,12 @@ class Tuning:
         if not self.path.exists():
             return 0
         text = self.path.read_text()
-        found, data = read_table(text, str(self.path), self.table.gpu), json.loads(text)
-        now = provenance()
-        same = all(data.get(name) == now[name] for name in SAME) and data.get("about") == dict(self.about)
+        stored, data = read_table(text, str(self.path), self.table.gpu), json.loads(text)
+        present = provenance()
+        same = all(data.get(name) == present[name] for name in SAME) and data.get("about") == dict(self.about)
         if data.get("finished", True) or not same:
             return 0
-        self.table.entries, self.table.hopper, self.table.pdl = found.entries, found.hopper, found.pdl
+        self.table.entries, self.table.hopper, self.table.pdl = stored.entries, stored.hopper, stored.pdl
         self.done = {label: gain and Gain(**gain) for label, gain in data["done"].items()}
         return len(self.done)
 
@@ -79,12 +79,12 @@ class Tuning:
             if self.clock() >= until_s:
                 self._keep(finished=False)
                 return False
-            kept = dict(self.table.entries), dict(self.table.hopper)
+            previous = dict(self.table.entries), dict(self.table.hopper)
             try:
                 self.done[label] = step()
             except torch.OutOfMemoryError as error:
                 torch.cuda.empty_cache()
-                self.table.entries, self.table.hopper = kept
+                self.table.entries, self.table.hopper = previous
                 self.done[label] = None
                 self.say(f"{label:44} left as it was: {str(error).splitlines()[0]}")
             self._keep(finished=False)
@@ -96,6 +96,6 @@ class Tuning:
         gains = {label: gain and vars(gain) for label, gain in self.done.items()}
         about = {"about": dict(self.about), "finished": finished, "done": gains}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f"{self.path.name}.part")
-        beside.write_text(json.dumps({**self.table.to_json(), **about, **provenance()}, indent=1) + "\n")
-        beside.replace(self.path)
+        partial = self.path.with_name(f"{self.path.name}.part")
+        partial.write_text(json.dumps({**self.table.to_json(), **about, **provenance()}, indent=1) + "\n")
+        partial.replace(self.path)

@@ -36,9 +36,9 @@ def encoder(config: PiConfig, views: int, device: torch.device) -> list[Piece]:
         return torch.empty(shape, device=device, dtype=bf16).normal_(0.0, spread, generator=generator)
 
     def piece(name: str, columns: int, inner: int) -> Piece:
-        a, bias, out, left = draw(rows, inner), draw(columns), draw(rows, columns), draw(rows, columns)
+        a, bias, out, added = draw(rows, inner), draw(columns), draw(rows, columns), draw(rows, columns)
         weights = [draw(columns, inner, spread=inner**-0.5) for _ in range(LAYERS)]
-        more = (out, left) if name.startswith("add_product") else (out,)
+        more = (out, added) if name.startswith("add_product") else (out,)
         return Piece(name, lambda i: (a, weights[i], bias, *more), (3,))
 
     return [
@@ -55,9 +55,12 @@ def down_us(config: PiConfig, tokens: int, parts: int, device: torch.device, ops
     it."""
     g, bf16 = config.prefix, torch.bfloat16
     x, out = (torch.zeros(1, tokens, g.width, device=device, dtype=bf16) for _ in range(2))
-    made, fed = x.new_zeros(parts, 1, tokens, g.width), torch.randn(tokens, g.mlp, device=device, dtype=bf16)
+    products, fed = (
+        x.new_zeros(parts, 1, tokens, g.width),
+        torch.randn(tokens, g.mlp, device=device, dtype=bf16),
+    )
     weights = [torch.randn(g.width, g.mlp, device=device, dtype=bf16) for _ in range(LAYERS)]
-    norm, at = torch.randn(1, g.width, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    norm, slots = torch.randn(1, g.width, device=device), torch.zeros(1, dtype=torch.int32, device=device)
 
     def chain() -> None:
         for weight in weights:
@@ -65,8 +68,8 @@ def down_us(config: PiConfig, tokens: int, parts: int, device: torch.device, ops
                 x[0].addmm_(fed, weight.t())
                 ops.rms_norm(x[0], norm[0], out[0])
             else:
-                product_in_parts(fed, weight, made.flatten(1, 2))
-                ops.add_norm(x, made, out, at, None, norm)
+                product_in_parts(fed, weight, products.flatten(1, 2))
+                ops.add_norm(x, products, out, slots, None, norm)
 
     return float(np.median(times_ms(Body(chain, device).run, 20)) * 1e3 / LAYERS)
 

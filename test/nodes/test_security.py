@@ -1,6 +1,6 @@
 """The SROS2 policies name what the running nodes have: no more, and nothing is left out.
 
-Fast DDS of the Python package index is built without its security plugins, so that no policy can be enforced
+Fast DDS of the Python package index is built without its security plugins, so that no rule can be enforced
 here; what can rot is compared with the live graph of real nodes instead.
 """
 
@@ -23,7 +23,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.cli import main
-from vla_accel_ros.tools.policy import LIFECYCLE_NODES, policy, rights, scheduler_rights
+from vla_accel_ros.tools.security import LIFECYCLE_NODES, rights, scheduler_rights, security
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {"publish", "subscribe", "reply", "request"}
@@ -110,7 +110,7 @@ def test_only_trajectory_may_command_and_only_inference_may_send_chunks() -> Non
 def test_the_shipped_policies_are_those_of_their_contracts(robot: str, capsys, tmp_path) -> None:
     shipped = (ROOT / "config" / "security" / f"{robot}.policy.xml").read_text()
     file = ROOT / "config" / "contracts" / f"{robot}.yaml"
-    arguments = ["policy", "--contract", str(file), *(["--sim"] if robot == "sim_arm" else [])]
+    arguments = ["security", "--contract", str(file), *(["--sim"] if robot == "sim_arm" else [])]
     assert main(arguments) == 0
     assert capsys.readouterr().out == shipped
     # The shape that sros2's schema has: enclaves, each with profiles of a node, each with lists that allow.
@@ -126,7 +126,7 @@ def test_the_shipped_policies_are_those_of_their_contracts(robot: str, capsys, t
 
 
 def test_enclaves_are_in_the_namespace_of_the_robot() -> None:
-    root = ElementTree.fromstring(policy(Contract.load(demo_contract()), "left/arm"))
+    root = ElementTree.fromstring(security(Contract.load(demo_contract()), "left/arm"))
     enclaves = {each.attrib["path"] for each in root.findall("enclaves/enclave")}
     assert {"/left/arm/inference", "/left/arm/trajectory", "/left/arm/operator"} <= enclaves
     assert {each.attrib["ns"] for each in root.iter("profile")} == {"/left/arm"}
@@ -158,7 +158,7 @@ def test_a_force_sensor_on_a_topic_is_heard_by_trajectory_and_recorder_and_tared
 @pytest.mark.parametrize("namespace", ["", "left/arm"])
 def test_a_fleets_policy_has_an_enclave_for_its_scheduler_with_the_topics_of_robots(namespace: str) -> None:
     contract = Contract.load(demo_contract())
-    text = policy(contract, namespace, fleet=True)
+    text = security(contract, namespace, fleet=True)
     places = {place.attrib["path"]: place for place in ElementTree.fromstring(text).iter("enclave")}
     robot, scheduler = (
         places[path] for path in (f"/{namespace}/inference".replace("//", "/"), "/fleet_scheduler")
@@ -180,7 +180,7 @@ def test_a_fleets_policy_has_an_enclave_for_its_scheduler_with_the_topics_of_rob
         assert len(used) >= 3 and all(allows(verb, topic) for topic in used)
         for topic in ("action_chunk", "instruction", *(each.topic for each in contract.controllers)):
             assert not allows(verb, f"{within}/{topic}")
-    assert "/fleet_scheduler" not in policy(contract, namespace)
+    assert "/fleet_scheduler" not in security(contract, namespace)
 
 
 def test_the_schedulers_rights_are_what_the_running_scheduler_has(
