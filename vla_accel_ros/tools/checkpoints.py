@@ -21,7 +21,7 @@ from vla_accel_ros.tools.options import subcommand, training_option
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add both subcommands."""
-    parser = subcommand(subparsers, "inspect", "describe a checkpoint folder, and what it needs", inspect)
+    parser = subcommand(subparsers, "inspect", "describe a checkpoint, and what it lacks", inspect)
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, of any known format")
     add("--statistics", help="which statistics, if there are several: asset id or data set")
@@ -31,7 +31,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--urdf", type=Path, help="the robot's URDF, for names and limits of the contract's joints")
 
     parser = subcommand(
-        subparsers, "convert", "write a checkpoint in this package's layout, with checksums", convert
+        subparsers, "convert", "write a checkpoint in this package's format, with checksums", convert
     )
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, of any known format")

@@ -15,29 +15,20 @@ import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any, NoReturn
 
-SUBCOMMANDS = (
-    "demo.command",
-    "fleet_demo.command",
-    "say",
-    "doctor.command",
-    "security",
-    "checkpoints",
-    "contract.command",
-    "compare.command",
-    "replay.command",
-    "export.command",
-    "trace.command",
-    "tune.command",
-    "demo_policy.command",
-    "fleet.command",
-    "fleet_sim.command",
-    "fleet_sim.trace",
-    "plan.command",
-    "bench.command",
-    "calibrate.command",
-)
-"""Modules of this package."""
+from vla_accel_ros.contract.fields import closest
+
+GROUPS = {
+    "try it without a robot": ("demo.command", "fleet_demo.command"),
+    "run a robot": ("doctor.command", "say", "trace.command", "contract.command", "security"),
+    "checkpoints": ("checkpoints", "compare.command", "calibrate.command"),
+    "recordings": ("replay.command", "export.command"),
+    "speed": ("plan.command", "tune.command", "bench.command"),
+    "fleets": ("fleet.command", "fleet_sim.command", "fleet_sim.trace"),
+    "the bundled policy": ("demo_policy.command",),
+}
+"""Heading in the help -> modules of this package."""
 
 STDOUT = 1
 INTERRUPTED = 128 + 2
@@ -49,23 +40,54 @@ SIGPIPE_STATUS = 128 + 13
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return the exit status. arguments: without the program's name; None for
     sys.argv."""
-    parser = argparse.ArgumentParser(prog="vla", description="Vision-Language-Action models on ROS 2 robots.")
-    subparsers = parser.add_subparsers(
-        title="subcommands", required=True, metavar="SUBCOMMAND", dest="subcommand"
+    parser = Parser(
+        prog="vla", usage="vla [--debug] COMMAND ...", formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    subparsers = parser.add_subparsers(
+        prog="vla", help=argparse.SUPPRESS, metavar="COMMAND", dest="subcommand"
+    )
+    lines = ["Vision-Language-Action models on ROS 2 robots. Start with `vla demo`."]
     try:
-        for name in SUBCOMMANDS:
-            import_module(f"vla_accel_ros.tools.{name}").register(subparsers)
+        for heading, modules in GROUPS.items():
+            listed = len(subparsers._choices_actions)
+            for name in modules:
+                import_module(f"vla_accel_ros.tools.{name}").register(subparsers)
+            commands = subparsers._choices_actions[listed:]
+            lines += ["", f"{heading}:", *(f"  {command.dest:<20}{command.help}" for command in commands)]
     except KeyboardInterrupt:
         return INTERRUPTED
+    subparsers._choices_actions.clear()  # the description lists them, by group
+    parser.description = "\n".join(lines)
+    parser.epilog = "`vla COMMAND --help` explains a command and its options."
     return finish(parser, arguments)
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses what it does not know with what was probably meant, and where that is listed."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            hint = closest(str(value), names, f"write {' or '.join(names)}")
+            raise argparse.ArgumentError(action, f"{value!r} is unknown: {hint}")
+
+    def refuse(self, unknown: str) -> NoReturn:
+        """End with status 2: an argument is unknown."""
+        otherwise = f"`{self.prog} --help` lists what there is"
+        self.error(f"{unknown} is unknown: {closest(unknown, self._option_string_actions, otherwise)}")
 
 
 def finish(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments, call their `run` (here or in bench/), and return the exit status."""
     _open_closed_streams()
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        command = getattr(parsed, "parser", parser)
+        command.refuse(unknown[0]) if isinstance(command, Parser) else command.parse_args(unknown)
+    if not hasattr(parsed, "run"):
+        parser.print_help(sys.stderr)
+        return 2
     name = " ".join(filter(None, (parser.prog, getattr(parsed, "subcommand", ""))))
     try:
         status = int(parsed.run(parsed))

@@ -25,7 +25,7 @@ def subcommand(
 ) -> argparse.ArgumentParser:
     """Add and return a subcommand's parser; `run` takes its arguments and returns the exit status."""
     parser = subparsers.add_parser(name, aliases=aliases, help=purpose, description=purpose)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

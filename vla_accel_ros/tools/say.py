@@ -15,8 +15,10 @@ from vla_accel_ros.tools.options import Run, namespace_option, subcommand
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add both subcommands."""
-    _register(subparsers, "say", "give a robot an instruction, and say whether it moves", "INSTRUCTION", say)
-    _register(subparsers, "ask", "ask a robot something, and print its answer as it grows", "QUESTION", ask)
+    _register(
+        subparsers, "say", "give a robot an instruction, and report whether it moves", "INSTRUCTION", say
+    )
+    _register(subparsers, "ask", "ask a robot a question, and print its answer", "QUESTION", ask)
 
 
 def _register(

@@ -213,7 +213,7 @@ def security(contract: Contract, namespace: str = "", sim: bool = False, fleet: 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    parser = subcommand(subparsers, "security", "print a robot's SROS2 security rules", run, ("policy",))
+    parser = subcommand(subparsers, "security", "print the SROS2 security rules of a robot", run, ("policy",))
     contract_option(parser)
     namespace_option(parser)
     parser.add_argument("--sim", action="store_true", help="include the simulated robot")

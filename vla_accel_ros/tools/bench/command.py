@@ -27,7 +27,9 @@ STEPS = (3, 4, 5, 6, 8, 10)
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    bench = subparsers.add_parser("bench", help="measure a checkpoint or a GPU", description=__doc__)
+    bench = subparsers.add_parser(
+        "bench", help="measure this GPU, or the solvers of a checkpoint", description=__doc__
+    )
     subjects = bench.add_subparsers(title="what", required=True, metavar="WHAT", dest="what")
     device.add_options(
         subcommand(

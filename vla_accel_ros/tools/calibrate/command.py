@@ -25,7 +25,7 @@ WORST = 5
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    description = "measure a checkpoint's activations for 8-bit products"
+    description = "measure the activations of a checkpoint, for 8-bit products"
     parser = subcommand(subparsers, "calibrate", description, run)
     add = parser.add_argument
     add("checkpoint", type=Path, help="the checkpoint's folder")

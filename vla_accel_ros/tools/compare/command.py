@@ -36,7 +36,7 @@ INSTRUCTION = "put the red block into the bowl"
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
     parser = subcommand(
-        subparsers, "compare", "compute the same chunks with the public code of a checkpoint", run
+        subparsers, "compare", "compare the actions of a checkpoint with those of its original code", run
     )
     add = parser.add_argument
     add("path", type=Path, help="folder of a checkpoint, as its own program saved it")

@@ -14,7 +14,9 @@ from vla_accel_ros.tools.options import subcommand, training_option
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser("contract", help="write a robot's contract, or check one without ROS")
+    parser = subparsers.add_parser(
+        "contract", help="write the contract of a robot (its cameras, joints, controllers), or check one"
+    )
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", dest="verb")
     make = subcommand(verbs, "make", "print a contract for a checkpoint, to be completed", run_make)
     make.add_argument("--model", type=Path, required=True, help="checkpoint folder")

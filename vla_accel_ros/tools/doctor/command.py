@@ -13,7 +13,7 @@ from vla_accel_ros.tools.options import namespace_option, subcommand, training_o
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
     parser = subcommand(
-        subparsers, "doctor", "say whether a robot could move now, or why not and how to fix it", run
+        subparsers, "doctor", "check whether a robot can move; if not, say why and how to fix it", run
     )
     add = parser.add_argument
     add("--contract", type=Path, metavar="FILE", help="the robot's contract (default: the running nodes')")

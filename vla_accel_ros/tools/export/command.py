@@ -11,7 +11,7 @@ from vla_accel_ros.tools.options import namespace_option, subcommand
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    parser = subcommand(subparsers, "export", "make a LeRobot dataset (version 3.0) from bags", run)
+    parser = subcommand(subparsers, "export", "make a LeRobot dataset (version 3.0) from recordings", run)
     add = parser.add_argument
     add("bags", type=Path, nargs="+", metavar="BAG", help="folders of bags, or .mcap files; an episode each")
     add("--output", type=Path, required=True, metavar="DIR", help="the dataset, a new folder")

@@ -12,7 +12,7 @@ from vla_accel_ros.tools.options import subcommand, training_option
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
     parser = subcommand(
-        subparsers, "replay", "run a bag's observations through the engine again and compare the chunks", run
+        subparsers, "replay", "run a recording through its model again, and compare the actions", run
     )
     add = parser.add_argument
     add("bag", type=Path, metavar="BAG", help="folder of a bag, or an .mcap file")

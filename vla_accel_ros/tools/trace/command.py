@@ -16,7 +16,7 @@ SECONDS = 10.0
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    description = "what a robot did lately, for Perfetto, and where the time from image to command goes"
+    description = "show where the time from image to command goes; write a Perfetto trace"
     parser = subcommand(subparsers, "trace", description, run)
     add = parser.add_argument
     add("bag", type=Path, nargs="?", metavar="BAG", help="recording to read (default: a running robot)")

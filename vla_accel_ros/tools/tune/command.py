@@ -30,9 +30,7 @@ UNFINISHED = 3
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    parser = subcommand(
-        subparsers, "tune", "time the kernels' block shapes on this GPU and keep the best", run
-    )
+    parser = subcommand(subparsers, "tune", "find the fastest kernel settings of this GPU", run)
     parser.add_argument("--batches", nargs="+", type=int, default=(1,), help="chunks denoised at once")
     parser.add_argument(
         "--ways", nargs="+", choices=WAYS, default=WAYS,
