@@ -21,7 +21,7 @@ from vla_accel_ros.nodes.trajectory.node import main
 
 raise SystemExit(main())
 """
-GRIPPER = {"topic": "gripper/goal", "kind": "tiny_gripper", "rate_hz": 10.0}
+GRIPPER = {"topic": "gripper/goal", "kind": "my_gripper", "rate_hz": 10.0}
 
 
 def test_it_gets_the_trajectories(added: Path, operator: Operator, tmp_path: Path) -> None:

@@ -1,4 +1,9 @@
-"""A gripper that is told where to go in the end, and does the rest by itself."""
+"""The adapter of `kind: my_gripper` (add_controller.py): sends what the trajectory node has decided.
+
+An adapter decides nothing about motion. It gets absolute trajectories that keep the limits of the contract,
+each in place of the one before, and hands them on in the controller's own way. What it adds itself, such as a
+gain, must keep the limits, too.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +24,14 @@ class GripperAdapter(Adapter):
 
     @classmethod
     def make(cls, setup: Setup) -> Adapter:
+        """Called when the node configures. Raise ValueError here if something is missing."""
         return cls(setup)
 
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
-        last = trajectory.select(self.controller.joints).positions[-1]
-        self._publisher.publish(Float64MultiArray(data=last.tolist()))
+        # A trajectory may have other joints, too; `select` gives this controller's, in its own order.
+        target = trajectory.select(self.controller.joints).positions[-1]
+        self._publisher.publish(Float64MultiArray(data=target.tolist()))
 
     def close(self) -> None:
+        # The last command has arrived before the node ends.
         self._publisher.wait_for_all_acked(Duration(seconds=0.5))
