@@ -120,8 +120,8 @@ MUTATIONS = (
     ),
     Mutation(
         "strength of guidance",
-        "float((rest / tau) * ((rest * rest + tau * tau) / (rest * rest)))",
-        "float((rest / tau) * ((rest * rest + tau * tau) / (tau * tau)))",
+        "float((clean / tau) * ((clean * clean + tau * tau) / (clean * clean)))",
+        "float((clean / tau) * ((clean * clean + tau * tau) / (tau * tau)))",
         ("test_rtc.py",),
     ),
     Mutation(

@@ -100,12 +100,10 @@ def chosen(shape: Shape, gpu: Gpu) -> Config:
 @lru_cache(maxsize=4096)
 def _chosen(shape: Shape, gpu: Gpu) -> Config:
     if shape.kernel in ENDS:
-        return next(
-            (each for each in ENDS[shape.kernel] if _held(gpu, each, _tile_bytes(shape, each), 0)), LEAST
-        )
-    taken = {config: predicted_us(shape, config, gpu) for config in candidates(shape)}
-    best = min(taken, key=lambda config: taken[config])
-    return best if taken[best] < math.inf else LEAST
+        return next((c for c in ENDS[shape.kernel] if _held(gpu, c, _tile_bytes(shape, c), 0)), LEAST)
+    times_us = {config: predicted_us(shape, config, gpu) for config in candidates(shape)}
+    best = min(times_us, key=lambda config: times_us[config])
+    return best if times_us[best] < math.inf else LEAST
 
 
 def _tile_bytes(shape: Shape, config: Config) -> float:
@@ -119,18 +117,16 @@ def candidates(shape: Shape) -> Iterable[Config]:
     elif shape.kernel in ATTENTION:
         # Entries of a table count the parts of all sequences.
         parts = (1, 2, 3) if shape.kernel == "attend_rotary" else (1, 2, 3, 4, 5, 6, 8, 10)
-        yield from (replace(tile, split=each * shape.sequences) for tile in ATTENTION_TILES for each in parts)
+        yield from (replace(tile, split=part * shape.sequences) for tile in ATTENTION_TILES for part in parts)
     elif shape.kernel in (INT8_PRODUCT, INT8_GATED):
-        yield from (
-            each for each in rows_candidates(shape.rows) if each.block_k >= 128 and _ever_fastest(each)
-        )
+        yield from (c for c in rows_candidates(shape.rows) if c.block_k >= 128 and _ever_fastest(c))
     elif shape.itemsize == 1:
         whole = shape.kernel != "project"
-        yield from (each for each in SMALL_WEIGHTS if each.warps == 4 and not (whole and each.split > 1))
+        yield from (c for c in SMALL_WEIGHTS if c.warps == 4 and not (whole and c.split > 1))
     else:
         # The others need more shared memory than most GPUs have.
         few = PROJECT if shape.kernel == "project" else CANDIDATES[shape.kernel]
-        yield from (each for each in few if each.stages <= 6)
+        yield from (c for c in few if c.stages <= 6)
 
 
 def _ever_fastest(config: Config) -> bool:
@@ -165,29 +161,29 @@ def _product_us(shape: Shape, config: Config, gpu: Gpu) -> float:
         block_m, row_bytes = max(block_m, min(round_up(shape.rows), MATRIX_ROWS)), HALF
         weight_bytes, block_k = (0.5, GROUP) if costs is SMALL_PACKED else (1.0, min(block_k, 128))
     chunk_bytes = block_k * (block_m * row_bytes + right * config.block_n * weight_bytes)
-    held = _held(gpu, config, config.stages * chunk_bytes, block_m * config.block_n * right)
-    if not held:
+    blocks_held = _held(gpu, config, config.stages * chunk_bytes, block_m * config.block_n * right)
+    if not blocks_held:
         return math.inf
     multiplied = _multiplied_us(
         costs, gpu, block_m, 2 * block_m * config.block_n * block_k * right, row_bytes
     )
     multiplied *= min(1.0, config.block_n * right / FULL_COLUMNS) ** -costs.columns
-    own = 0.0
+    widened_us = 0.0
     if costs.widen:
         # Each warp dequantises 16 columns; warps beyond them dequantise the same once more.
         widened = (
             max(config.block_n, 16 * config.warps) * block_k * right / (1e3 * gpu.clock_ghz * costs.widen)
         )
-        multiplied, own = multiplied + widened, widened * 4 / config.warps
+        multiplied, widened_us = multiplied + widened, widened * 4 / config.warps
     loop = Loop(
         math.ceil(shape.rows / block_m) * math.ceil(shape.columns / config.block_n) * config.split,
         math.ceil(math.ceil(shape.inner / block_k) / config.split),
         multiplied,
         chunk_bytes,
-        own,
+        widened_us,
     )
     read = shape.inner * (shape.columns * right * weight_bytes + shape.rows * row_bytes) / gpu.memory_bytes_us
-    us = costs.start_us + _loop_us(costs, gpu, config, held, loop, read)
+    us = costs.start_us + _loop_us(costs, gpu, config, blocks_held, loop, read)
     if config.split > 1:
         us += (config.split + 1) * block_m * config.block_n * SUM_BYTES / gpu.port_bytes_us
     return us
@@ -198,8 +194,8 @@ def _attention_us(shape: Shape, config: Config, gpu: Gpu) -> float:
     parts = max(1, config.split // shape.sequences)
     chunk_bytes = 2.0 * config.block_n * head * shape.itemsize
     tiles = config.stages * chunk_bytes + config.block_m * head * shape.itemsize
-    held = _held(gpu, config, tiles, config.block_m * head)
-    if not held:
+    blocks_held = _held(gpu, config, tiles, config.block_m * head)
+    if not blocks_held:
         return math.inf
     flop = 4 * config.block_m * config.block_n * head
     loop = Loop(
@@ -208,7 +204,7 @@ def _attention_us(shape: Shape, config: Config, gpu: Gpu) -> float:
         _multiplied_us(costs, gpu, config.block_m, flop, shape.itemsize),
         chunk_bytes,
     )
-    us = costs.start_us + _loop_us(costs, gpu, config, held, loop)
+    us = costs.start_us + _loop_us(costs, gpu, config, blocks_held, loop)
     if parts > 1:
         us += COMBINE_US + 2 * parts * pairs * shape.rows * head * SUM_BYTES / gpu.l2_bytes_us
     return us
@@ -217,13 +213,13 @@ def _attention_us(shape: Shape, config: Config, gpu: Gpu) -> float:
 def _held(gpu: Gpu, config: Config, tile_bytes: float, sums: int) -> int:
     """Return how many blocks a multiprocessor holds at a time; 0 if not even one without spilling
     registers. sums: numbers that a block sums."""
-    threads, one = 32 * config.warps, gpu.multiprocessor
-    most = MOST_SUMS if gpu.capability == HOPPER else FEWER_SUMS
-    if tile_bytes > one.block_shared or sums > most * threads:
+    threads, multiprocessor = 32 * config.warps, gpu.multiprocessor
+    limit = MOST_SUMS if gpu.capability == HOPPER else FEWER_SUMS
+    if tile_bytes > multiprocessor.block_shared or sums > limit * threads:
         return 0
     registers = min(255, HELD + sums // threads)
-    by_shared = int(one.shared // (tile_bytes + RESERVED))
-    return max(1, min(by_shared, one.threads // threads, REGISTERS // (threads * registers)))
+    by_shared = int(multiprocessor.shared // (tile_bytes + RESERVED))
+    return max(1, min(by_shared, multiprocessor.threads // threads, REGISTERS // (threads * registers)))
 
 
 def _multiplied_us(costs: Costs, gpu: Gpu, block_m: int, flop: float, itemsize: int) -> float:
@@ -248,13 +244,13 @@ class Loop(NamedTuple):
 def _loop_us(costs: Costs, gpu: Gpu, config: Config, held: int, loop: Loop, read_us: float = 0.0) -> float:
     """Return the time of all blocks. held: on a multiprocessor at a time. read_us: of what comes from
     memory."""
-    each = math.ceil(loop.blocks / gpu.processors)
+    blocks_each = math.ceil(loop.blocks / gpu.processors)
     # Attention has keys and values of its own stage under way, too.
     flying = config.stages if costs is ATTEND else max(1, config.stages - 1)
     busy = max(loop.multiplied_us, loop.chunk_bytes / gpu.port_bytes_us)
     alone = max(busy, costs.latency_us / flying) + loop.own_us
-    waves = math.ceil(each / held) * (
-        loop.chunks * math.hypot(alone, min(held, each) * busy) + costs.block_us
+    waves = math.ceil(blocks_each / held) * (
+        loop.chunks * math.hypot(alone, min(held, blocks_each) * busy) + costs.block_us
     )
     from_l2 = loop.blocks * loop.chunks * loop.chunk_bytes / gpu.l2_bytes_us
     # What goes on at once takes a little more than the longest of it.

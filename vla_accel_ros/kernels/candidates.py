@@ -140,8 +140,8 @@ ROWS = tuple(
 def rows_candidates(rows: int) -> tuple[Config, ...]:
     """Return the ROWS for a number of rows: no tile taller than needed, and low tiles only for up to
     64 rows."""
-    most = max(16, 1 << (rows - 1).bit_length())
-    return tuple(each for each in ROWS if each.block_m <= most and (each.block_m >= 64 or rows <= 64))
+    highest = max(16, 1 << (rows - 1).bit_length())
+    return tuple(c for c in ROWS if c.block_m <= highest and (c.block_m >= 64 or rows <= 64))
 
 
 ATTENTION_TILES = tuple(

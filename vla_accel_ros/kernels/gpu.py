@@ -59,8 +59,8 @@ class Gpu:
     @property
     def multiprocessor(self) -> Multiprocessor:
         """The nearest known capability that is not newer; the oldest for those before it."""
-        known = [each for each in MULTIPROCESSORS if each <= self.capability]
-        return MULTIPROCESSORS[max(known, default=min(MULTIPROCESSORS))]
+        older = [capability for capability in MULTIPROCESSORS if capability <= self.capability]
+        return MULTIPROCESSORS[max(older, default=min(MULTIPROCESSORS))]
 
     def flop_us(self, itemsize: int) -> float:
         """FLOP of a multiprocessor in a microsecond, for numbers of so many bytes."""
@@ -91,16 +91,16 @@ def gpu_of(device: torch.device, multiprocessors: int | None = None) -> Gpu:
 
     if device.type != "cuda":
         return Gpu(16)
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     # Older versions of torch do not tell them.
     clock, memory_clock, bits = (
-        getattr(found, name, 0) for name in ("clock_rate", "memory_clock_rate", "memory_bus_width")
+        getattr(properties, name, 0) for name in ("clock_rate", "memory_clock_rate", "memory_bus_width")
     )
     of_memory = 2e-6 * memory_clock * bits / 8  # two transfers in a cycle
     return Gpu(
-        multiprocessors or found.multi_processor_count,
-        10 * found.major + found.minor,
+        multiprocessors or properties.multi_processor_count,
+        10 * properties.major + properties.minor,
         1e-6 * clock or Gpu.clock_ghz,
         of_memory or Gpu.bandwidth_gb_s,
-        found.multi_processor_count,
+        properties.multi_processor_count,
     )

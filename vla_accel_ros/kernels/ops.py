@@ -111,12 +111,12 @@ class TritonOps(Ops):
             kernel: Callable[..., None], shape: Callable[..., Shape], extra: dict[str, Any]
         ) -> Callable[..., None]:
             def launch(*arguments: Any, **named: Any) -> None:
-                found = shape(*arguments)
-                config = self.table.pick_hopper(found)
-                if config is not None and hopper[found.kernel].takes(*arguments, config=config):
-                    hopper[found.kernel].launch(*arguments, **named, config=config, pdl=pdl)
+                key = shape(*arguments)
+                config = self.table.pick_hopper(key)
+                if config is not None and hopper[key.kernel].takes(*arguments, config=config):
+                    hopper[key.kernel].launch(*arguments, **named, config=config, pdl=pdl)
                 else:
-                    kernel(*arguments, **named, config=self.table.pick(found), pdl=pdl, **extra)
+                    kernel(*arguments, **named, config=self.table.pick(key), pdl=pdl, **extra)
 
             return launch
 
@@ -269,8 +269,8 @@ def multiply_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
 
 def gated_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
     """Return the shape of the same product with two tiles of weights."""
-    both = multiply_int8_shape(a, weight)
-    return replace(both, kernel=INT8_GATED, columns=both.columns // 2)
+    product = multiply_int8_shape(a, weight)
+    return replace(product, kernel=INT8_GATED, columns=product.columns // 2)
 
 
 def parts_shape(rows: int, weight: Tensor) -> Shape:

@@ -39,8 +39,8 @@ class Config:
             value = getattr(self, name)
             if value < 16 or value % 16 or (self.way == "triton" and value & (value - 1)):
                 raise ValueError(f"{name} is {value}; a tile needs a power of two of at least 16.")
-        least = min(self.split, self.stages, self.down, self.across)
-        if least < 1 or self.warps not in (1, 2, 4, 8, 16):
+        smallest = min(self.split, self.stages, self.down, self.across)
+        if smallest < 1 or self.warps not in (1, 2, 4, 8, 16):
             raise ValueError(
                 f"{self} cannot launch a kernel; give 1 to 16 warps, and at least 1 for all else."
             )

@@ -45,8 +45,8 @@ class Table:
         kernels.block_shapes chooses."""
         if shape.key in self.entries:
             return self.entries[shape.key]
-        name, _, *rest = shape.key.split("/")
-        near = [key for key in self.entries if key.split("/")[0] == name and key.split("/")[2:] == rest]
+        name, _, *sizes = shape.key.split("/")
+        near = [key for key in self.entries if key.split("/")[0] == name and key.split("/")[2:] == sizes]
         if near:
             rows = round_up(shape.rows)
             # Prefer the larger of two equally near entries: masked rows are correct for every shape.
@@ -62,8 +62,8 @@ class Table:
         """
         if shape.key in self.hopper:
             return self.hopper[shape.key]
-        name, rows, *rest = shape.key.split("/")
-        same = [key for key in self.hopper if key.split("/")[0] == name and key.split("/")[2:] == rest]
+        name, rows, *sizes = shape.key.split("/")
+        same = [key for key in self.hopper if key.split("/")[0] == name and key.split("/")[2:] == sizes]
         more = [key for key in same if _rows(key) > int(rows)]
         return self.hopper[min(more, key=_rows)] if more else None
 
@@ -84,8 +84,8 @@ def load_table(device: torch.device, multiprocessors: int | None = None) -> Tabl
     is one, else the device's, which gives the same bits as without a partition. Raises ValueError naming the
     file if it cannot be read.
     """
-    if multiprocessors is not None and (own := cache_file(device, multiprocessors)).exists():
-        return read_table(own.read_text(), str(own), gpu_of(device, multiprocessors))
+    if multiprocessors is not None and (partition_file := cache_file(device, multiprocessors)).exists():
+        return read_table(partition_file.read_text(), str(partition_file), gpu_of(device, multiprocessors))
     cached = cache_file(device)
     if cached.exists():
         return read_table(cached.read_text(), str(cached), gpu_of(device))

@@ -127,11 +127,11 @@ class Work:
         self.now = [*rows, *idle]
         segments: list[int] = []
         begin, parts = [0], list[int]()
-        for one in self.now:
-            past = sum(place.tokens for place in one.places)
-            segments += [past, one.start, one.out.tokens, *one.out[:5]]
-            for place in one.places:
-                parts += place
+        for segment in self.now:
+            past = sum(part.tokens for part in segment.places)
+            segments += [past, segment.start, segment.out.tokens, *segment.out[:5]]
+            for part in segment.places:
+                parts += part
             begin.append(len(parts) // OF_PART)
         if begin[-1] > self.capacity:
             raise ValueError(f"{begin[-1]} parts of pasts, but there is room for {self.capacity}")

@@ -41,29 +41,29 @@ Group = tuple[nn.Linear, ...]
 
 def products(model: nn.Module) -> dict[str, Group]:
     """Return the products that can use 8-bit rows, by name. Raises ValueError if the model has none."""
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     if isinstance(model, Pi):
         tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
         for index, layer in enumerate(cast(Any, tower.encoder.layers)):
             name, attention = f"vision.{index}", layer.self_attn
-            found[f"{name}.qkv"] = (attention.q_proj, attention.k_proj, attention.v_proj)
-            found[f"{name}.o"] = (attention.out_proj,)
-            found[f"{name}.fc1"], found[f"{name}.fc2"] = (layer.mlp.fc1,), (layer.mlp.fc2,)
-        return found | _of_stack("prefix", model.language_model) | _of_stack("expert", model.expert)
+            groups[f"{name}.qkv"] = (attention.q_proj, attention.k_proj, attention.v_proj)
+            groups[f"{name}.o"] = (attention.out_proj,)
+            groups[f"{name}.fc1"], groups[f"{name}.fc2"] = (layer.mlp.fc1,), (layer.mlp.fc2,)
+        return groups | _of_stack("prefix", model.language_model) | _of_stack("expert", model.expert)
     if isinstance(model, OpenVLA):
         return _of_stack("prefix", model.stack)
     raise ValueError(f"a {type(model).__name__} has no products of int8 rows; use pi0, pi0.5 or OpenVLA.")
 
 
 def _of_stack(name: str, stack: nn.Module) -> dict[str, Group]:
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     for index, layer in enumerate(cast(Any, stack).layers):
         attention, mlp = layer.self_attn, layer.mlp
-        found[f"{name}.{index}.qkv"] = (attention.q_proj, attention.k_proj, attention.v_proj)
-        found[f"{name}.{index}.o"] = (attention.o_proj,)
-        found[f"{name}.{index}.gate_up"] = (mlp.gate_proj, mlp.up_proj)
-        found[f"{name}.{index}.down"] = (mlp.down_proj,)
-    return found
+        groups[f"{name}.{index}.qkv"] = (attention.q_proj, attention.k_proj, attention.v_proj)
+        groups[f"{name}.{index}.o"] = (attention.o_proj,)
+        groups[f"{name}.{index}.gate_up"] = (mlp.gate_proj, mlp.up_proj)
+        groups[f"{name}.{index}.down"] = (mlp.down_proj,)
+    return groups
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -97,17 +97,17 @@ class Calibration:
         """Return float32 [K]: the factor of each column of a product's activations. weight [N, K]. scaled
         float [K]: factors that the stored columns already include. Raises ValueError if the product was not
         calibrated."""
-        seen = self.largest.get(name)
-        if seen is None or len(seen) != weight.shape[1]:
+        columns = self.largest.get(name)
+        if columns is None or len(columns) != weight.shape[1]:
             raise ValueError(f"the calibration belongs to another network: it has no {name}; {AGAIN}.")
-        largest = seen.to(weight.device)
+        largest = columns.to(weight.device)
         return smoothing(largest if scaled is None else largest / scaled.abs(), weight, self.alpha)
 
     def write(self, path: Path) -> None:
         """Write to a file. Raises OSError if that fails."""
         tensors = {name + LARGEST: largest.contiguous() for name, largest in self.largest.items()}
         tensors |= {name + ERROR: torch.tensor([error]) for name, error in self.errors.items()}
-        said = {
+        metadata = {
             "format": FORMAT,
             "model": self.model,
             "observations": str(self.observations),
@@ -115,7 +115,7 @@ class Calibration:
             "most_error": str(self.most_error),
         }
         try:
-            save_file(tensors, path, said)
+            save_file(tensors, path, metadata)
         except SafetensorError as error:  # it is no OSError
             raise OSError(f"the calibration cannot be written: {error}.") from error
 
@@ -123,63 +123,63 @@ class Calibration:
 def read(path: Path, model: nn.Module) -> Calibration:
     """Read the calibration of a network. Raises ValueError, with one sentence, if the file is missing,
     damaged, or of another network."""
-    said, tensors = _contents(path)
-    if said.get("model") != fingerprint(model):
+    metadata, tensors = _contents(path)
+    if metadata.get("model") != fingerprint(model):
         raise ValueError(f"the calibration {path} belongs to another network than this checkpoint; {AGAIN}.")
     for name, group in products(model).items():
-        found, width = tensors.get(name + LARGEST), group[0].in_features
+        columns, width = tensors.get(name + LARGEST), group[0].in_features
         error = tensors.get(name + ERROR)
-        if found is None or error is None or error.shape != (1,):
+        if columns is None or error is None or error.shape != (1,):
             raise ValueError(f"the calibration {path} lacks {name}; {AGAIN}.")
-        if found.shape != (width,):
+        if columns.shape != (width,):
             raise ValueError(
-                f"the calibration {path} has {list(found.shape)} magnitudes for {name}, which needs "
+                f"the calibration {path} has {list(columns.shape)} magnitudes for {name}, which needs "
                 f"{width}; {AGAIN}."
             )
-    return _made(path, said, tensors, products(model))
+    return _made(path, metadata, tensors, products(model))
 
 
 def of_a_network_to_come(path: Path) -> Calibration:
     """Read a file before the network's weights are loaded, to smooth them while loading; call `read`
     afterwards. Raises ValueError if the file is missing or damaged."""
-    said, tensors = _contents(path)
-    return _made(path, said, tensors, [name.removesuffix(LARGEST) for name in tensors if LARGEST in name])
+    metadata, tensors = _contents(path)
+    return _made(path, metadata, tensors, [name.removesuffix(LARGEST) for name in tensors if LARGEST in name])
 
 
 def _contents(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         with safe_open(path, "pt") as file:
-            said = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise ValueError(f"there is no calibration {path}; {AGAIN}.") from None
     except (SafetensorError, OSError) as error:
         raise ValueError(f"the calibration {path} is damaged ({error}); {AGAIN}.") from error
-    if said.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a calibration, its format is {said.get('format')!r}; {AGAIN}.")
-    return said, tensors
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a calibration, its format is {metadata.get('format')!r}; {AGAIN}.")
+    return metadata, tensors
 
 
 def _made(
     path: Path, said: Mapping[str, str], tensors: Mapping[str, Tensor], names: Iterable[str]
 ) -> Calibration:
-    kept = list(names)
+    product_names = list(names)
     try:
-        largest = {name: tensors[name + LARGEST].float() for name in kept}
-        errors = {name: float(tensors[name + ERROR]) for name in kept}
+        largest = {name: tensors[name + LARGEST].float() for name in product_names}
+        errors = {name: float(tensors[name + ERROR]) for name in product_names}
     except (KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"the calibration {path} is damaged ({error}); {AGAIN}.") from error
-    for name in kept:
+    for name in product_names:
         numbers = torch.cat([largest[name].flatten(), torch.tensor([errors[name]])])
         if not bool((torch.isfinite(numbers) & (numbers >= 0)).all()):
             raise ValueError(
                 f"the calibration {path} has magnitudes or errors of {name} that are not finite numbers of 0 "
                 f"or more; {AGAIN}."
             )
-    alpha, most = (_number(path, said, name) for name in ("alpha", "most_error"))
+    alpha, most_error = (_number(path, said, name) for name in ("alpha", "most_error"))
     observations = int(_number(path, said, "observations"))
     model = said.get("model", "")
-    return Calibration(model, observations, largest, errors, alpha, most)
+    return Calibration(model, observations, largest, errors, alpha, most_error)
 
 
 def _number(path: Path, said: Mapping[str, str], name: str) -> float:

@@ -19,13 +19,13 @@ def read_fields(cls: type, data: Any, where: str) -> dict[str, Any]:
     where: the name for `data` in errors, such as "config.vision".
     """
     names = {field.name for field in fields(cls)}
-    given = dict(data) if isinstance(data, dict) else {}
-    if set(given) != names:
+    values = dict(data) if isinstance(data, dict) else {}
+    if set(values) != names:
         raise ValueError(
-            f"{where} must have exactly the fields {sorted(names)}: missing {sorted(names - set(given))}, "
-            f"unknown {sorted(set(given) - names)}."
+            f"{where} must have exactly the fields {sorted(names)}: missing {sorted(names - set(values))}, "
+            f"unknown {sorted(set(values) - names)}."
         )
-    return given
+    return values
 
 
 TRAINED_AS = "trained_as"
@@ -62,10 +62,10 @@ def check_whole(config: Any, where: str, or_zero: Collection[str] = ()) -> None:
         value = getattr(config, field.name)
         if field.type != "int":
             continue
-        least = 0 if field.name in or_zero else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        smallest = 0 if field.name in or_zero else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
             raise ValueError(
-                f"{where}.{field.name} is {value!r}; it must be a whole number of at least {least}."
+                f"{where}.{field.name} is {value!r}; it must be a whole number of at least {smallest}."
             )
     check_most(config, where)
 
@@ -73,10 +73,10 @@ def check_whole(config: Any, where: str, or_zero: Collection[str] = ()) -> None:
 def check_most(config: Any, where: str) -> None:
     """Raise ValueError if a field of type int is more than MOST allows."""
     for field in fields(config):
-        value, most = getattr(config, field.name), MOST.get(field.name, _MOST_OTHERS)
-        if field.type == "int" and isinstance(value, int) and value > most:
+        value, largest = getattr(config, field.name), MOST.get(field.name, _MOST_OTHERS)
+        if field.type == "int" and isinstance(value, int) and value > largest:
             shown = value if value < _SHOWN else "beyond 2^62"
-            raise ValueError(f"{where}.{field.name} is {shown}; no model here has more than {most}.")
+            raise ValueError(f"{where}.{field.name} is {shown}; no model here has more than {largest}.")
 
 
 def check_expert(prefix: GemmaConfig, expert: GemmaConfig) -> None:

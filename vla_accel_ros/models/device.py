@@ -11,10 +11,10 @@ def find_device(device: str | torch.device) -> torch.device:
         target = torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device is '{device}'; use 'cpu', 'cuda' or 'cuda:<n>'.") from error
-    found = torch.cuda.device_count()
-    if target.type == "cuda" and (target.index or 0) >= found:
+    count = torch.cuda.device_count()
+    if target.type == "cuda" and (target.index or 0) >= count:
         raise ValueError(
-            f"device is '{device}' but torch finds {found} CUDA devices; use 'cpu' or a torch built for CUDA."
+            f"device is '{device}' but torch finds {count} CUDA devices; use 'cpu' or a torch built for CUDA."
         )
     return target
 

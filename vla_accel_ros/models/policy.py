@@ -91,8 +91,8 @@ class Policy:
         if self.prompt_state not in PROMPT_STATES:
             raise ValueError(f"prompt_state is '{self.prompt_state}'; use one of {PROMPT_STATES}.")
         if self.delta_mask.ndim != 1 or self.delta_mask.dtype != np.bool_:
-            given = f"{self.delta_mask.dtype} {list(self.delta_mask.shape)}"
-            raise ValueError(f"delta_mask is {given}; give bool [D], one for each joint.")
+            mask = f"{self.delta_mask.dtype} {list(self.delta_mask.shape)}"
+            raise ValueError(f"delta_mask is {mask}; give bool [D], one for each joint.")
         if not 1 <= len(self.delta_mask) <= self.config.action_dim:
             raise ValueError(
                 f"delta_mask has {len(self.delta_mask)} joints; the network has {self.config.action_dim}."
@@ -203,9 +203,9 @@ class Policy:
         ValueError if the prompt is longer than max_prompt."""
         check_words(instruction, self.config.max_prompt)
         if self.config.kind == "pi0" or self.prompt_state == "none":
-            first, *rest = self.conventions.words(instruction)
+            first, *others = self.conventions.words(instruction)
             tokens = self.tokenizer.encode(first, bos=True)
-            for text in rest:
+            for text in others:
                 tokens += self.tokenizer.encode(text)
         else:
             normal = self.state_normalizer.normalize(self.state_normalizer.padded(np.asarray(state)))
@@ -263,15 +263,15 @@ class Policy:
         return state_origin(self.delta_mask, state)
 
     def _cameras(self, observation: Observation) -> tuple[str, ...]:
-        known, images = self.config.image_names, observation.images
-        names = tuple(name for name in known if name in images)
+        image_names, images = self.config.image_names, observation.images
+        names = tuple(name for name in image_names if name in images)
         if len(names) < len(images):
-            unknown = sorted(set(images) - set(known))
+            unknown = sorted(set(images) - set(image_names))
             raise ValueError(
-                f"observation.images has {unknown}; the policy knows {list(known)}, so rename them."
+                f"observation.images has {unknown}; the policy knows {list(image_names)}, so rename them."
             )
         if not names:
-            raise ValueError(f"observation.images is empty; give at least one of {list(known)}.")
+            raise ValueError(f"observation.images is empty; give at least one of {list(image_names)}.")
         for name in names:
             check_image(name, images[name])
         return names
@@ -283,17 +283,17 @@ class Policy:
             raise ValueError(f"observation.state[{joint}] is {state[joint]}; the joint state must be finite.")
 
     def _check_shape(self, state: np.ndarray) -> None:
-        most = min(self.state_normalizer.size or self.config.state_dim, self.config.state_dim)
+        state_dim = min(self.state_normalizer.size or self.config.state_dim, self.config.state_dim)
         if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
-            given = (
+            shape = (
                 f"an array of {state.dtype}"
                 if isinstance(state, np.ndarray)
                 else f"of type {type(state).__name__}"
             )
-            raise ValueError(f"observation.state is {given}; give float32 [D].")
-        if state.ndim != 1 or not 1 <= len(state) <= most:
+            raise ValueError(f"observation.state is {shape}; give float32 [D].")
+        if state.ndim != 1 or not 1 <= len(state) <= state_dim:
             raise ValueError(
-                f"observation.state has shape {list(state.shape)}; the policy takes 1 to {most} values."
+                f"observation.state has shape {list(state.shape)}; the policy takes 1 to {state_dim} values."
             )
 
 

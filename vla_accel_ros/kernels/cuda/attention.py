@@ -86,7 +86,7 @@ def attend(
     box = (1, 1, keys, PANEL)
     maps = (
         compiling.tensor_map(q.view(batch * tokens, heads * head), (tall, PANEL)),
-        *(compiling.tensor_map(each, box) for each in (k, v, k_tail, v_tail)),
+        *(compiling.tensor_map(tensor, box) for tensor in (k, v, k_tail, v_tail)),
     )
     arguments = Arguments(
         out.data_ptr(), slots.data_ptr(), lengths.data_ptr(), tails.data_ptr(),
@@ -114,8 +114,8 @@ def _kernel(
 
 def _shared_bytes(config: Config, tall: int) -> int:
     keys, teams = config.block_n, config.warps // 4
-    own = HEAD // PANEL * teams * keys * 2 * PANEL + _inputs_bytes(config, tall)
-    return own + _results_bytes(config, tall) + 8 * (HEAD // PANEL + 1 + 4 * teams)
+    tile_bytes = HEAD // PANEL * teams * keys * 2 * PANEL + _inputs_bytes(config, tall)
+    return tile_bytes + _results_bytes(config, tall) + 8 * (HEAD // PANEL + 1 + 4 * teams)
 
 
 def _inputs_bytes(config: Config, tall: int) -> int:

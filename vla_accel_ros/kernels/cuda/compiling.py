@@ -96,9 +96,9 @@ class Kernel:
         code = compiled(file, macros, "sm_90a")
         self._library = _checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
         kernel = _checked(driver.cuLibraryGetKernel(self._library, name.encode()))
-        most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         index = torch.cuda.current_device() if device.index is None else device.index
-        _checked(driver.cuKernelSetAttribute(most, shared_bytes, kernel, driver.CUdevice(index)))
+        _checked(driver.cuKernelSetAttribute(attribute, shared_bytes, kernel, driver.CUdevice(index)))
         # An SM changes its carve-out only when it is idle: all kernels ask for the same one, so that blocks
         # of two launches can share an SM.
         share = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
@@ -119,13 +119,15 @@ class Kernel:
         config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
         config.sharedMemBytes = self._shared
         config.hStream = torch.cuda.current_stream().cuda_stream
-        beside, early = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
-        beside.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        beside.value.clusterDim.x, beside.value.clusterDim.y, beside.value.clusterDim.z = cluster, 1, 1
+        clusters, early = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
+        clusters.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        clusters.value.clusterDim.x, clusters.value.clusterDim.y, clusters.value.clusterDim.z = cluster, 1, 1
         early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         early.value.programmaticStreamSerializationAllowed = int(pdl)
-        config.attrs, config.numAttrs = [beside, early], 2
-        addresses = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
+        config.attrs, config.numAttrs = [clusters, early], 2
+        addresses = (ctypes.c_void_p * len(arguments))(
+            *(ctypes.addressof(argument) for argument in arguments)
+        )
         _checked(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0))
 
 
@@ -142,7 +144,7 @@ def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:
     if strides[-1] != 2 or any(stride % 16 for stride in strides[:-1]) or tensor.data_ptr() % 16:
         raise ValueError(f"rows of {list(tensor.shape)} do not begin at multiples of 16 bytes.")
     swizzle = getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{SWIZZLES[box[-1]]}")
-    made = _checked(
+    descriptor = _checked(
         driver.cuTensorMapEncodeTiled(
             driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
             tensor.ndim,
@@ -157,12 +159,12 @@ def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     )
-    return TensorMap.from_buffer_copy(ctypes.string_at(made.getPtr(), ctypes.sizeof(TensorMap)))
+    return TensorMap.from_buffer_copy(ctypes.string_at(descriptor.getPtr(), ctypes.sizeof(TensorMap)))
 
 
 def _checked(told: tuple[Any, ...]) -> Any:
     """Return the results of a call after its status. Raises RuntimeError unless it succeeded."""
-    status, *rest = told
+    status, *values = told
     if int(status) != 0:
         raise RuntimeError(f"CUDA: {status!r}")
-    return rest[0] if rest else None
+    return values[0] if values else None

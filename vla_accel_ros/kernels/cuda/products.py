@@ -172,8 +172,8 @@ def _launch(
 ) -> None:
     flat, inner = a.flatten(0, 1), weight.shape[1]
     tall, columns = tile_rows(len(flat)), _columns(kind, config)
-    chosen = tuple(macros(kind, config, inner, len(flat)).items())
-    kernel = _kernel(chosen, a.device, shared_bytes(kind, config, inner, len(flat)))
+    definitions = tuple(macros(kind, config, inner, len(flat)).items())
+    kernel = _kernel(definitions, a.device, shared_bytes(kind, config, inner, len(flat)))
     maps = (
         compiling.tensor_map(flat, (tall, CHUNK)),
         compiling.tensor_map(weight, (columns if kind == PROJECT else columns // 2, CHUNK)),
@@ -224,8 +224,10 @@ def shared_bytes(kind: int, config: Config, inner: int, rows: int) -> int:
     tall, several = tile_rows(rows), _tiles(rows) > 1
     ring, halves = _stages(kind, config, inner, rows) * tall * CHUNK * 2, columns * 256
     staged = -(-tall // 8 // config.split) * 8 * (columns + PAD)
-    met, own = ((config.split - 1) * staged, config.split * staged) if kind == PROJECT else 2 * (4 * ROWS,)
-    floats = met + own if several else met
+    met_bytes, own_bytes = (
+        ((config.split - 1) * staged, config.split * staged) if kind == PROJECT else 2 * (4 * ROWS,)
+    )
+    floats = met_bytes + own_bytes if several else met_bytes
     ring = ring + halves if several else max(ring, halves)
     return ring + chunks * columns * CHUNK * 2 + 4 * floats + 8 * (2 * chunks + 1)
 

@@ -87,20 +87,20 @@ def attend_rotary(
     """See kernels.reference.attention.attend_rotary."""
     (batch, tokens, columns), kv_heads = y.shape, k.shape[1]
     heads = columns // HEAD - 2 * kv_heads
-    chosen = macros(config, batch, tokens)
-    assert chosen is not None
-    kernel = _kernel(tuple(chosen.items()), y.device)
+    definitions = macros(config, batch, tokens)
+    assert definitions is not None
+    kernel = _kernel(tuple(definitions.items()), y.device)
     box = (1, 1, config.block_n, PANEL)
     arguments = Arguments(
-        *(each.data_ptr() for each in (y, cos, sin, out, slots, lengths)),
+        *(tensor.data_ptr() for tensor in (y, cos, sin, out, slots, lengths)),
         HEAD**-0.5 * math.log2(math.e), tokens, heads, kv_heads, alone,
     )  # fmt: skip
-    across = kv_heads * -(-(heads // kv_heads) // chosen["HEADS"])
+    across = kv_heads * -(-(heads // kv_heads) // definitions["HEADS"])
     kernel.launch(
-        (chosen["SPLIT"], across, batch * -(-tokens // ROWS)),
+        (definitions["SPLIT"], across, batch * -(-tokens // ROWS)),
         (compiling.tensor_map(k, box), compiling.tensor_map(v, box), arguments),
         pdl,
-        chosen["SPLIT"],
+        definitions["SPLIT"],
     )
 
 
@@ -108,22 +108,24 @@ def macros(config: Config, batch: int, tokens: int) -> dict[str, int] | None:
     """Return the macros of rotary_attention.cu; None if a block's shared memory is too small."""
     tall, heads = tile_rows(tokens), config.block_m // ROWS
     split = max(1, min(MOST_BLOCKS, config.split // batch))
-    tile, given = config.block_n * HEAD * 2, split * heads * -(-tall // split) * (HEAD * 2 + 16)
+    tile, part_bytes = config.block_n * HEAD * 2, split * heads * -(-tall // split) * (HEAD * 2 + 16)
     for stages in range(MOST_STAGES, 1, -1):
         fits = _shared_bytes(config.block_n, heads, stages, tall) <= SHARED_BYTES
-        if fits and given <= (stages - 1) * tile:
+        if fits and part_bytes <= (stages - 1) * tile:
             return {"SPLIT": split, "KEYS": config.block_n, "HEADS": heads, "STAGES": stages, "TALL": tall}
     return None
 
 
 @lru_cache(maxsize=32)
 def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device) -> compiling.Kernel:
-    of = dict(macros)
-    shared = _shared_bytes(of["KEYS"], of["HEADS"], of["STAGES"], of["TALL"])
-    threads = 128 + 32 if of["HEADS"] == 1 else 3 * 128
-    return compiling.Kernel("rotary_attention", "attend_rotary", of, device, threads, shared)
+    definitions = dict(macros)
+    shared = _shared_bytes(
+        definitions["KEYS"], definitions["HEADS"], definitions["STAGES"], definitions["TALL"]
+    )
+    threads = 128 + 32 if definitions["HEADS"] == 1 else 3 * 128
+    return compiling.Kernel("rotary_attention", "attend_rotary", definitions, device, threads, shared)
 
 
 def _shared_bytes(keys: int, heads: int, stages: int, tall: int) -> int:
-    own = -(-tall * (HEAD * 2 + 16) // 1024) * 1024
-    return heads * own + stages * keys * HEAD * 2 + 8 * (2 * stages + 1)
+    query_bytes = -(-tall * (HEAD * 2 + 16) // 1024) * 1024
+    return heads * query_bytes + stages * keys * HEAD * 2 + 8 * (2 * stages + 1)

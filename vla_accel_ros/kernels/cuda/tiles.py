@@ -48,7 +48,7 @@ def takes(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, conf
         and a.is_contiguous()
         and out.is_contiguous()
         and columns % 8 == inner % 8 == 0
-        and all(each.data_ptr() % 16 == 0 for each in (a, weight, out))
+        and all(tensor.data_ptr() % 16 == 0 for tensor in (a, weight, out))
         and -(-inner // CHUNK) >= config.split
         and fits(config)
     )
@@ -70,8 +70,8 @@ def blocks(rows: int, columns: int, config: Config) -> int:
 
 def fits(config: Config) -> bool:
     """Return whether tiles.cu can be compiled with this config for sm_90."""
-    own = config.block_n // config.split
-    slots = _parts((config.split - 1) * own // 8 * UNIT_BYTES, SLOT_BYTES) + _parts(own, CHUNK)
+    columns = config.block_n // config.split
+    slots = _parts((config.split - 1) * columns // 8 * UNIT_BYTES, SLOT_BYTES) + _parts(columns, CHUNK)
     return (
         config.block_m % GROUP == 0
         and config.block_m <= MOST_ROWS
@@ -118,8 +118,8 @@ def _launch(
     arguments = Arguments(
         bias.data_ptr(), out.data_ptr(), rows, columns, _parts(inner, CHUNK), _down(rows, config)
     )
-    made = _kernel(tuple(macros(kernel, config).items()), a.device, config)
-    made.launch((blocks(rows, columns, config), 1, 1), (*maps, arguments), pdl, _cluster(config))
+    kernel_function = _kernel(tuple(macros(kernel, config).items()), a.device, config)
+    kernel_function.launch((blocks(rows, columns, config), 1, 1), (*maps, arguments), pdl, _cluster(config))
 
 
 @lru_cache(maxsize=64)
@@ -138,17 +138,17 @@ def macros(kernel: str, config: Config) -> dict[str, int]:
 
 def shared_bytes(config: Config) -> int:
     """Return the shared memory of a block: tile ring, sums of other splits, barriers and biases."""
-    groups, own = config.block_m // GROUP, config.block_n // config.split
+    groups, columns = config.block_m // GROUP, config.block_n // config.split
     ring = config.stages * (config.block_m + config.block_n) * CHUNK * 2
-    got = (config.split - 1) * groups * own // 8 * UNIT_BYTES
+    got = (config.split - 1) * groups * columns // 8 * UNIT_BYTES
     return max(LEAST_BYTES, ring + got + 16 * config.stages + 8 * groups + 4 * config.block_n)
 
 
 def _panel(config: Config) -> int:
     """Return the columns of a stored panel: the largest power of two, up to 64, that divides a block's
     columns."""
-    own = config.block_n // config.split
-    return min(CHUNK, own & -own)
+    columns = config.block_n // config.split
+    return min(CHUNK, columns & -columns)
 
 
 def _cluster(config: Config) -> int:

@@ -43,9 +43,9 @@ def attend(
         scores = q[b].transpose(0, 1).float() @ keys.repeat_interleave(groups, 0).float().transpose(1, 2)
         scores *= width**-0.5
         if alone and tails is not None:
-            seen = torch.ones(tokens, keys.shape[1], dtype=torch.bool, device=q.device)
-            seen[:alone, int(lengths[b]) + alone :] = False
-            scores = scores.masked_fill(~seen, -math.inf)
+            visible = torch.ones(tokens, keys.shape[1], dtype=torch.bool, device=q.device)
+            visible[:alone, int(lengths[b]) + alone :] = False
+            scores = scores.masked_fill(~visible, -math.inf)
         weights = torch.softmax(scores, dim=2).nan_to_num_()
         result = weights.to(values.dtype) @ values.repeat_interleave(groups, 0)
         out[b] = result.transpose(0, 1).flatten(1)

@@ -69,8 +69,8 @@ def embed_actions(
     filled; its scale has as many rows as in_bias. at int32 [B or B * H]: rows of in_bias and of the scale.
     """
     in_bias = rows_at(in_bias, at)
-    each = in_bias.view(*x.shape[:2], -1) if len(in_bias) > len(x) else in_bias[:, None]
-    tokens = F.linear(x, in_weight) + each
+    bias = in_bias.view(*x.shape[:2], -1) if len(in_bias) > len(x) else in_bias[:, None]
+    tokens = F.linear(x, in_weight) + bias
     if mlp_weight is not None and mlp_bias is not None:
         hidden = F.silu(tokens).to(mlp_weight.dtype)
         tokens = F.linear(hidden, mlp_weight).float() + mlp_bias
@@ -107,22 +107,22 @@ def read_out(
     if step is None:
         x.add_(update)
         return
-    at = step.long()
-    each = torch.arange(len(x), device=x.device)
-    own = update if history is None else update.clone()
+    index = step.long()
+    sequence = torch.arange(len(x), device=x.device)
+    rate = update if history is None else update.clone()
     if guide is not None:
-        clean = x + guide.reach[at][:, None, None] * update
-        pull = (guide.gains[each, at][:, None] * guide.weights)[..., None]
+        clean = x + guide.reach[index][:, None, None] * update
+        pull = (guide.gains[sequence, index][:, None] * guide.weights)[..., None]
         update.copy_(torch.where(pull != 0.0, update + pull * (guide.target - clean), update))
     if history is not None:
-        more, carry = history.rates[at, :, None, None].unbind(1)
-        update.add_(more * own - torch.where(carry != 0.0, carry * history.before, 0.0))
-        history.before.copy_(own)
+        more, carry = history.rates[index, :, None, None].unbind(1)
+        update.add_(more * rate - torch.where(carry != 0.0, carry * history.before, 0.0))
+        history.before.copy_(rate)
     if guide is not None:
-        held = torch.arange(x.shape[1], device=x.device) < guide.committed[:, None]
-        update.masked_fill_(held[..., None], 0.0)
+        is_committed = torch.arange(x.shape[1], device=x.device) < guide.committed[:, None]
+        update.masked_fill_(is_committed[..., None], 0.0)
     x.add_(update)
     if magnitudes is not None:
         values, dims = magnitudes
         counted = torch.arange(x.shape[2], device=x.device) < dims[:, None, None]
-        values[each, at] = (torch.where(counted, update, 0.0).square().sum(-1) / dims[:, None]).sqrt()
+        values[sequence, index] = (torch.where(counted, update, 0.0).square().sum(-1) / dims[:, None]).sqrt()

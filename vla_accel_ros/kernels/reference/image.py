@@ -37,8 +37,8 @@ class Place(NamedTuple):
     def of(cls, image: np.ndarray) -> Place | None:
         """The place of uint8 [H, W, 3] in its memory; None if that has much besides."""
         (height, width, _), (row, column, colour) = image.shape, image.strides
-        place = cls(height, width, row, column)
-        return place if colour == 1 and place.size <= MOST_BESIDES * image.nbytes else None
+        source = cls(height, width, row, column)
+        return source if colour == 1 and source.size <= MOST_BESIDES * image.nbytes else None
 
     @property
     def size(self) -> int:
@@ -84,20 +84,20 @@ class Views:
         self.table = torch.zeros(count, FIELDS, dtype=torch.int64, device=device)
         self.now: tuple[View, ...] = ()
 
-    def view(self, pixels: Tensor, place: Place | None = None) -> View:
+    def view(self, pixels: Tensor, source: Place | None = None) -> View:
         """Return an image with the axes for its size. Slow, so done ahead: the axes are computed on the host.
 
         pixels: uint8 [H, W, 3], contiguous; with a place its memory, uint8 [place.size].
         """
-        place = place or Place(pixels.shape[0], pixels.shape[1], 3 * pixels.shape[1], 3)
-        axes = self.rule.axes(place.height, place.width, self.size)
+        source = source or Place(pixels.shape[0], pixels.shape[1], 3 * pixels.shape[1], 3)
+        axes = self.rule.axes(source.height, source.width, self.size)
         rows, columns = (Axis(a.first.to(pixels.device), a.weight.to(pixels.device)) for a in axes)
-        return View(pixels.flatten(), place, rows, columns)
+        return View(pixels.flatten(), source, rows, columns)
 
     def point(self, views: Sequence[View]) -> None:
         """Select the images that the following work of the current stream reads, one for each entry."""
         self.now = tuple(views)
-        told = [
+        descriptor = [
             [
                 v.memory.data_ptr() + v.place.first,
                 *(v.place.height, v.place.width, *_told(v.rows), *_told(v.columns)),
@@ -105,7 +105,7 @@ class Views:
             ]
             for v in self.now
         ]
-        host = torch.tensor(told, dtype=torch.int64, pin_memory=self.table.is_cuda)
+        host = torch.tensor(descriptor, dtype=torch.int64, pin_memory=self.table.is_cuda)
         self.table.copy_(host, non_blocking=True)
 
 
@@ -120,20 +120,20 @@ def patches(views: Views, patch: int, out: Tensor) -> None:
     within a patch. With patch = size that is the image, channels first.
     """
     side, channels = views.size // patch, len(views.levels)
-    for view, place in zip(views.now, out, strict=True):
+    for view, target in zip(views.now, out, strict=True):
         pixels, rows, columns = view.pixels, view.rows, view.columns
         if views.rule.rounds:
             across = _rounded(pixels.transpose(0, 1), columns).transpose(0, 1)
             square = _rounded(across, rows).long().repeat(1, 1, channels // 3)
-            made = torch.stack([level[square[..., c]] for c, level in enumerate(views.levels)])
+            resized = torch.stack([level[square[..., c]] for c, level in enumerate(views.levels)])
         else:
             unit = torch.stack([level[pixels[..., c].long()] for c, level in enumerate(views.levels)], dim=-1)
             across = _summed(unit.transpose(0, 1), columns).transpose(0, 1)
-            made = _summed(across, rows).clamp(0.0, 1.0).permute(2, 0, 1) * 2.0 - 1.0
+            resized = _summed(across, rows).clamp(0.0, 1.0).permute(2, 0, 1) * 2.0 - 1.0
             inside = rows.weight.any(0)[:, None] & columns.weight.any(0)
-            made = made.where(inside, views.rule.border)
-        cut = made.unflatten(1, (side, patch)).unflatten(3, (side, patch)).permute(1, 3, 0, 2, 4)
-        place.copy_(cut.flatten(2).flatten(0, 1))
+            resized = resized.where(inside, views.rule.border)
+        cut = resized.unflatten(1, (side, patch)).unflatten(3, (side, patch)).permute(1, 3, 0, 2, 4)
+        target.copy_(cut.flatten(2).flatten(0, 1))
 
 
 def _rounded(pixels: Tensor, axis: Axis) -> Tensor:

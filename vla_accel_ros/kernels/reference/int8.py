@@ -61,17 +61,17 @@ def add_norm(
     x, y [B, T, W]; y None = nothing is added; by float32 [W], None = 1; out [B * T, W], None = no norm; gate,
     scale, shift float32 [S, W], where sequence b uses row at[b], None = 1, 0 and 0; at int32 [B].
     """
-    here = at.long()
+    table_rows = at.long()
     if y is not None:
-        x.copy_(x.float() + (y.float() if gate is None else y.float() * gate[here][:, None]))
+        x.copy_(x.float() + (y.float() if gate is None else y.float() * gate[table_rows][:, None]))
     if out is None:
         return
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
     if scale is not None:
-        normed = normed * (1.0 + scale[here][:, None])
+        normed = normed * (1.0 + scale[table_rows][:, None])
     if shift is not None:
-        normed = normed + shift[here][:, None]
+        normed = normed + shift[table_rows][:, None]
     _leave((normed if by is None else normed * by).flatten(0, 1), out)
 
 
@@ -82,14 +82,14 @@ def multiply(
 
     weight [N, K], int8 if `a` is; bias [N] of any float dtype; out [M, N].
     """
-    made = _product(a, weight)
+    product = _product(a, weight)
     if bias is not None:
-        made = made + bias.float()
+        product = product + bias.float()
     if finish == "add":
-        made = out.float() + made
+        product = out.float() + product
     elif finish == "gelu":
-        made = F.gelu(made, approximate="tanh")
-    out.copy_(made)
+        product = F.gelu(product, approximate="tanh")
+    out.copy_(product)
 
 
 def gated(a: Activations, weight: Weight, out: Tensor, activation: str = "gelu") -> None:

@@ -52,8 +52,8 @@ class Norm(NamedTuple):
         self.squares[:, : len(wide)].copy_(wide.square().sum(2).T)
         if self.scale is not None and self.scaled is not None:
             scale = rows_at(self.scale, at)
-            each = scale.view(x.shape) if len(scale) > len(x) else scale[:, None]
-            self.scaled.copy_(x.float() * (1.0 + each))
+            factor = scale.view(x.shape) if len(scale) > len(x) else scale[:, None]
+            self.scaled.copy_(x.float() * (1.0 + factor))
 
 
 def rotary_qkv(
@@ -97,8 +97,8 @@ def place_qkv(
     heads, width = q.shape[2], q.shape[3]
     kv_heads, tokens = k.shape[1], y.shape[1]
     y = y.float().unflatten(2, (heads + 2 * kv_heads, width))
-    at = positions.long()[:, None] + torch.arange(tokens, device=y.device)
-    c, s = cos[at][:, :, None], sin[at][:, :, None]
+    angles = positions.long()[:, None] + torch.arange(tokens, device=y.device)
+    c, s = cos[angles][:, :, None], sin[angles][:, :, None]
     first, second = y[:, :, : heads + kv_heads].chunk(2, dim=3)
     turned = torch.cat((first * c - second * s, second * c + first * s), dim=3)
     q.copy_(turned[:, :, :heads])
@@ -149,8 +149,8 @@ def product_in_parts(a: Tensor, weight: Tensor, out: Tensor) -> None:
     a [M, K]; weight [N, K]; out [P, M, N], written; P divides K. On a GPU this is one batched cuBLAS product,
     which has more tiles for the SMs if columns are few and the inner dimension is long.
     """
-    left = a.unflatten(1, (len(out), -1)).transpose(0, 1)
-    torch.bmm(left, weight.unflatten(1, (len(out), -1)).permute(1, 2, 0), out=out)
+    parts = a.unflatten(1, (len(out), -1)).transpose(0, 1)
+    torch.bmm(parts, weight.unflatten(1, (len(out), -1)).permute(1, 2, 0), out=out)
 
 
 def rows_at(table: Tensor, at: Tensor | None) -> Tensor:

@@ -33,17 +33,17 @@ def add_norm(
     x, out [B, T, W]; y [P, B, T, W]: the split-K parts of what is added, None = nothing; out None = no norm;
     gate, scale, shift float32 [S, W], where sequence b uses row at[b], None = 1, 0 and 0; at int32 [B].
     """
-    here = at.long()
+    table_rows = at.long()
     if y is not None:
         added = y.float().sum(0)
-        x.copy_(x.float() + (added if gate is None else added * gate[here][:, None]))
+        x.copy_(x.float() + (added if gate is None else added * gate[table_rows][:, None]))
     if out is None:
         return
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
     if scale is not None:
-        normed = normed * (1.0 + scale[here][:, None])
-    out.copy_(normed if shift is None else normed + shift[here][:, None])
+        normed = normed * (1.0 + scale[table_rows][:, None])
+    out.copy_(normed if shift is None else normed + shift[table_rows][:, None])
 
 
 def add_layer_norm(

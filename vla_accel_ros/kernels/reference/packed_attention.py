@@ -22,18 +22,18 @@ def rotary_write(qkv: Tensor, cos: Tensor, sin: Tensor, work: Work, layer: int, 
     width = 2 * cos.shape[1]
     rows = qkv.unflatten(1, (-1, width))
     kv_heads = (rows.shape[1] - heads) // 2
-    starts = torch.tensor([one.start for one in work.now], device=qkv.device)
-    at = starts[work.owner.long()] + work.within
-    c, s = cos[at][:, None], sin[at][:, None]
+    starts = torch.tensor([segment.start for segment in work.now], device=qkv.device)
+    angles = starts[work.owner.long()] + work.within
+    c, s = cos[angles][:, None], sin[angles][:, None]
     turned = rows[:, : heads + kv_heads]
     first, second = turned.float().chunk(2, dim=2)
     turned.copy_(torch.cat((first * c - second * s, second * c + first * s), dim=2))
     keys, values = rows[:, heads:].split(kv_heads, dim=1)
-    for one, start in zip(work.now, work.starts, strict=False):
-        if one.to is not None:
-            end = start + one.out.tokens
-            one.to.k[layer][0].copy_(keys[start:end].transpose(0, 1))
-            one.to.v[layer][0].copy_(values[start:end].transpose(0, 1))
+    for segment, start in zip(work.now, work.starts, strict=False):
+        if segment.to is not None:
+            end = start + segment.out.tokens
+            segment.to.k[layer][0].copy_(keys[start:end].transpose(0, 1))
+            segment.to.v[layer][0].copy_(values[start:end].transpose(0, 1))
 
 
 def attend(qkv: Tensor, work: Work, layer: int, heads: int, width: int, out: Tensor) -> None:
@@ -45,14 +45,14 @@ def attend(qkv: Tensor, work: Work, layer: int, heads: int, width: int, out: Ten
     rows = qkv.unflatten(1, (-1, width))
     kv_heads = (rows.shape[1] - heads) // 2
     q, k, v = rows.split((heads, kv_heads, kv_heads), dim=1)
-    for one, start, end in zip(work.now, work.starts, work.starts[1:], strict=False):
-        own = slice(start, end)
-        keys = torch.cat([*(part.k[layer][0] for part in one.past), k[own].transpose(0, 1)], dim=1)
-        values = torch.cat([*(part.v[layer][0] for part in one.past), v[own].transpose(0, 1)], dim=1)
+    for segment, start, end in zip(work.now, work.starts, work.starts[1:], strict=False):
+        span = slice(start, end)
+        keys = torch.cat([*(part.k[layer][0] for part in segment.past), k[span].transpose(0, 1)], dim=1)
+        values = torch.cat([*(part.v[layer][0] for part in segment.past), v[span].transpose(0, 1)], dim=1)
         keys, values = (x.repeat_interleave(heads // kv_heads, dim=0) for x in (keys, values))
-        scores = q[own].transpose(0, 1).float() @ keys.float().transpose(1, 2) * width**-0.5
+        scores = q[span].transpose(0, 1).float() @ keys.float().transpose(1, 2) * width**-0.5
         old = keys.shape[1] - (end - start)
         column = torch.arange(keys.shape[1], device=qkv.device)
-        scores = scores.masked_fill(column >= old + work.seen[own, None], -torch.inf)
+        scores = scores.masked_fill(column >= old + work.seen[span, None], -torch.inf)
         read = torch.softmax(scores, dim=2).to(values.dtype) @ values
-        out[own] = read.transpose(0, 1).flatten(1)
+        out[span] = read.transpose(0, 1).flatten(1)

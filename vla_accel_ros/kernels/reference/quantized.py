@@ -99,8 +99,8 @@ def gelu_rows(y: Product, bias: Tensor, out: Rows) -> None:
 
 def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None = None) -> None:
     """out = a @ weight.T + bias. weight [N, K] in fp8; out [M, N]; bias [N] of its dtype."""
-    made = (a.values.float() @ weight.values.float().T) * a.scale * weight.scale
-    out.copy_(made if bias is None else made + bias.float())
+    product = (a.values.float() @ weight.values.float().T) * a.scale * weight.scale
+    out.copy_(product if bias is None else product + bias.float())
 
 
 def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
@@ -110,5 +110,5 @@ def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
 
 def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
     """out = a @ weight.T, or out += that, for few rows. a [M, K]; out [M, N]."""
-    made = product(a, weight).float()
-    out.copy_(out.float() + made if add else made)
+    values = product(a, weight).float()
+    out.copy_(out.float() + values if add else values)

@@ -39,8 +39,8 @@ def _over(
         key = tl.load(to_keys + start * k_token, mask=inside, other=0.0)
         value = tl.load(to_values + start * v_token, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        seen = ok[None, :] & ((token >= alone)[:, None] | (n < visible - start)[None, :])
-        scores = tl.where(seen, scores, float("-inf"))
+        visible_keys = ok[None, :] & ((token >= alone)[:, None] | (n < visible - start)[None, :])
+        scores = tl.where(visible_keys, scores, float("-inf"))
         highest = tl.maximum(top, tl.max(scores, axis=1))
         weights = tl.exp2(scores - highest[:, None])
         shrink = tl.exp2(top - highest)
@@ -69,19 +69,19 @@ def _attend(
     token, head = row // GROUPS, kv_head * GROUPS + row % GROUPS
     d = tl.arange(0, BLOCK_D)
     d_ok = (d < HEAD)[None, :]
-    here = (sequence * tokens + token) * HEADS + head
+    query_row = (sequence * tokens + token) * HEADS + head
     slot = tl.load(slots + sequence).to(tl.int64)
     length = tl.load(lengths + sequence)
     keys, values = k + slot * k_slot + kv_head * k_head, v + slot * v_slot + kv_head * v_head
-    after = 0
+    tail = 0
     keys_after, values_after = keys, values
     if tails is not None:
-        after = tl.load(tails + sequence)
+        tail = tl.load(tails + sequence)
         keys_after = k_tail + sequence.to(tl.int64) * kt_slot + kv_head * kt_head
         values_after = v_tail + sequence.to(tl.int64) * vt_slot + kv_head * vt_head
     if PDL:
         after_previous()
-    query = tl.load(q + here[:, None] * HEAD + d[None, :], mask=d_ok, other=0.0)
+    query = tl.load(q + query_row[:, None] * HEAD + d[None, :], mask=d_ok, other=0.0)
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
@@ -92,7 +92,7 @@ def _attend(
         )  # fmt: skip
         if tails is not None:
             top, total, result = _over(
-                query, keys_after, values_after, kt_token, vt_token, 0, after, token, top, total, result,
+                query, keys_after, values_after, kt_token, vt_token, 0, tail, token, top, total, result,
                 scale, alone, alone, PRECISION, HEAD, BLOCK_N, BLOCK_D,
             )  # fmt: skip
     else:
@@ -102,7 +102,7 @@ def _attend(
         step_k, step_v, alone_here = k_token, v_token, 0
         if tails is not None:  # noqa: SIM102 - known when it is compiled, the next is not
             if part == OF_PREFIX:
-                low, high = 0, after
+                low, high = 0, tail
                 keys, values, step_k, step_v, alone_here = keys_after, values_after, kt_token, vt_token, alone
         top, total, result = _over(
             query, keys, values, step_k, step_v, low, high, token, top, total, result, scale, alone_here,
@@ -110,14 +110,14 @@ def _attend(
         )  # fmt: skip
     result = result / tl.maximum(total, 1e-30)[:, None]
     if PARTS == 1:
-        to = out + here[:, None].to(tl.int64) * HEAD + d[None, :]
+        to = out + query_row[:, None].to(tl.int64) * HEAD + d[None, :]
         tl.store(to, result.to(out.dtype.element_ty), mask=row_ok[:, None] & d_ok)
     else:
         # sums: the parts' results [PARTS, rows, HEAD], then their log-sum-exps [PARTS, rows].
-        place = part * rows + here
-        tl.store(sums + place[:, None] * HEAD + d[None, :], result, mask=row_ok[:, None] & d_ok)
+        part_row = part * rows + query_row
+        tl.store(sums + part_row[:, None] * HEAD + d[None, :], result, mask=row_ok[:, None] & d_ok)
         lse = tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf"))
-        tl.store(sums + PARTS * rows * HEAD + place, lse, mask=row_ok)
+        tl.store(sums + PARTS * rows * HEAD + part_row, lse, mask=row_ok)
 
 
 @triton.jit
@@ -139,8 +139,8 @@ def _combine(
     for part in tl.static_range(PARTS):
         by = tl.exp2(tl.load(lse + part * rows, mask=row_ok, other=0.0) - highest)
         total += by
-        there = sums + (part * rows + row)[:, None] * HEAD + d[None, :]
-        result += by[:, None] * tl.load(there, mask=ok, other=0.0)
+        to_sums = sums + (part * rows + row)[:, None] * HEAD + d[None, :]
+        result += by[:, None] * tl.load(to_sums, mask=ok, other=0.0)
     result = result / tl.maximum(total, 1e-30)[:, None]
     tl.store(out + row[:, None].to(tl.int64) * HEAD + d[None, :], result.to(out.dtype.element_ty), mask=ok)
 

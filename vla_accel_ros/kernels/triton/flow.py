@@ -52,17 +52,19 @@ def _embed(
     w = tl.load(in_weight + column[None, :] * A + c[:, None], mask=w_ok, other=0.0)
     if PDL:
         after_previous()
-    at = x + (sequence * horizon + token)[:, None] * A + c[None, :]
-    actions = tl.load(at, mask=(row_ok & (token >= 0))[:, None] & (c < A)[None, :], other=0.0)
-    made = tl.dot(actions, w, input_precision=EXACT)
-    made += bias_of(in_bias, table, column, column_ok, bias_stride, PER_SEQUENCE)
+    to_x = x + (sequence * horizon + token)[:, None] * A + c[None, :]
+    actions = tl.load(to_x, mask=(row_ok & (token >= 0))[:, None] & (c < A)[None, :], other=0.0)
+    embedded = tl.dot(actions, w, input_precision=EXACT)
+    embedded += bias_of(in_bias, table, column, column_ok, bias_stride, PER_SEQUENCE)
     if SILU:
-        made = made * tl.sigmoid(made)
-    made = tl.where(column_ok[None, :], made, 0.0).to(out.dtype.element_ty)
-    tl.store(out + row[:, None] * width + column[None, :], made, mask=row_ok[:, None] & column_ok[None, :])
+        embedded = embedded * tl.sigmoid(embedded)
+    embedded = tl.where(column_ok[None, :], embedded, 0.0).to(out.dtype.element_ty)
+    tl.store(
+        out + row[:, None] * width + column[None, :], embedded, mask=row_ok[:, None] & column_ok[None, :]
+    )
     if squares is not None:
         leave_norm(
-            made.to(tl.float32), row, row_ok, column, column_ok, table, room, width,
+            embedded.to(tl.float32), row, row_ok, column, column_ok, table, room, width,
             tl.program_id(1) * BLOCK_N, squares, scale, scaled, scale_stride, SCALE_PER_SEQUENCE, BLOCK_N,
             GROUP,
         )  # fmt: skip
@@ -82,12 +84,12 @@ def _mix(
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_ok = row < rows
     row = tl.minimum(row, rows - 1)
-    made = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    mixed = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     if weight_tiles is not None:
         for start in range(0, width, BLOCK_K):
             w = weight_tiles.load([tl.program_id(1) * BLOCK_N, start])
             a = hidden_tiles.load([tl.program_id(0) * BLOCK_M, start])
-            made = tl.dot(a, w.T, made, input_precision=PRECISION)
+            mixed = tl.dot(a, w.T, mixed, input_precision=PRECISION)
     else:
         k = tl.arange(0, BLOCK_K)
         to_hidden = hidden + row[:, None] * width + k[None, :]
@@ -100,17 +102,17 @@ def _mix(
                 k_ok = k < width - start
                 w = tl.load(to_weight + start, mask=k_ok[:, None], other=0.0)
                 a = tl.load(to_hidden + start, mask=k_ok[None, :], other=0.0)
-            made = tl.dot(a, w, made, input_precision=PRECISION)
-    made += tl.load(bias + column, mask=column_ok, other=0.0)[None, :]
+            mixed = tl.dot(a, w, mixed, input_precision=PRECISION)
+    mixed += tl.load(bias + column, mask=column_ok, other=0.0)[None, :]
     ok = row_ok[:, None] & column_ok[None, :]
     is_state = (row % tokens < tokens - horizon)[:, None]
     first = state + (row // tokens)[:, None] * width + column[None, :]
-    made = tl.where(is_state, tl.load(first, mask=ok & is_state, other=0.0).to(tl.float32), made)
-    made = tl.where(column_ok[None, :], made, 0.0).to(out.dtype.element_ty)
-    tl.store(out + row[:, None] * width + column[None, :], made, mask=ok)
+    mixed = tl.where(is_state, tl.load(first, mask=ok & is_state, other=0.0).to(tl.float32), mixed)
+    mixed = tl.where(column_ok[None, :], mixed, 0.0).to(out.dtype.element_ty)
+    tl.store(out + row[:, None] * width + column[None, :], mixed, mask=ok)
     if squares is not None:
         leave_norm(
-            made.to(tl.float32), row, row_ok, column, column_ok, row, room, width,
+            mixed.to(tl.float32), row, row_ok, column, column_ok, row, room, width,
             tl.program_id(1) * BLOCK_N, squares, None, None, 0, False, BLOCK_N, GROUP,
         )  # fmt: skip
 
@@ -143,29 +145,29 @@ def _read_out(
         total += tl.sum(rounded(w * h[None, :], k_ok[None, :]), axis=1)
     a_ok = a < A
     moved = total * tl.rsqrt(squares / width + EPS) + tl.load(bias + table * A + a, mask=a_ok, other=0.0)
-    at = action * A + a
-    before = tl.load(x + at, mask=a_ok, other=0.0)
-    now = tl.load(step + sequence) if step is not None else 0
-    own = moved
+    element = action * A + a
+    x_before = tl.load(x + element, mask=a_ok, other=0.0)
+    index = tl.load(step + sequence) if step is not None else 0
+    rate = moved
     if target is not None:
-        clean = before + tl.load(reach + now) * moved
-        pull = tl.load(gains + sequence * steps + now) * tl.load(weights + action)
-        pulled = moved + pull * (tl.load(target + at, mask=a_ok, other=0.0) - clean)
+        clean = x_before + tl.load(reach + index) * moved
+        pull = tl.load(gains + sequence * steps + index) * tl.load(weights + action)
+        pulled = moved + pull * (tl.load(target + element, mask=a_ok, other=0.0) - clean)
         moved = tl.where(pull != 0.0, pulled, moved)
     if last is not None:
-        carry = tl.load(rates + now * 2 + 1)
-        carried = tl.where(carry != 0.0, carry * tl.load(last + at, mask=a_ok, other=0.0), 0.0)
-        moved += rounded(tl.load(rates + now * 2) * own, a_ok) - carried
-        tl.store(last + at, own, mask=a_ok)
+        carry = tl.load(rates + index * 2 + 1)
+        carried = tl.where(carry != 0.0, carry * tl.load(last + element, mask=a_ok, other=0.0), 0.0)
+        moved += rounded(tl.load(rates + index * 2) * rate, a_ok) - carried
+        tl.store(last + element, rate, mask=a_ok)
     if target is not None:
         moved = tl.where(action % horizon < tl.load(committed + sequence), 0.0, moved)
-    tl.store(update + at, moved, mask=a_ok)
-    tl.store(x + at, before + moved, mask=a_ok)
+    tl.store(update + element, moved, mask=a_ok)
+    tl.store(x + element, x_before + moved, mask=a_ok)
     if magnitudes is not None:
         count = tl.load(dims + sequence)
         counted = tl.where(a < count, moved, 0.0)
-        of = (sequence * steps + now) * horizon + action % horizon
-        tl.store(magnitudes + of, tl.sqrt(tl.sum(counted * counted, axis=0) / count))
+        magnitude = (sequence * steps + index) * horizon + action % horizon
+        tl.store(magnitudes + magnitude, tl.sqrt(tl.sum(counted * counted, axis=0) / count))
 
 
 def embed_actions(
@@ -186,14 +188,14 @@ def embed_actions(
     """See kernels.reference.flow.embed_actions. config: of the product with mlp_weight, if it is given."""
     (batch, horizon, size), (tokens, width) = x.shape, out.shape[1:]
     rows, further = batch * tokens, mlp_weight is not None
-    made = scratch.place(out.shape, out.dtype) if further else out
+    embedded = scratch.place(out.shape, out.dtype) if further else out
     squares, scale, scaled = norm or (None, None, None)
-    left = (None, None, None) if further else (squares, scale, scaled)
+    marks = (None, None, None) if further else (squares, scale, scaled)
     room = 0 if squares is None else squares.shape[1]
     columns = min(32, config.block_n)
     _embed[(triton.cdiv(rows, config.block_m), triton.cdiv(width, columns))](
-        x, in_weight, in_bias, made, *left, at, rows, horizon, tokens, size, width, in_bias.stride(0),
-        stride_of(left[1]), room,
+        x, in_weight, in_bias, embedded, *marks, at, rows, horizon, tokens, size, width, in_bias.stride(0),
+        stride_of(marks[1]), room,
         PER_SEQUENCE=per_sequence(in_bias), SCALE_PER_SEQUENCE=per_sequence(scale),
         PER_ACTION=(in_bias if at is None else at).shape[0] > batch, SILU=further, GROUP=GROUP,
         EXACT="ieee" if out.dtype == x.dtype else "tf32x3",
@@ -201,9 +203,9 @@ def embed_actions(
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip
     if mlp_weight is not None:
-        made_tiles, weight_tiles = tiles_of_product(made, mlp_weight, config)
+        made_tiles, weight_tiles = tiles_of_product(embedded, mlp_weight, config)
         _mix[(triton.cdiv(rows, config.block_m), triton.cdiv(width, config.block_n))](
-            made, mlp_weight, made_tiles, weight_tiles, mlp_bias, state,
+            embedded, mlp_weight, made_tiles, weight_tiles, mlp_bias, state,
             out, squares, rows, horizon, tokens, width, room, GROUP=GROUP, EVEN=width % config.block_k == 0,
             PRECISION=precision(mlp_weight), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
             BLOCK_K=config.block_k, LINES=lines(mlp_weight, width),

@@ -60,9 +60,9 @@ def _patches(
         line = image + (tl.minimum(top + tap, height - 1) * row_step)[:, None]
         along = tl.full((ROWS, BLOCK), half, number)
         for j in range(column_taps):
-            place = tl.minimum(start + j, width - 1) * column_step + colour
+            to_pixel = tl.minimum(start + j, width - 1) * column_step + colour
             weight = tl.load(column_weight + j * SIZE + x, mask=ok, other=0)
-            pixel = tl.load(line + place[None, :], mask=ok[None, :], other=0).to(tl.int32)
+            pixel = tl.load(line + to_pixel[None, :], mask=ok[None, :], other=0).to(tl.int32)
             if ROUNDS:
                 along += pixel * weight[None, :]
             else:
@@ -77,12 +77,12 @@ def _patches(
     for triple in tl.static_range(0, CHANNELS, 3):
         channel = triple + colour
         if ROUNDS:
-            made = tl.load(levels + channel * 256 + _level(total, BITS))
+            level = tl.load(levels + channel * 256 + _level(total, BITS))
         else:
             # The first tap of a row or column of the image is never 0 in floating point.
             inside = tl.load(row_weight + y) * tl.load(column_weight + x, mask=ok, other=0)
-            made = tl.where(inside > 0, tl.minimum(tl.maximum(total, 0.0), 1.0) * 2.0 - 1.0, BORDER)
-        tl.store(square + channel * (PATCH * PATCH) + within, made, mask=ok)
+            level = tl.where(inside > 0, tl.minimum(tl.maximum(total, 0.0), 1.0) * 2.0 - 1.0, BORDER)
+        tl.store(square + channel * (PATCH * PATCH) + within, level, mask=ok)
 
 
 def patches(views: Views, patch: int, out: Tensor) -> None:

@@ -80,12 +80,12 @@ def _add_norm_int8(
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
-    own = tl.load(at + row // tokens).to(tl.int64)
+    table_row = tl.load(at + row // tokens).to(tl.int64)
     wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
     if y is not None:
         added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
         if gate is not None:
-            added *= tl.load(gate + own * gate_row + c, mask=ok, other=0.0)
+            added *= tl.load(gate + table_row * gate_row + c, mask=ok, other=0.0)
         # The norm uses the stored, rounded residual.
         rounded = (wide + added).to(x.dtype.element_ty)
         tl.store(x + row * width + c, rounded, mask=ok)
@@ -93,9 +93,9 @@ def _add_norm_int8(
     if out is not None:
         normed = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
         if scale is not None:
-            normed *= 1.0 + tl.load(scale + own * scale_row + c, mask=ok, other=0.0)
+            normed *= 1.0 + tl.load(scale + table_row * scale_row + c, mask=ok, other=0.0)
         if shift is not None:
-            normed += tl.load(shift + own * shift_row + c, mask=ok, other=0.0)
+            normed += tl.load(shift + table_row * shift_row + c, mask=ok, other=0.0)
         if by is not None:
             normed *= tl.load(by + c, mask=ok, other=0.0)
         _leave_int8(normed, row, c, ok, out, out_scale, width, TOP)
@@ -136,21 +136,21 @@ def _int8_product(
                 u = tl.load(to_other + start, mask=k_ok[:, None], other=0.0)
                 second = tl.dot(tile, u, second, out_dtype=tl.int32)
     of_rows = tl.load(a_scale + row)[:, None]
-    made = first.to(tl.float32) * of_rows * tl.load(weight_scale + near)[None, :]
+    product = first.to(tl.float32) * of_rows * tl.load(weight_scale + near)[None, :]
     if bias is not None:
-        made += tl.load(bias + near).to(tl.float32)[None, :]
+        product += tl.load(bias + near).to(tl.float32)[None, :]
     # Unclamped columns: the compiler cannot see that the clamped ones are adjacent and would store single
     # elements.
     m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     to = out + first_row.to(tl.int64) * columns + first_column + (m[:, None] * columns + n[None, :])
     if GATED:
         up = second.to(tl.float32) * of_rows * tl.load(weight_scale + columns + near)[None, :]
-        made = (_gelu(made) if FINISH == "gelu" else made * tl.sigmoid(made)) * up
+        product = (_gelu(product) if FINISH == "gelu" else product * tl.sigmoid(product)) * up
     elif FINISH == "add":
-        made += tl.load(to, mask=ok, other=0.0).to(tl.float32)
+        product += tl.load(to, mask=ok, other=0.0).to(tl.float32)
     elif FINISH == "gelu":
-        made = _gelu(made)
-    tl.store(to, made.to(out.dtype.element_ty), mask=ok)
+        product = _gelu(product)
+    tl.store(to, product.to(out.dtype.element_ty), mask=ok)
 
 
 def quantize(x: Tensor, by: Tensor | None, out: Rows) -> None:

@@ -45,16 +45,18 @@ class Scratch(NamedTuple):
 
         Raises ValueError if it is too small.
         """
-        wanted, held = math.prod(shape), self.sums.view(dtype)
-        if wanted > held.numel():
-            raise ValueError(f"{wanted} values between two launches, but there is room for {held.numel()}")
-        return held[:wanted].view(shape)
+        elements, values = math.prod(shape), self.sums.view(dtype)
+        if elements > values.numel():
+            raise ValueError(
+                f"{elements} values between two launches, but there is room for {values.numel()}"
+            )
+        return values[:elements].view(shape)
 
 
 def options(warps: int, stages: int, pdl: bool) -> dict[str, Any]:
     """Return the launch options; Triton's interpreter does not know launch_pdl."""
-    chosen: dict[str, Any] = {"num_warps": warps, "num_stages": stages, "PDL": pdl}
-    return {**chosen, "launch_pdl": True} if pdl else chosen
+    keywords: dict[str, Any] = {"num_warps": warps, "num_stages": stages, "PDL": pdl}
+    return {**keywords, "launch_pdl": True} if pdl else keywords
 
 
 def precision(x: Tensor) -> str:
@@ -98,10 +100,10 @@ def bias_of(bias, row, columns, ok, stride, PER_SEQUENCE: tl.constexpr):
     """Return columns of a table with one row, or of some rows of it, in a form that broadcasts to the
     rows."""
     if PER_SEQUENCE:
-        found = tl.load(bias + row[:, None] * stride + columns[None, :], mask=ok[None, :], other=0.0)
+        values = tl.load(bias + row[:, None] * stride + columns[None, :], mask=ok[None, :], other=0.0)
     else:
-        found = tl.load(bias + columns, mask=ok, other=0.0)[None, :]
-    return found
+        values = tl.load(bias + columns, mask=ok, other=0.0)[None, :]
+    return values
 
 
 @triton.jit
@@ -134,8 +136,8 @@ def leave_norm(
     if scaled is not None:
         by = bias_of(scale, of_table, column, column_ok, stride, PER_SEQUENCE)
         to = scaled + row[:, None].to(tl.int64) * columns + column[None, :]
-        made = (values * (1.0 + by)).to(scaled.dtype.element_ty)
-        tl.store(to, made, mask=row_ok[:, None] & column_ok[None, :])
+        normed = (values * (1.0 + by)).to(scaled.dtype.element_ty)
+        tl.store(to, normed, mask=row_ok[:, None] & column_ok[None, :])
 
 
 def per_sequence(*tables: Tensor | None) -> bool:

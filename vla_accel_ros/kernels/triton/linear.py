@@ -110,9 +110,9 @@ def _rotary_qkv(
     row_ok = row < rows
     row = tl.minimum(row, rows - 1)
     sequence, token = row // tokens, row % tokens
-    at = tl.load(positions + sequence) + token
+    position = tl.load(positions + sequence) + token
     turns = pair_ok & (head < HEADS + KV_HEADS)
-    angle = at[:, None] * HALF + j[None, :]
+    angle = position[:, None] * HALF + j[None, :]
     c = tl.load(cos + angle, mask=turns[None, :], other=1.0)
     s = tl.load(sin + angle, mask=turns[None, :], other=0.0)
     sums = _squares(squares, room, groups, GROUPS, BLOCK_M)
@@ -125,9 +125,9 @@ def _rotary_qkv(
     factor = tl.rsqrt(tl.sum(sums, axis=0) / width + EPS)
     first, second = first * factor[:, None], second * factor[:, None]
     if bias is not None:
-        own = table_row(table_at, sequence)
-        first += bias_of(bias, own, one, pair_ok, bias_stride, PER_SEQUENCE)
-        second += bias_of(bias, own, other, pair_ok, bias_stride, PER_SEQUENCE)
+        entry = table_row(table_at, sequence)
+        first += bias_of(bias, entry, one, pair_ok, bias_stride, PER_SEQUENCE)
+        second += bias_of(bias, entry, other, pair_ok, bias_stride, PER_SEQUENCE)
     ok = row_ok[:, None] & pair_ok[None, :]
     low, high = first * c - second * s, second * c + first * s
 
@@ -137,13 +137,17 @@ def _rotary_qkv(
     tl.store(to + HALF, high.to(q.dtype.element_ty), mask=q_ok)
 
     slot = tl.load(slots + sequence).to(tl.int64)
-    place = tl.load(starts + sequence) + token
+    target_token = tl.load(starts + sequence) + token
     k_ok = ok & ((head >= HEADS) & (head < HEADS + KV_HEADS))[None, :]
-    to = k + (slot * k_slot + place * k_token)[:, None] + ((head - HEADS) * k_head + j)[None, :]
+    to = k + (slot * k_slot + target_token * k_token)[:, None] + ((head - HEADS) * k_head + j)[None, :]
     tl.store(to, low.to(k.dtype.element_ty), mask=k_ok)
     tl.store(to + HALF, high.to(k.dtype.element_ty), mask=k_ok)
     v_ok = ok & (head >= HEADS + KV_HEADS)[None, :]
-    to = v + (slot * v_slot + place * v_token)[:, None] + ((head - HEADS - KV_HEADS) * v_head + j)[None, :]
+    to = (
+        v
+        + (slot * v_slot + target_token * v_token)[:, None]
+        + ((head - HEADS - KV_HEADS) * v_head + j)[None, :]
+    )
     tl.store(to, low.to(v.dtype.element_ty), mask=v_ok)
     tl.store(to + HALF, high.to(v.dtype.element_ty), mask=v_ok)
 
@@ -178,9 +182,9 @@ def _gated_up(
     factor = tl.rsqrt(tl.sum(sums, axis=0) / width + EPS)
     gate, up = gate * factor[:, None], up * factor[:, None]
     if bias is not None:
-        own = table_row(table_at, sequence)
-        gate += bias_of(bias, own, one, ok, bias_stride, PER_SEQUENCE)
-        up += bias_of(bias, own, other, ok, bias_stride, PER_SEQUENCE)
+        entry = table_row(table_at, sequence)
+        gate += bias_of(bias, entry, one, ok, bias_stride, PER_SEQUENCE)
+        up += bias_of(bias, entry, other, ok, bias_stride, PER_SEQUENCE)
     # 0.5 (1 + tanh(z)) is the logistic function of 2 z.
     z = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
     fed = gate * tl.sigmoid(2.0 * z) * up

@@ -34,14 +34,14 @@ def _add_norm(
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
-    own = tl.load(at + row // tokens).to(tl.int64)
+    table_row = tl.load(at + row // tokens).to(tl.int64)
     wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
     if y is not None:
         added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
         for other in tl.static_range(1, PARTS):
             added += tl.load(y + other * part + row * width + c, mask=ok, other=0.0).to(tl.float32)
         if gate is not None:
-            added *= tl.load(gate + own * gate_row + c, mask=ok, other=0.0)
+            added *= tl.load(gate + table_row * gate_row + c, mask=ok, other=0.0)
         # The residual is what is stored: its rounding is in the norm too.
         rounded = (wide + added).to(x.dtype.element_ty)
         tl.store(x + row * width + c, rounded, mask=ok)
@@ -49,9 +49,9 @@ def _add_norm(
     if out is not None:
         normed = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
         if scale is not None:
-            normed *= 1.0 + tl.load(scale + own * scale_row + c, mask=ok, other=0.0)
+            normed *= 1.0 + tl.load(scale + table_row * scale_row + c, mask=ok, other=0.0)
         if shift is not None:
-            normed += tl.load(shift + own * shift_row + c, mask=ok, other=0.0)
+            normed += tl.load(shift + table_row * shift_row + c, mask=ok, other=0.0)
         tl.store(out + row * width + c, normed.to(out.dtype.element_ty), mask=ok)
 
 
@@ -92,9 +92,11 @@ def _bias_gelu(y, bias, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = c < width
-    at = y + row * width + c
-    z = tl.load(at, mask=ok, other=0.0).to(tl.float32) + tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
-    tl.store(at, _gelu(z).to(y.dtype.element_ty), mask=ok)
+    to_y = y + row * width + c
+    z = tl.load(to_y, mask=ok, other=0.0).to(tl.float32) + tl.load(bias + c, mask=ok, other=0.0).to(
+        tl.float32
+    )
+    tl.store(to_y, _gelu(z).to(y.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -120,19 +122,19 @@ def _place_qkv(
     head, j = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK)[None, :]
     half = j < HALF
     ok = (head < ALL) & half
-    here = y + row.to(tl.int64) * (ALL * 2 * HALF) + head * (2 * HALF) + j
-    first = tl.load(here, mask=ok, other=0.0).to(tl.float32)
-    second = tl.load(here + HALF, mask=ok, other=0.0).to(tl.float32)
-    at = (tl.load(positions + sequence) + token) * HALF + j
-    c, s = tl.load(cos + at, mask=half, other=1.0), tl.load(sin + at, mask=half, other=0.0)
+    to_row = y + row.to(tl.int64) * (ALL * 2 * HALF) + head * (2 * HALF) + j
+    first = tl.load(to_row, mask=ok, other=0.0).to(tl.float32)
+    second = tl.load(to_row + HALF, mask=ok, other=0.0).to(tl.float32)
+    angle = (tl.load(positions + sequence) + token) * HALF + j
+    c, s = tl.load(cos + angle, mask=half, other=1.0), tl.load(sin + angle, mask=half, other=0.0)
     turns = head < HEADS + KV_HEADS
     c, s = tl.where(turns, c, 1.0), tl.where(turns, s, 0.0)
     low, high = first * c - second * s, second * c + first * s
     slot = tl.load(slots + sequence).to(tl.int64)
-    place = tl.load(starts + sequence) + token
+    target_token = tl.load(starts + sequence) + token
     to_q = q + row.to(tl.int64) * (HEADS * 2 * HALF) + head * (2 * HALF) + j
-    to_k = k + slot * k_slot + place * k_token + (head - HEADS) * k_head + j
-    to_v = v + slot * v_slot + place * v_token + (head - HEADS - KV_HEADS) * v_head + j
+    to_k = k + slot * k_slot + target_token * k_token + (head - HEADS) * k_head + j
+    to_v = v + slot * v_slot + target_token * v_token + (head - HEADS - KV_HEADS) * v_head + j
     is_q, is_k, is_v = ok & (head < HEADS), ok & (head >= HEADS) & turns, ok & (head >= HEADS + KV_HEADS)
     tl.store(to_q, low.to(q.dtype.element_ty), mask=is_q)
     tl.store(to_q + HALF, high.to(q.dtype.element_ty), mask=is_q)

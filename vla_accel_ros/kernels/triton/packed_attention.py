@@ -31,30 +31,30 @@ def _rotary_write(
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     j = tl.arange(0, BLOCK_D)
     ok = (head < HEADS + 2 * KV_HEADS)[:, None] & (j < HALF)[None, :]
-    place = tl.load(within + row)
+    token = tl.load(within + row)
     entry = segments + tl.load(owner + row) * OF_SEGMENT
-    here = (
+    to_row = (
         qkv + row.to(tl.int64) * ((HEADS + 2 * KV_HEADS) * 2 * HALF) + head[:, None] * 2 * HALF + j[None, :]
     )
-    first = tl.load(here, mask=ok, other=0.0).to(tl.float32)
-    second = tl.load(here + HALF, mask=ok, other=0.0).to(tl.float32)
-    at = (tl.load(entry + 1) + place) * HALF + j
-    c = tl.load(cos + at, mask=j < HALF, other=0.0)[None, :]
-    s = tl.load(sin + at, mask=j < HALF, other=0.0)[None, :]
+    first = tl.load(to_row, mask=ok, other=0.0).to(tl.float32)
+    second = tl.load(to_row + HALF, mask=ok, other=0.0).to(tl.float32)
+    angle = (tl.load(entry + 1) + token) * HALF + j
+    c = tl.load(cos + angle, mask=j < HALF, other=0.0)[None, :]
+    s = tl.load(sin + angle, mask=j < HALF, other=0.0)[None, :]
     turns = (head < HEADS + KV_HEADS)[:, None]
     low = tl.where(turns, first * c - second * s, first).to(qkv.dtype.element_ty)
     high = tl.where(turns, second * c + first * s, second).to(qkv.dtype.element_ty)
-    tl.store(here, low, mask=ok & turns)
-    tl.store(here + HALF, high, mask=ok & turns)
+    tl.store(to_row, low, mask=ok & turns)
+    tl.store(to_row + HALF, high, mask=ok & turns)
 
-    writes = place < tl.load(entry + 2)
+    writes = token < tl.load(entry + 2)
     # Addresses and strides are aligned (kernels.work.aligned); the compiler cannot see that.
     k = tl.multiple_of(tl.load(entry + 3).to(tl.pointer_type(qkv.dtype.element_ty)), 16)
     v = tl.multiple_of(tl.load(entry + 4).to(tl.pointer_type(qkv.dtype.element_ty)), 16)
     is_key = (head >= HEADS) & (head < HEADS + KV_HEADS)
     is_value = head >= HEADS + KV_HEADS
     kv_head = tl.where(is_key, head - HEADS, head - HEADS - KV_HEADS)
-    of_token = tl.multiple_of(layer * tl.load(entry + 5) + place * tl.load(entry + 7), 8)
+    of_token = tl.multiple_of(layer * tl.load(entry + 5) + token * tl.load(entry + 7), 8)
     to = of_token + kv_head[:, None] * tl.multiple_of(tl.load(entry + 6), 8) + j[None, :]
     tl.store(k + to, low, mask=ok & is_key[:, None] & writes)
     tl.store(k + to + HALF, high, mask=ok & is_key[:, None] & writes)
@@ -73,15 +73,15 @@ def _over(
         n = start + tl.arange(0, BLOCK_N)
         ok = n < high
         inside = ok[:, None] & (d < WIDTH)[None, :] if BLOCK_D > WIDTH else ok[:, None]
-        at = n[:, None].to(tl.int64) * of_token + d[None, :]
-        keys = tl.load(k + at, mask=inside, other=0.0)
+        offset = n[:, None].to(tl.int64) * of_token + d[None, :]
+        keys = tl.load(k + offset, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(keys), input_precision=PRECISION) * scale
         look = ok[None, :] & (n[None, :] < seen[:, None]) if OWN else ok[None, :]
         scores = tl.where(look, scores, float("-inf"))
         highest = tl.maximum(top, tl.max(scores, axis=1))
         weights = tl.exp2(scores - highest[:, None])
         shrink = tl.exp2(top - highest)
-        values = tl.load(v + at, mask=inside, other=0.0)
+        values = tl.load(v + offset, mask=inside, other=0.0)
         total = total * shrink + tl.sum(weights, axis=1)
         result = result * shrink[:, None]
         result = tl.dot(weights.to(values.dtype), values, result, input_precision=PRECISION)
@@ -118,35 +118,35 @@ def _attend(
     top = tl.full((BLOCK_M,), EMPTY, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    before = 0
+    offset = 0
     for part in range(tl.load(begin + segment).to(tl.int32), tl.load(begin + segment + 1).to(tl.int32)):
         entry = parts + part * OF_PART
         tokens = tl.load(entry + 5).to(tl.int32)
-        if (before < high) & (before + tokens > low):
+        if (offset < high) & (offset + tokens > low):
             shift = layer * tl.load(entry + 2) + kv_head * tl.load(entry + 3)
             k = tl.load(entry).to(tl.pointer_type(qkv.dtype.element_ty)) + shift
             v = tl.load(entry + 1).to(tl.pointer_type(qkv.dtype.element_ty)) + shift
             top, total, result = _over(
                 query, tl.multiple_of(k, 16), tl.multiple_of(v, 16), tl.multiple_of(tl.load(entry + 4), 8),
-                tl.maximum(low - before, 0), tl.minimum(high - before, tokens), sees, top, total, result,
+                tl.maximum(low - offset, 0), tl.minimum(high - offset, tokens), sees, top, total, result,
                 scale, False, PRECISION, WIDTH, BLOCK_N, BLOCK_D,
             )  # fmt: skip
-        before += tokens
-    own = qkv + start.to(tl.int64) * ROW + (HEADS + kv_head) * WIDTH
+        offset += tokens
+    to_own = qkv + start.to(tl.int64) * ROW + (HEADS + kv_head) * WIDTH
     top, total, result = _over(
-        query, own, own + KV_HEADS * WIDTH, ROW, tl.maximum(low - old, 0), high - old, sees,
+        query, to_own, to_own + KV_HEADS * WIDTH, ROW, tl.maximum(low - old, 0), high - old, sees,
         top, total, result, scale, True, PRECISION, WIDTH, BLOCK_N, BLOCK_D,
     )  # fmt: skip
     result = result / tl.maximum(total, 1e-30)[:, None]
-    here = row * HEADS + head
+    query_row = row * HEADS + head
     if SPLITS == 1:
-        to = out + here[:, None] * WIDTH + d[None, :]
+        to = out + query_row[:, None] * WIDTH + d[None, :]
         tl.store(to, result.to(out.dtype.element_ty), mask=inside)
     else:
-        here += split.to(tl.int64) * rows * HEADS
-        tl.store(partial + here[:, None] * WIDTH + d[None, :], result, mask=inside)
-        found = tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), EMPTY)
-        tl.store(lse + here, found, mask=row_ok)
+        query_row += split.to(tl.int64) * rows * HEADS
+        tl.store(partial + query_row[:, None] * WIDTH + d[None, :], result, mask=inside)
+        log_sum = tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), EMPTY)
+        tl.store(lse + query_row, log_sum, mask=row_ok)
 
 
 @triton.jit
@@ -154,15 +154,15 @@ def _combine(
     partial, lse, out, places, EMPTY: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    here = tl.program_id(0).to(tl.int64)
+    query_row = tl.program_id(0).to(tl.int64)
     s, d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
-    found = tl.load(lse + s * places + here, mask=s < SPLITS, other=EMPTY)
-    weights = tl.exp2(found - tl.max(found, axis=0))
+    log_sums = tl.load(lse + s * places + query_row, mask=s < SPLITS, other=EMPTY)
+    weights = tl.exp2(log_sums - tl.max(log_sums, axis=0))
     weights = tl.where(s < SPLITS, weights, 0.0) / tl.sum(tl.where(s < SPLITS, weights, 0.0), axis=0)
     inside = (s < SPLITS)[:, None] & (d < WIDTH)[None, :]
-    read = tl.load(partial + (s[:, None] * places + here) * WIDTH + d[None, :], mask=inside, other=0.0)
+    read = tl.load(partial + (s[:, None] * places + query_row) * WIDTH + d[None, :], mask=inside, other=0.0)
     read = tl.sum(read * weights[:, None], axis=0)
-    tl.store(out + here * WIDTH + d, read.to(out.dtype.element_ty), mask=d < WIDTH)
+    tl.store(out + query_row * WIDTH + d, read.to(out.dtype.element_ty), mask=d < WIDTH)
 
 
 def rotary_write(qkv: Tensor, cos: Tensor, sin: Tensor, work: Work, layer: int, heads: int) -> None:

@@ -78,29 +78,29 @@ def _project(
             total = tl.dot(tile, w, total, input_precision=PRECISION)
     is_last = True
     if SPLIT > 1:
-        place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        tile_index = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         local = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        mine = sums + place.to(tl.int64) * (SPLIT * BLOCK_M * BLOCK_N) + local
-        tl.store(mine + split * (BLOCK_M * BLOCK_N), total)
+        to_sums = sums + tile_index.to(tl.int64) * (SPLIT * BLOCK_M * BLOCK_N) + local
+        tl.store(to_sums + split * (BLOCK_M * BLOCK_N), total)
         tl.debug_barrier()
-        is_last = tl.atomic_add(counters + place, 1, sem="acq_rel", scope="gpu") == SPLIT - 1
+        is_last = tl.atomic_add(counters + tile_index, 1, sem="acq_rel", scope="gpu") == SPLIT - 1
         if is_last:
             total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for part in tl.static_range(SPLIT):
-                total += tl.load(mine + part * (BLOCK_M * BLOCK_N), cache_modifier=".cg")
-            tl.store(counters + place, 0)
+                total += tl.load(to_sums + part * (BLOCK_M * BLOCK_N), cache_modifier=".cg")
+            tl.store(counters + tile_index, 0)
     if is_last:
         ok = row_ok[:, None] & column_ok[None, :]
         to = x + row[:, None].to(tl.int64) * columns + column[None, :]
-        own = table_row(table_at, row // tokens)
+        entry = table_row(table_at, row // tokens)
         if gate is not None:
-            total *= bias_of(gate, own, column, column_ok, gate_stride, PER_SEQUENCE)
-        before = tl.load(to, mask=ok, other=0.0).to(tl.float32)
-        made = tl.where(column_ok[None, :], before + total, 0.0).to(x.dtype.element_ty)
-        tl.store(to, made, mask=ok)
+            total *= bias_of(gate, entry, column, column_ok, gate_stride, PER_SEQUENCE)
+        residual = tl.load(to, mask=ok, other=0.0).to(tl.float32)
+        values = tl.where(column_ok[None, :], residual + total, 0.0).to(x.dtype.element_ty)
+        tl.store(to, values, mask=ok)
         if squares is not None:
             leave_norm(
-                made.to(tl.float32), row, row_ok, column, column_ok, own, room, columns,
+                values.to(tl.float32), row, row_ok, column, column_ok, entry, room, columns,
                 tl.program_id(1) * BLOCK_N, squares, scale, scaled, scale_stride, SCALE_PER_SEQUENCE, BLOCK_N,
                 GROUP,
             )  # fmt: skip

@@ -160,9 +160,9 @@ def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None =
 def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
     """See kernels.reference.quantized.multiply_unscaled. Uses cuBLASLt: N and K must be multiples of 16, out
     bfloat16."""
-    one = _one(out.device)
+    unit = _one(out.device)
     torch._scaled_mm(
-        a.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=out.dtype,
+        a.values, weight.values.t(), scale_a=unit, scale_b=unit, out_dtype=out.dtype,
         use_fast_accum=weight.columns <= SHORT, out=out,
     )  # fmt: skip
 

@@ -71,9 +71,9 @@ def _attend_rotary(
     to_values = v + slot * v_slot + kv_head * v_head + n[:, None] * v_token + d[None, :]
     if PDL:
         after_previous()
-    made = y + sequence.to(tl.int64) * tokens * COLUMNS
-    here = ((sequence * tokens + token) * HEADS + head).to(tl.int64) * HEAD
-    to_query = q + here[:, None] + d[None, :]
+    to_sequence = y + sequence.to(tl.int64) * tokens * COLUMNS
+    query_row = ((sequence * tokens + token) * HEADS + head).to(tl.int64) * HEAD
+    to_query = q + query_row[:, None] + d[None, :]
     # Key tiles of the prefix, then those of the tail; every part has the same number.
     of_prefix = tl.cdiv(length, BLOCK_N)
     share = tl.cdiv(of_prefix + tl.cdiv(tokens, BLOCK_N), PARTS)
@@ -82,16 +82,16 @@ def _attend_rotary(
     # Store the rotated rows and load them again: tensor cores take loaded operands from shared memory, but
     # computed ones from registers, of which there are too few. Blocks that rotate the same rows write the
     # same values.
-    turned = _rotated(made + token * COLUMNS + head * HEAD, d, length + token, cos, sin, d_ok, HALF)
+    turned = _rotated(to_sequence + token * COLUMNS + head * HEAD, d, length + token, cos, sin, d_ok, HALF)
     tl.store(to_query, turned, mask=d_ok)
     to_tail = k_tail + (sequence * KV_HEADS + kv_head).to(tl.int64) * tokens * HEAD
     to_tail = to_tail + n[:, None] * HEAD + d[None, :]
     for start in tl.range(first, last, BLOCK_N, num_stages=1):
         inside = (n < tokens - start)[:, None] & d_ok
-        after = tl.minimum(start + n, tokens - 1)
-        rows = made + after * COLUMNS + (HEADS + kv_head) * HEAD
+        key_token = tl.minimum(start + n, tokens - 1)
+        rows = to_sequence + key_token * COLUMNS + (HEADS + kv_head) * HEAD
         tl.store(
-            to_tail + start * HEAD, _rotated(rows, d, length + after, cos, sin, inside, HALF), mask=inside
+            to_tail + start * HEAD, _rotated(rows, d, length + key_token, cos, sin, inside, HALF), mask=inside
         )
     tl.debug_barrier()
     query = tl.load(to_query, mask=d_ok, other=0.0)
@@ -106,44 +106,44 @@ def _attend_rotary(
         value = tl.load(to_values + start * v_token, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
         top, total, result = _soften(scores, ok[None, :], value, top, total, result, PRECISION)
-    to_last = made + n[:, None] * COLUMNS + (HEADS + KV_HEADS + kv_head) * HEAD + d[None, :]
+    to_last = to_sequence + n[:, None] * COLUMNS + (HEADS + KV_HEADS + kv_head) * HEAD + d[None, :]
     for start in tl.range(first, last, BLOCK_N, num_stages=1):
         ok = n < tokens - start
         inside = ok[:, None] & d_ok
         key = tl.load(to_tail + start * HEAD, mask=inside, other=0.0)
         value = tl.load(to_last + start * COLUMNS, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        seen = ok[None, :] & ((token >= alone)[:, None] | (n < alone - start)[None, :])
-        top, total, result = _soften(scores, seen, value, top, total, result, PRECISION)
+        visible = ok[None, :] & ((token >= alone)[:, None] | (n < alone - start)[None, :])
+        top, total, result = _soften(scores, visible, value, top, total, result, PRECISION)
 
     is_last = True
     if PARTS > 1:
         tile = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
         local = tl.arange(0, BLOCK_M)[:, None] * BLOCK_D + d[None, :]
         of_row = PARTS * BLOCK_M * BLOCK_D + tl.arange(0, BLOCK_M)
-        mine = sums + tile.to(tl.int64) * (PARTS * BLOCK_M * (BLOCK_D + 2))
-        tl.store(mine + part * (BLOCK_M * BLOCK_D) + local, result)
-        tl.store(mine + of_row + part * (2 * BLOCK_M), top)
-        tl.store(mine + of_row + part * (2 * BLOCK_M) + BLOCK_M, total)
+        to_sums = sums + tile.to(tl.int64) * (PARTS * BLOCK_M * (BLOCK_D + 2))
+        tl.store(to_sums + part * (BLOCK_M * BLOCK_D) + local, result)
+        tl.store(to_sums + of_row + part * (2 * BLOCK_M), top)
+        tl.store(to_sums + of_row + part * (2 * BLOCK_M) + BLOCK_M, total)
         tl.debug_barrier()
         is_last = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == PARTS - 1
         if is_last:
             highest = tl.full((BLOCK_M,), -1e30, tl.float32)
-            for one in tl.static_range(PARTS):
-                there = mine + of_row + one * (2 * BLOCK_M)
-                highest = tl.maximum(highest, tl.load(there, cache_modifier=".cg"))
+            for other_part in tl.static_range(PARTS):
+                to_part = to_sums + of_row + other_part * (2 * BLOCK_M)
+                highest = tl.maximum(highest, tl.load(to_part, cache_modifier=".cg"))
             total = tl.zeros((BLOCK_M,), tl.float32)
             result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-            for one in tl.static_range(PARTS):
-                there = mine + of_row + one * (2 * BLOCK_M)
-                by = tl.exp2(tl.load(there, cache_modifier=".cg") - highest)
-                total += by * tl.load(there + BLOCK_M, cache_modifier=".cg")
-                rows = tl.load(mine + one * (BLOCK_M * BLOCK_D) + local, cache_modifier=".cg")
+            for other_part in tl.static_range(PARTS):
+                to_part = to_sums + of_row + other_part * (2 * BLOCK_M)
+                by = tl.exp2(tl.load(to_part, cache_modifier=".cg") - highest)
+                total += by * tl.load(to_part + BLOCK_M, cache_modifier=".cg")
+                rows = tl.load(to_sums + other_part * (BLOCK_M * BLOCK_D) + local, cache_modifier=".cg")
                 result += by[:, None] * rows
             tl.store(counters + tile, 0)
     if is_last:
         result = result / tl.maximum(total, 1e-30)[:, None]
-        to = out + here[:, None] + d[None, :]
+        to = out + query_row[:, None] + d[None, :]
         tl.store(to, result.to(out.dtype.element_ty), mask=row_ok[:, None] & d_ok)
 
 

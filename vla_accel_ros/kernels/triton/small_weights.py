@@ -50,12 +50,12 @@ def _whole(halves, DTYPE: tl.constexpr):
     """Convert numbers 0 to 15 to themselves minus 8. For half precisions the bits are put into the mantissa
     of 128 or 1024: integer conversion is a slow instruction, and there would be one for each weight."""
     if tl.bfloat16 == DTYPE:
-        made = (halves.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0
+        whole = (halves.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0
     elif tl.float16 == DTYPE:
-        made = (halves.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - 1032.0
+        whole = (halves.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - 1032.0
     else:
-        made = (halves.to(tl.int8) - 8).to(DTYPE)
-    return made
+        whole = (halves.to(tl.int8) - 8).to(DTYPE)
+    return whole
 
 
 @triton.jit
@@ -72,10 +72,10 @@ def small_product(
         to_a = a + row[None, :].to(tl.int64) * width + j[:, None]
         to_weight = weight + column[:, None].to(tl.int64) * (groups * (PACKED // 2)) + j[None, :]
         for group in range(low // PACKED, tl.cdiv(high, PACKED)):
-            made = _group(
+            product = _group(
                 to_a, tl.load(to_weight + group * (PACKED // 2)), group, width, PACKED, EVEN, PRECISION
             )
-            total += made * tl.load(scales + column * groups + group)[:, None]
+            total += product * tl.load(scales + column * groups + group)[:, None]
     else:
         k = tl.arange(0, BLOCK_K)
         to_a = a + row[None, :].to(tl.int64) * width + k[:, None]
@@ -109,10 +109,10 @@ def two_small_products(
         to_other = weight + other[:, None].to(tl.int64) * (groups * (PACKED // 2)) + j[None, :]
         for group in range(groups):
             w, u = tl.load(to_one + group * (PACKED // 2)), tl.load(to_other + group * (PACKED // 2))
-            made = _group(to_a, w, group, width, PACKED, EVEN, PRECISION)
-            first += made * tl.load(scales + one * groups + group)[:, None]
-            made = _group(to_a, u, group, width, PACKED, EVEN, PRECISION)
-            second += made * tl.load(scales + other * groups + group)[:, None]
+            product = _group(to_a, w, group, width, PACKED, EVEN, PRECISION)
+            first += product * tl.load(scales + one * groups + group)[:, None]
+            product = _group(to_a, u, group, width, PACKED, EVEN, PRECISION)
+            second += product * tl.load(scales + other * groups + group)[:, None]
     else:
         k = tl.arange(0, BLOCK_K)
         to_a = a + row[None, :].to(tl.int64) * width + k[:, None]
@@ -144,8 +144,8 @@ def _group(to_a, packed, group, width, PACKED: tl.constexpr, EVEN: tl.constexpr,
         k = group * PACKED + tl.arange(0, HALF)
         first = tl.load(to_a + group * PACKED, mask=(k < width)[:, None], other=0.0)
         second = tl.load(to_a + group * PACKED + HALF, mask=(k + HALF < width)[:, None], other=0.0)
-    made = tl.dot(_whole(packed & 15, first.dtype), first, input_precision=PRECISION)
-    return tl.dot(_whole(packed >> 4, first.dtype), second, made, input_precision=PRECISION)
+    low_half = tl.dot(_whole(packed & 15, first.dtype), first, input_precision=PRECISION)
+    return tl.dot(_whole(packed >> 4, first.dtype), second, low_half, input_precision=PRECISION)
 
 
 @triton.jit

@@ -108,8 +108,10 @@ class Adapter:
 
     def _factor(self, name: str) -> tuple[str, bool | None]:
         """Return a tensor's module and whether it is the factor B, or its own name in the base and None."""
-        own = name.replace(COMPILED, "").removeprefix(BEFORE)
-        parts = [part for part in own.split(".") if part not in ("default", "modules_to_save", "base_layer")]
+        plain_name = name.replace(COMPILED, "").removeprefix(BEFORE)
+        parts = [
+            part for part in plain_name.split(".") if part not in ("default", "modules_to_save", "base_layer")
+        ]
         for part, is_b in FACTORS.items():
             if part in parts and parts[-1] in (part, "weight"):
                 return ".".join(parts[: parts.index(part)]), is_b

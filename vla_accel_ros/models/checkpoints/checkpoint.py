@@ -95,14 +95,14 @@ def with_statistics(
         model=policy.model,
     )
     contents = Contents.of(path, trained_as, prompt_state)
-    known = find_format(contents)
-    made = known.load(contents, options)
-    if made.model is not policy.model:
+    family = find_format(contents)
+    described = family.load(contents, options)
+    if described.model is not policy.model:
         raise ValueError(
-            f"{path}: the format {known.name} loads a network of its own for every robot; let its `load` "
+            f"{path}: the format {family.name} loads a network of its own for every robot; let its `load` "
             "take the one of Options.network."
         )
-    return made
+    return described
 
 
 def describe(
@@ -120,28 +120,28 @@ def formats() -> Iterator[Format]:
     Raises ValueError on reaching an entry point that is not a Format or cannot be imported.
     """
     for name in names(MODEL_FAMILIES):
-        known = find(MODEL_FAMILIES, name)
-        if not isinstance(known, Format):
+        family = find(MODEL_FAMILIES, name)
+        if not isinstance(family, Format):
             raise ValueError(
-                f"{name!r} of {MODEL_FAMILIES} is a {type(known).__name__}; let it be a Format of ours."
+                f"{name!r} of {MODEL_FAMILIES} is a {type(family).__name__}; let it be a Format of ours."
             )
-        yield known
+        yield family
 
 
 def find_format(contents: Contents) -> Format:
     """Return the format of a folder. Raises ValueError, saying what was found, if no format recognises it, or
     if it was given settings of a training that it does not ask for."""
-    for known in formats():
-        if known.holds(contents):
-            if contents.trained_as and not known.asks:
+    for family in formats():
+        if family.holds(contents):
+            if contents.trained_as and not family.asks:
                 raise ValueError(
-                    f"{contents.folder} ({known.name}) has the settings of its training in its own files; "
+                    f"{contents.folder} ({family.name}) has the settings of its training in its own files; "
                     f"give no {TRAINED_AS} ({contents.trained_as!r})."
                 )
-            return known
+            return family
     check_merged(contents.folder, contents.tensors)
     added = names(MODEL_FAMILIES)[len(BUILT_IN[MODEL_FAMILIES]) :]
-    said = {name: contents.config[name] for name in ("type", "model_type") if name in contents.config}
+    types = {name: contents.config[name] for name in ("type", "model_type") if name in contents.config}
     files = sorted(path.name for path in contents.folder.iterdir() if not path.name.startswith("."))
     pickled = [name for name in files if Path(name).suffix in PICKLED]
     inner = _newest_within(contents.folder)
@@ -151,7 +151,7 @@ def find_format(contents: Contents) -> Format:
     elif pickled:
         mend = f"{pickled[0]} may hold pickled code and is never opened, so save the weights as safetensors"
     raise ValueError(
-        f"{contents.folder} is no checkpoint that is known here (config.json says {said or 'nothing'}, "
+        f"{contents.folder} is no checkpoint that is known here (config.json says {types or 'nothing'}, "
         f"files {files[:8]}, tensors {sorted(contents.tensors)[:3]}); {mend}."
     )
 

@@ -108,22 +108,22 @@ def convert(
         if lora is not None:
             find_format(base).describe(base, None)
             contents = _with_adapter(base, lora, partial)
-        known = find_format(contents)
-        told = known.describe(contents, None)
-        statistics = told.statistics if len(told.statistics) > 1 else ()
+        family = find_format(contents)
+        description = family.describe(contents, None)
+        statistics = description.statistics if len(description.statistics) > 1 else ()
         for name in statistics:  # no statistics need be chosen for a conversion, but each must be complete
-            told = known.describe(contents, name)
-            _whole(told.missing)
+            description = family.describe(contents, name)
+            _whole(description.missing)
         if not statistics:
-            _whole(told.missing)
-        if told.unknown:
-            raise ask(contents.folder, told.unknown)
-        weights = known.weights(contents)
-        written = _write(partial, told.config, weights, target, progress, source)
+            _whole(description.missing)
+        if description.unknown:
+            raise ask(contents.folder, description.unknown)
+        weights = family.weights(contents)
+        written = _write(partial, description.config, weights, target, progress, source)
         hashes |= {name: sha256(base.folder / name) for name in _weight_files(base, weights.stored)}
         provenance = {
             "source": base.folder.resolve().name,
-            "format": told.format,
+            "format": description.format,
             **written,
             "source_sha256": dict(sorted(hashes.items())),
             "version": _version(),
@@ -134,7 +134,10 @@ def convert(
             provenance["adapter"] = {"source": lora.folder.resolve().name, "sha256": files}
         if PROVENANCE in base.config:
             provenance["before"] = base.config[PROVENANCE]
-        sizes = {**told.config.to_json(), **({TRAINED_AS: told.trained_as} if told.trained_as else {})}
+        sizes = {
+            **description.config.to_json(),
+            **({TRAINED_AS: description.trained_as} if description.trained_as else {}),
+        }
         config = {**contents.config, OURS: sizes, PROVENANCE: provenance}
         (partial / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         partial.rename(out)
@@ -178,9 +181,9 @@ def _write(
         key = Key(target.steps, weights.time_rule, target.dtype)
         folded_size = _size(fold_layout(config, key))
     fused = {} if target.plain else _fusible(weights)
-    values, told = _finite(weights.values, source), _part(progress, 0, size + folded_size)
+    values, report = _finite(weights.values, source), _part(progress, 0, size + folded_size)
     written: dict[str, Any] = {
-        "sha256": write_safetensors(folder / SINGLE, layout, values, progress=told, fused=fused)
+        "sha256": write_safetensors(folder / SINGLE, layout, values, progress=report, fused=fused)
     }
     if isinstance(config, PiConfig) and key is not None:
         digest = write_fold(folder, config, key, _part(progress, size, size + folded_size))
@@ -198,34 +201,34 @@ def verify(folder: str | Path, progress: Callable[[int], object] = lambda count:
     progress: called with the byte count of each block read. Raises ValueError if a file differs, or if the
     folder records no SHA-256.
     """
-    file, said = Path(folder) / "config.json", provenance_of(folder)
-    folded = said.get(FIELD)
-    expected = {SINGLE: said.get("sha256")}
+    file, provenance = Path(folder) / "config.json", provenance_of(folder)
+    folded = provenance.get(FIELD)
+    expected = {SINGLE: provenance.get("sha256")}
     if folded is not None:
         expected[FOLDED] = folded.get("sha256") if isinstance(folded, dict) else None
-    found = {}
+    sums = {}
     for name, digest in expected.items():
         path = Path(folder) / name
         if not isinstance(digest, str):
             raise ValueError(f"{file} has no {PROVENANCE}.sha256, so nothing to compare with; convert it.")
         if not path.is_file():
             raise ValueError(f"{path} is not there, but {file} names it; copy or convert it again.")
-        found[name] = sha256(path, progress)
-        if found[name] != digest:
+        sums[name] = sha256(path, progress)
+        if sums[name] != digest:
             raise ValueError(
-                f"{path} is not what was converted (SHA-256 {found[name][:12]}..., not {digest[:12]}...); "
+                f"{path} is not what was converted (SHA-256 {sums[name][:12]}..., not {digest[:12]}...); "
                 "copy or convert it again."
             )
     if folded is None and (Path(folder) / FOLDED).is_file():
         raise ValueError(f"{Path(folder) / FOLDED} is there, but {file} does not name it; remove it.")
-    return found
+    return sums
 
 
 def provenance_of(folder: str | Path) -> dict[str, Any]:
     """Return the provenance of a converted folder; {} for any other folder."""
     file = Path(folder) / "config.json"
-    said = read_json(file).get(PROVENANCE) if file.is_file() else None
-    return said if isinstance(said, dict) else {}
+    provenance = read_json(file).get(PROVENANCE) if file.is_file() else None
+    return provenance if isinstance(provenance, dict) else {}
 
 
 def _part(progress: Progress | None, before: int, total: int) -> Progress | None:

@@ -56,8 +56,8 @@ class Contents:
             raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
         file = folder / "config.json"
         config = read_json(inside(folder, file)) if file.is_file() else {}
-        has = any((folder / name).is_file() for name in (SINGLE, INDEX))
-        return cls(folder, config, read_table(folder) if has else {}, trained_as, prompt_state)
+        has_weights = any((folder / name).is_file() for name in (SINGLE, INDEX))
+        return cls(folder, config, read_table(folder) if has_weights else {}, trained_as, prompt_state)
 
     @property
     def table(self) -> Mapping[str, Stored]:
@@ -138,15 +138,15 @@ class Options:
         """
         if self.delta_mask is None:
             return np.zeros(width, np.bool_) if relative is None else relative
-        given = np.asarray(self.delta_mask)
-        if relative is not None and given.shape == relative.shape and (given != relative).any():
-            odd = int(np.flatnonzero(given != relative)[0])
-            trained, asked = ("relative", "absolute") if relative[odd] else ("absolute", "relative")
+        mask = np.asarray(self.delta_mask)
+        if relative is not None and mask.shape == relative.shape and (mask != relative).any():
+            odd = int(np.flatnonzero(mask != relative)[0])
+            trained, wanted_kind = ("relative", "absolute") if relative[odd] else ("absolute", "relative")
             raise ValueError(
-                f"{where} was trained with action {odd} {trained} to the joints, not {asked}; in the "
+                f"{where} was trained with action {odd} {trained} to the joints, not {wanted_kind}; in the "
                 f"contract write action: {'delta' if relative[odd] else 'absolute'}."
             )
-        return given
+        return mask
 
 
 @dataclass(frozen=True)

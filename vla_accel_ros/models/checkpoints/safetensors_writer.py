@@ -47,8 +47,8 @@ def write_safetensors(
     written file is then removed.
     """
     wholes, parts = _joined(layout, fused or {})
-    said = {FUSED: json.dumps(parts)} if parts else {}
-    header, starts = _header(wholes, {**said, **(metadata or {})})
+    fused_entry = {FUSED: json.dumps(parts)} if parts else {}
+    header, starts = _header(wholes, {**fused_entry, **(metadata or {})})
     for whole, rows in parts.items():
         start = starts[whole]
         for name in rows:
@@ -91,10 +91,10 @@ def _joined(
     """Return the layout of the file, with fused tensors at the place of their first part, and the rows of
     each part."""
     parts = {whole: {name: layout[name][1][0] for name in names} for whole, names in fused.items()}
-    of = {name: whole for whole, rows in parts.items() for name in rows}
+    whole_of = {name: whole for whole, rows in parts.items() for name in rows}
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, (dtype, shape) in layout.items():
-        whole = of.get(name)
+        whole = whole_of.get(name)
         if whole is None:
             tensors[name] = (dtype, shape)
             continue

@@ -59,8 +59,8 @@ class LowRank(NamedTuple):
         """Return some rows of a tensor with the same rows of the product, in the tensor's dtype."""
         with open_weights(self.file) as tensors:
             a, b = (tensors.get_tensor(name).flatten(1).float() for name in (self.a, self.b))
-        left, right = (a.t(), b.t()) if self.transposed else (b, a)
-        product = (left[rows] @ right).mul_(self.scale).reshape(value.shape)
+        wide, narrow = (a.t(), b.t()) if self.transposed else (b, a)
+        product = (wide[rows] @ narrow).mul_(self.scale).reshape(value.shape)
         return (value.to(torch.promote_types(value.dtype, product.dtype)) + product).to(value.dtype)
 
 
@@ -110,9 +110,9 @@ def read_table(folder: Path) -> dict[str, Stored]:
     if (folder / SINGLE).is_file():
         return read_headers(inside(folder, folder / SINGLE))
     if not (folder / INDEX).is_file():
-        found = sorted(p.name for p in folder.iterdir() if p.suffix in (".safetensors", *PICKLED))
+        files = sorted(p.name for p in folder.iterdir() if p.suffix in (".safetensors", *PICKLED))
         raise ValueError(
-            f"{folder} has no {SINGLE} and no {INDEX} (but {found}); save the weights as safetensors, since "
+            f"{folder} has no {SINGLE} and no {INDEX} (but {files}); save the weights as safetensors, since "
             "pickled files are never opened."
         )
     where = _index(folder / INDEX)
@@ -155,12 +155,12 @@ def value_of(opened: Any, name: str, stored: Stored, rows: slice = slice(None)) 
 def check_merged(folder: Path, tensors: Iterable[str]) -> None:
     """Raise ValueError if a folder has LoRA adapters, as files or by the names of tensors. Without them the
     weights are those of another model; a conversion merges them."""
-    found = [name for name in ADAPTERS if (folder / name).is_file()]
-    mend = f"by vla convert BASE OUT --adapter {folder}" if found else "and give a folder with those alone"
-    found += [name for name in tensors if "lora_" in name.lower()]
-    if found:
+    adapters = [name for name in ADAPTERS if (folder / name).is_file()]
+    mend = f"by vla convert BASE OUT --adapter {folder}" if adapters else "and give a folder with those alone"
+    adapters += [name for name in tensors if "lora_" in name.lower()]
+    if adapters:
         raise ValueError(
-            f"{folder} has LoRA adapters ({found[0]}), which are not applied here; merge them into the "
+            f"{folder} has LoRA adapters ({adapters[0]}), which are not applied here; merge them into the "
             f"weights of their base model, {mend}."
         )
 
@@ -177,13 +177,13 @@ def check_table(
     """
     missing = sorted(set(wanted) - set(table))
     unexpected = sorted(name for name in set(table) - set(wanted) if not unused(name))
-    both = sorted(set(wanted) & set(table))
+    shared_names = sorted(set(wanted) & set(table))
     misshapen = [
         f"{name} {list(table[name].shape)} instead of {list(wanted[name])}"
-        for name in both
+        for name in shared_names
         if table[name].shape != tuple(wanted[name])
     ]
-    mistyped = [f"{name} {table[name].dtype}" for name in both if table[name].dtype not in BYTES]
+    mistyped = [f"{name} {table[name].dtype}" for name in shared_names if table[name].dtype not in BYTES]
     if missing or unexpected or misshapen or mistyped:
         raise ValueError(
             f"{where} does not fit the model: missing {missing}, unexpected {unexpected}, "
@@ -200,8 +200,8 @@ def read_headers(file: Path) -> dict[str, Stored]:
     with open_weights(file) as tensors:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
         table = {name: Stored(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
-        said = (tensors.metadata() or {}).get(FUSED)
-    for whole, parts in _fused(said, file).items():
+        fused = (tensors.metadata() or {}).get(FUSED)
+    for whole, parts in _fused(fused, file).items():
         stored = table.pop(whole, None)
         rows_there = stored.shape[0] if stored is not None and stored.shape else 0
         if stored is None or sum(parts.values()) != rows_there or parts.keys() & table.keys():
@@ -219,20 +219,22 @@ def read_headers(file: Path) -> dict[str, Stored]:
 
 def _uncompiled(table: dict[str, Stored]) -> dict[str, Stored]:
     """The table by the names that the module has by itself; each is all rows of what the file names."""
-    found = {}
+    uncompiled = {}
     for name, stored in table.items():
-        own = name.replace(COMPILED, "")
-        renames = own not in table and stored.part is None and stored.shape
-        found[own if renames else name] = replace(stored, part=Part(name, 0)) if renames else stored
-    return found
+        plain_name = name.replace(COMPILED, "")
+        renames = plain_name not in table and stored.part is None and stored.shape
+        uncompiled[plain_name if renames else name] = (
+            replace(stored, part=Part(name, 0)) if renames else stored
+        )
+    return uncompiled
 
 
 def _fused(text: str | None, file: Path) -> dict[str, dict[str, int]]:
     if text is None:
         return {}
     try:
-        said = json.loads(text)
-        entries = [rows for parts in said.values() for rows in parts.values()]
+        wholes = json.loads(text)
+        entries = [rows for parts in wholes.values() for rows in parts.values()]
         whole = all(isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 for rows in entries)
     except (ValueError, AttributeError, RecursionError):
         whole = False
@@ -240,7 +242,7 @@ def _fused(text: str | None, file: Path) -> dict[str, dict[str, int]]:
         raise ValueError(
             f"{file}, {FUSED} of its header: it must say the rows of each part; convert it again."
         )
-    return said
+    return wholes
 
 
 def _index(file: Path) -> dict[str, str]:

@@ -85,15 +85,15 @@ def fill(
     for name, value in values:
         parent, _, leaf = name.rpartition(".")
         module = model.get_submodule(parent)
-        dtype, place = module.get_parameter(leaf).dtype, places.of(name)
-        if place is None:
-            place = torch.empty(value.shape, dtype=dtype, device=device)
-        placed = _put(place, value)
+        dtype, parameter = module.get_parameter(leaf).dtype, places.of(name)
+        if parameter is None:
+            parameter = torch.empty(value.shape, dtype=dtype, device=device)
+        placed = _put(parameter, value)
         if not is_finite(placed):
             broken.append(name)
         module.register_parameter(leaf, nn.Parameter(placed.contiguous(), requires_grad=False))
         done += value.nbytes
-        del value, placed, place
+        del value, placed, parameter
         layers.came(name)
         if progress is not None:
             progress(done, total)
@@ -107,8 +107,8 @@ def _put(place: Tensor, value: Tensor) -> Tensor:
     if not place.ndim or place.device == value.device or place.dtype == value.dtype:
         return place.copy_(value)
     rows = max(1, BLOCK * len(place) // max(1, place.numel()))
-    for some, of in zip(place.split(rows), value.split(rows), strict=True):
-        some.copy_(of.to(place.device))
+    for some, source in zip(place.split(rows), value.split(rows), strict=True):
+        some.copy_(source.to(place.device))
     return place
 
 
@@ -175,14 +175,17 @@ def is_finite(values: Tensor) -> bool:
 
 def same(table: Mapping[str, Stored], first: str, second: str) -> bool:
     """Return whether two tensors of one shape hold equal numbers, compared in blocks of rows."""
-    one, other = table[first], table[second]
-    rows = one.shape[0] if one.shape else 1
-    block = max(1, BLOCK * rows // max(1, torch.Size(one.shape).numel()))
+    first_stored, second_stored = table[first], table[second]
+    rows = first_stored.shape[0] if first_stored.shape else 1
+    block = max(1, BLOCK * rows // max(1, torch.Size(first_stored.shape).numel()))
     for start in range(0, rows, block):
-        with open_weights(one.file) as a, open_weights(other.file) as b:
+        with open_weights(first_stored.file) as a, open_weights(second_stored.file) as b:
             some = slice(start, start + block)
-            left, right = value_of(a, first, one, some), value_of(b, second, other, some)
-            if not torch.equal(left, right.to(left.dtype)):
+            first_values, second_values = (
+                value_of(a, first, first_stored, some),
+                value_of(b, second, second_stored, some),
+            )
+            if not torch.equal(first_values, second_values.to(first_values.dtype)):
                 return False
     return True
 

@@ -68,8 +68,8 @@ def guidance_weight(t: float, most: float = MAX_WEIGHT) -> float:
     if t <= 0.0 or t >= 1.0:
         return most
     tau = np.float32(1.0 - t)
-    rest = np.float32(1.0) - tau
-    return min(most, float((rest / tau) * ((rest * rest + tau * tau) / (rest * rest))))
+    clean = np.float32(1.0) - tau
+    return min(most, float((clean / tau) * ((clean * clean + tau * tau) / (clean * clean))))
 
 
 def kept(weight: float, steps: int, most: float | None = None) -> float:
@@ -78,10 +78,10 @@ def kept(weight: float, steps: int, most: float | None = None) -> float:
     Each step closes weight * strength / steps of what is left, exactly so for a straight flow; a network that
     keeps neighbouring actions alike closes more. `most` is Guidance.max_weight, by default steps.
     """
-    left = 1.0
+    share = 1.0
     for t in flow_times(steps):
-        left *= 1.0 - weight * guidance_weight(t, most or float(steps)) / steps
-    return 1.0 - left
+        share *= 1.0 - weight * guidance_weight(t, most or float(steps)) / steps
+    return 1.0 - share
 
 
 @dataclass(frozen=True)
@@ -128,17 +128,17 @@ class Guidance:
 
         Raises ValueError if the number of joints differs, or if the previous chunk has nothing left.
         """
-        rest = agreement.actions[:horizon]
-        if rest.shape[1] != policy.joints:
+        agreed = agreement.actions[:horizon]
+        if agreed.shape[1] != policy.joints:
             raise ValueError(
-                f"the previous chunk has actions of {rest.shape[1]} numbers, the robot's have "
+                f"the previous chunk has actions of {agreed.shape[1]} numbers, the robot's have "
                 f"{policy.joints}; guide only with a chunk of the same robot."
             )
-        if not len(rest):
+        if not len(agreed):
             raise ValueError(
                 "the previous chunk ends before the new one begins; guide only with a chunk that overlaps."
             )
-        raw, strength = policy.raw_actions(rest, state), agreement.max_weight
+        raw, strength = policy.raw_actions(agreed, state), agreement.max_weight
         return cls(raw, agreement.delay, agreement.end, agreement.schedule, agreement.jacobian, strength)
 
     def target(self, chunk: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -149,13 +149,13 @@ class Guidance:
         """
         batch, horizon, dims = chunk
         previous = self.previous if self.previous.ndim == 3 else self.previous[None]
-        known = previous.shape[1]
-        if previous.shape[0] not in (1, batch) or known > horizon or previous.shape[2] != dims:
+        length = previous.shape[1]
+        if previous.shape[0] not in (1, batch) or length > horizon or previous.shape[2] != dims:
             raise ValueError(
                 f"guidance.previous has shape {list(self.previous.shape)}; the chunk is {list(chunk)}."
             )
-        target = F.pad(previous, (0, 0, 0, horizon - known))
-        return target, prefix_weights(self.schedule, self.delay, min(self.execution, known), horizon)
+        target = F.pad(previous, (0, 0, 0, horizon - length))
+        return target, prefix_weights(self.schedule, self.delay, min(self.execution, length), horizon)
 
     def guide(self, velocity: Velocity, noise: Tensor) -> Velocity:
         """Return the guided velocity function for samples shaped like noise [B, H, A]: v - weight(t) *
@@ -232,8 +232,8 @@ class Inpainting:
         """Return the velocity float32 [1, H, A] with 0 for committed actions."""
         if not self.committed:
             return velocity
-        held = velocity[:, : self.committed]
-        return torch.cat((torch.zeros_like(held), velocity[:, self.committed :]), dim=1)
+        committed_actions = velocity[:, : self.committed]
+        return torch.cat((torch.zeros_like(committed_actions), velocity[:, self.committed :]), dim=1)
 
     def guided(self, velocity: Tensor, x: Tensor, t: float) -> Tensor:
         """Return the guided or held velocity of x, both float32 [1, H, A], at flow time t. target and weights

@@ -96,19 +96,19 @@ def sample(
     times = flow_times(steps, time_rule)
     x = noise.to(torch.promote_types(noise.dtype, torch.float32))
     dt = -1.0 / steps
-    update = own = torch.zeros_like(x)
+    update = plain = torch.zeros_like(x)
 
     def network(x: Tensor, t: float) -> Tensor:
-        nonlocal own
+        nonlocal plain
         v = velocity(x, t)
-        own = v.detach()
+        plain = v.detach()
         return v
 
     guided = guide(network)
     for time, rate in zip(times, rates(solver, steps), strict=True):
-        before = own
-        found = guided(x, time)
-        update = dt * (found if solver == EULER else extrapolated(found, own, before, *rate))
+        last = plain
+        pulled = guided(x, time)
+        update = dt * (pulled if solver == EULER else extrapolated(pulled, plain, last, *rate))
         x = x + update
         told(update)
     return Flow(x, update)

@@ -30,8 +30,8 @@ def rates(solver: str, steps: int) -> list[Rate]:
     """Return the rate of each of `steps` equal steps. Raises ValueError if the solver is unknown."""
     if solver not in SOLVERS:
         raise ValueError(f"solver is '{solver}'; use one of {SOLVERS}.")
-    first, others = Rate(0.0, 0.0), Rate(0.0, 0.0) if solver == EULER else Rate(0.5, 0.5)
-    return [first] + [others] * (steps - 1)
+    first, later = Rate(0.0, 0.0), Rate(0.0, 0.0) if solver == EULER else Rate(0.5, 0.5)
+    return [first] + [later] * (steps - 1)
 
 
 def extrapolated(

@@ -35,8 +35,8 @@ def give(
 def given(layer: nn.Module) -> Mapping[str, Quantized]:
     """Return the quantised matrices by the name of the folded matrix (models.pi.folded); empty if the layer
     is exact."""
-    found: Mapping[str, Quantized] = getattr(layer, FEW_BITS, {})
-    return found
+    matrices: Mapping[str, Quantized] = getattr(layer, FEW_BITS, {})
+    return matrices
 
 
 def given_as(model: nn.Module) -> set[str]:
@@ -47,8 +47,8 @@ def given_as(model: nn.Module) -> set[str]:
 
 def first_numbers(linear: nn.Linear) -> Tensor:
     """Return up to SAMPLED exact weights, on the host, even if the matrix was dropped."""
-    kept: Tensor | None = getattr(linear, NUMBERS, None)
-    return linear.weight.detach().flatten()[:SAMPLED].cpu().clone() if kept is None else kept
+    numbers: Tensor | None = getattr(linear, NUMBERS, None)
+    return linear.weight.detach().flatten()[:SAMPLED].cpu().clone() if numbers is None else numbers
 
 
 def wide(layer: nn.Module, name: str, exact: Tensor) -> Tensor:

@@ -87,14 +87,14 @@ class Segment(NamedTuple):
         new, old = self.x.shape[1], sum(map(tokens_of, self.past))
         if not self.alone and (new == 1 or not self.causal):
             return None
-        seen = torch.tensor(sees(new, self.causal, self.alone), device=self.x.device)
-        return torch.arange(old + new, device=self.x.device) < (old + seen)[None, :, None]
+        visible = torch.tensor(sees(new, self.causal, self.alone), device=self.x.device)
+        return torch.arange(old + new, device=self.x.device) < (old + visible)[None, :, None]
 
 
 def sees(rows: int, causal: bool, alone: int) -> list[int]:
     """Return for each row of a segment how many of its own rows, from the first on, it attends to."""
-    seen = [row + 1 if causal else rows for row in range(rows)]
-    return [min(alone, count) for count in seen[:alone]] + seen[alone:]
+    visible = [row + 1 if causal else rows for row in range(rows)]
+    return [min(alone, count) for count in visible[:alone]] + visible[alone:]
 
 
 class Stack(Protocol):
@@ -182,8 +182,10 @@ def _conditions(segments: Sequence[Segment], sizes: list[int]) -> Condition | No
         raise ValueError(f"{len(conditions)} of {len(segments)} segments have a condition: give all or none.")
     device = segments[0].x.device
     counts = torch.tensor(sizes, device=device)
-    place = torch.repeat_interleave(torch.arange(len(sizes), device=device), counts, output_size=sum(sizes))
-    return PerToken(tuple(conditions), place)
+    condition_rows = torch.repeat_interleave(
+        torch.arange(len(sizes), device=device), counts, output_size=sum(sizes)
+    )
+    return PerToken(tuple(conditions), condition_rows)
 
 
 class FlowStep(NamedTuple):

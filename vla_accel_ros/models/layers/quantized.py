@@ -71,8 +71,8 @@ class Quantized:
     def dequantized(self) -> Tensor:
         """Return float32 [N, K], for activations that are not multiplied by `by`."""
         if self.kind != INT4:
-            made = self.values.float() * self.scale[:, None]
-            return made if self.by is None else made * self.by
+            wide = self.values.float() * self.scale[:, None]
+            return wide if self.by is None else wide * self.by
         packed = self.values.unflatten(1, (-1, GROUP // 2))
         halves = torch.cat((packed & 15, packed >> 4), dim=2).float() - 8.0
         return (halves * self.scale[:, :, None]).flatten(1)[:, : self.columns]
@@ -96,8 +96,8 @@ def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
     values, scale = (part.new_empty(rows, *part.shape[1:]) for part in (first.values, first.scale))
     for start in range(0, rows, at_once):
         some = slice(start, start + at_once)
-        made = _rows(weight[some].detach().float(), kind, by) if start else first
-        values[some], scale[some] = made.values, made.scale
+        block = _rows(weight[some].detach().float(), kind, by) if start else first
+        values[some], scale[some] = block.values, block.scale
     return Quantized(kind, values, scale, weight.shape[1], first.by)
 
 
@@ -151,8 +151,8 @@ def _in_groups(weight: Tensor) -> Quantized:
     best, scale = torch.full_like(full, float("inf")), full
     for shrink in SHRINKS:
         tried = full * shrink
-        made = (groups / tried[:, :, None]).round_().clamp_(-8, 7)
-        error = made.mul_(tried[:, :, None]).sub_(groups).square_().sum(2)
+        rounded = (groups / tried[:, :, None]).round_().clamp_(-8, 7)
+        error = rounded.mul_(tried[:, :, None]).sub_(groups).square_().sum(2)
         better = error < best
         best, scale = torch.where(better, error, best), torch.where(better, tried, scale)
     halves = ((groups / scale[:, :, None]).round_().clamp_(-8, 7) + 8).to(torch.uint8)

@@ -41,8 +41,8 @@ it tells one whose other parts were not copied."""
 
 def holds(contents: Contents) -> bool:
     """Return whether config.json names an OpenVLA, or the tensors have its names."""
-    said = contents.config.get("model_type") == "openvla" or contents.kind == "openvla"
-    return said or "vision_backbone.featurizer.pos_embed" in contents.tensors
+    is_openvla = contents.config.get("model_type") == "openvla" or contents.kind == "openvla"
+    return is_openvla or "vision_backbone.featurizer.pos_embed" in contents.tensors
 
 
 def load(contents: Contents, options: Options) -> OpenVLAPolicy:

@@ -85,13 +85,13 @@ class OpenVLAConfig:
     @classmethod
     def from_json(cls, data: Any) -> OpenVLAConfig:
         """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        given = read_fields(cls, data, "config")
+        fields = read_fields(cls, data, "config")
         towers = {
-            name: VisionConfig(**read_fields(VisionConfig, given[name], f"config.{name}"))
+            name: VisionConfig(**read_fields(VisionConfig, fields[name], f"config.{name}"))
             for name in ("dino", "siglip")
         }
-        prefix = LlamaConfig(**read_fields(LlamaConfig, given["prefix"], "config.prefix"))
-        return cls(**{**given, **towers, "prefix": prefix, "image_names": read_names(given["image_names"])})
+        prefix = LlamaConfig(**read_fields(LlamaConfig, fields["prefix"], "config.prefix"))
+        return cls(**{**fields, **towers, "prefix": prefix, "image_names": read_names(fields["image_names"])})
 
 
 OPENVLA_7B = OpenVLAConfig(

@@ -154,9 +154,9 @@ class OpenVLAPolicy:
 
     def __post_init__(self) -> None:
         if self.delta_mask.shape != (self.stats.size,) or self.delta_mask.dtype != np.bool_:
-            given = f"{self.delta_mask.dtype} {list(self.delta_mask.shape)}"
+            shape = f"{self.delta_mask.dtype} {list(self.delta_mask.shape)}"
             raise ValueError(
-                f"delta_mask is {given}; these statistics are of {self.stats.size} numbers, so give "
+                f"delta_mask is {shape}; these statistics are of {self.stats.size} numbers, so give "
                 f"bool [{self.stats.size}]."
             )
 
@@ -204,9 +204,9 @@ class OpenVLAPolicy:
         """
         host = self.host_inputs(observation)
         (image,) = host.images
-        there = torch.from_numpy(np.array(image)).to(self.device) if upload is None else upload(image)
+        pixels = torch.from_numpy(np.array(image)).to(self.device) if upload is None else upload(image)
         return PolicyInputs(
-            images=self.pixels.pixels(there, self.image_size)[None],
+            images=self.pixels.pixels(pixels, self.image_size)[None],
             image_names=host.image_names,
             tokens=torch.tensor(host.tokens, device=self.device),
             state=torch.zeros(0, device=self.device),
@@ -274,8 +274,10 @@ class OpenVLAPolicy:
 
     def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
         """Inverse of actions: float [..., D] -> the nearest ids int64 [..., D], on the device."""
-        own = np.asarray(actions, np.float64) - self._origin(state)
-        return torch.from_numpy(self.action_tokens.from_values(self.stats.normalize(own))).to(self.device)
+        relative = np.asarray(actions, np.float64) - self._origin(state)
+        return torch.from_numpy(self.action_tokens.from_values(self.stats.normalize(relative))).to(
+            self.device
+        )
 
     def _origin(self, state: np.ndarray) -> np.ndarray:
         return state_origin(self.delta_mask, state)

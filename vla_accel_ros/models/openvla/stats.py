@@ -38,20 +38,20 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
     invalid.
     """
     file, where, data = _statistics(folder)
-    known = sorted(data)
-    if dataset is None and len(known) == 1:
-        dataset = known[0]
-    if dataset is None or dataset not in known:
-        asked = "no dataset was named" if dataset is None else f"the dataset '{dataset}' is not there"
-        mend = f"name one of {known}" if known else "copy the published file"
-        raise ValueError(f"{file} has statistics of {len(known)} datasets and {asked}; {mend}.")
+    datasets = sorted(data)
+    if dataset is None and len(datasets) == 1:
+        dataset = datasets[0]
+    if dataset is None or dataset not in datasets:
+        request = "no dataset was named" if dataset is None else f"the dataset '{dataset}' is not there"
+        mend = f"name one of {datasets}" if datasets else "copy the published file"
+        raise ValueError(f"{file} has statistics of {len(datasets)} datasets and {request}; {mend}.")
     where = f"{file}: {where}{dataset}.action"
     action = data[dataset].get("action") if isinstance(data[dataset], dict) else None
     entry = action if isinstance(action, dict) else {}
     check_fields(entry, f"{where}: ", ACTION_FIELDS, {})
     low, high = (finite_numbers(entry.get(name), f"{where}.{name}") for name in ("q01", "q99"))
     mask = entry.get("mask", [True] * len(low))
-    whole = isinstance(mask, list) and all(isinstance(one, bool) for one in mask)
+    whole = isinstance(mask, list) and all(isinstance(flag, bool) for flag in mask)
     if high.shape != low.shape or not whole or len(mask) != len(low):
         raise ValueError(
             f"{where} has {len(low)} q01, {len(high)} q99 and the mask {mask}; all must be as many, the mask "

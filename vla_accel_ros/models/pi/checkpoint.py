@@ -78,10 +78,12 @@ def known_training(contents: Contents, config: PiConfig) -> tuple[Training, Mapp
     those that our own folder lacks. Raises ValueError if an answer is malformed or contradicts another."""
     file, stored = contents.folder / "config.json", dict[str, Any]()
     if OURS in contents.config:
-        kept = contents.config[OURS].get(TRAINED_AS, {})
-        if not isinstance(kept, dict):
-            raise ValueError(f"{file}, field {OURS}.{TRAINED_AS} is {kept!r}; convert the checkpoint again.")
-        stored = {**kept, HORIZON: config.horizon}
+        trained_as = contents.config[OURS].get(TRAINED_AS, {})
+        if not isinstance(trained_as, dict):
+            raise ValueError(
+                f"{file}, field {OURS}.{TRAINED_AS} is {trained_as!r}; convert the checkpoint again."
+            )
+        stored = {**trained_as, HORIZON: config.horizon}
     elif HORIZON in contents.config:
         stored = {HORIZON: contents.config[HORIZON]}
     training = read_training(contents.folder, stored, contents.trained_as, config.kind)
@@ -116,9 +118,9 @@ def make_policy(
     folder = contents.folder
     tokenizer = load_tokenizer(folder, config.vocab)
     training, _ = known_training(contents, config)
-    said = options.delta_mask is not None or OURS in contents.config
+    is_declared = options.delta_mask is not None or OURS in contents.config
     check_training(
-        contents, training, tuple(name for name in training.unknown if not (said and name == DELTA))
+        contents, training, tuple(name for name in training.unknown if not (is_declared and name == DELTA))
     )
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
@@ -148,8 +150,8 @@ def read_pi(contents: Contents, config: PiConfig, options: Options) -> Pi:
     """Return the network of a safetensors folder, with its stored fold if there is one."""
     fold = StoredFold.find(contents.folder, config)
     where, table = contents.weights, contents.table
-    given = options.device, options.dtype, options.progress, options.layer_loaded
-    model = load_pi_model(table, config, where, *given)
+    load_options = options.device, options.dtype, options.progress, options.layer_loaded
+    model = load_pi_model(table, config, where, *load_options)
     model.fold = fold
     return model
 

@@ -50,14 +50,14 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
     """
     folding = Folding(model, steps, time_rule)
     whole = model.fold is not None and not given_as(model)  # a stored fold is of exact weights
-    kept = model.fold if model.fold is not None and whole and model.fold.fits(model) else None
-    constants = kept.constants(model) if kept is not None and kept.key == folding.key else None
+    stored = model.fold if model.fold is not None and whole and model.fold.fits(model) else None
+    constants = stored.constants(model) if stored is not None and stored.key == folding.key else None
     layers = _layers(model.expert)
     if model.config.kind == "pi0":
         if like is not None:
             layers = like.layers
-        elif kept is not None:
-            layers = tuple(kept.layer(index, model, layer) for index, layer in enumerate(layers))
+        elif stored is not None:
+            layers = tuple(stored.layer(index, model, layer) for index, layer in enumerate(layers))
         else:
             layers = tuple(map(folding.layer, _of(model.expert)))
     elif constants is None:
@@ -89,7 +89,9 @@ def with_clean_step(model: Pi, expert: Expert, time_rule: str = "openpi") -> Exp
     modulation = expert.modulation
     if modulation is not None and clean.modulation is not None:
         tables = vars(modulation).items()
-        modulation = Modulation(**{name: more(own, getattr(clean.modulation, name)) for name, own in tables})
+        modulation = Modulation(
+            **{name: more(own_rows, getattr(clean.modulation, name)) for name, own_rows in tables}
+        )
     return replace(
         expert,
         modulation=modulation,

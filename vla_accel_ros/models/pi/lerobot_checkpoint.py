@@ -89,13 +89,13 @@ def holds(contents: Contents) -> bool:
 def read_config(contents: Contents) -> PiConfig:
     """Return the sizes: "vla_accel_ros" of config.json if present, else inferred from its other fields and
     the shapes. Raises ValueError if a setting is unknown or contradicts the weights."""
-    file, said = contents.folder / "config.json", contents.config.get("type")
+    file, kind = contents.folder / "config.json", contents.config.get("type")
     read_answer(contents)
-    if said not in ("pi0", "pi05"):
-        mend = "only 'pi0' and 'pi05' are known" if said else "copy lerobot's config.json"
-        raise ValueError(f"{file}: type is {said!r} and the weights have lerobot's names; {mend}.")
+    if kind not in ("pi0", "pi05"):
+        mend = "only 'pi0' and 'pi05' are known" if kind else "copy lerobot's config.json"
+        raise ValueError(f"{file}: type is {kind!r} and the weights have lerobot's names; {mend}.")
     check_merged(contents.folder, contents.tensors)
-    check_since_0_4(contents.folder, contents.tensors, said)
+    check_since_0_4(contents.folder, contents.tensors, kind)
     check_fields(contents.config, f"{file}: ", FIELDS, FIXED)
     if OURS in contents.config:
         config = own_sizes(contents)
@@ -104,12 +104,12 @@ def read_config(contents: Contents) -> PiConfig:
             pi_shapes(contents.table),
             str(contents.weights),
             contents.whole("chunk_size"),
-            contents.whole("tokenizer_max_length", 200 if said == "pi05" else 48),
+            contents.whole("tokenizer_max_length", 200 if kind == "pi05" else 48),
             cameras(contents),
         )
-    if config.kind != said:
+    if config.kind != kind:
         raise ValueError(
-            f"{file}: type is {said!r} but the weights are those of a {config.kind}; make "
+            f"{file}: type is {kind!r} but the weights are those of a {config.kind}; make "
             "config.json and the weights of one model."
         )
     side = config.vision.image_size
@@ -155,8 +155,8 @@ def read_pi_normalizers(
     """Return (state, actions), see read_lerobot_normalizers. Raises ValueError, too, if another step than
     this kind's writes the prompt."""
     check_prompt_steps(contents.folder, config.kind, config.max_prompt)
-    known = (*PROMPT_STEPS[config.kind], RELATIVE, ABSOLUTE)
-    return read_lerobot_normalizers(contents.folder, known, dataset)
+    known_steps = (*PROMPT_STEPS[config.kind], RELATIVE, ABSOLUTE)
+    return read_lerobot_normalizers(contents.folder, known_steps, dataset)
 
 
 def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> int:
@@ -174,9 +174,9 @@ def read_answer(contents: Contents) -> str:
     """Return the prompt_state that the user gives or that a conversion kept; "auto" without any. Raises
     ValueError if an answer is malformed, or if two differ."""
     where = f"{contents.folder / 'config.json'}, field {OURS}.{TRAINED_AS}"
-    kept = contents.config[OURS].get(TRAINED_AS, {}) if contents.kind else {}
-    if not isinstance(kept, dict) or kept.keys() - {PROMPT_STATE}:
-        raise ValueError(f"{where} is {kept!r}; convert the checkpoint again.")
+    trained_as = contents.config[OURS].get(TRAINED_AS, {}) if contents.kind else {}
+    if not isinstance(trained_as, dict) or trained_as.keys() - {PROMPT_STATE}:
+        raise ValueError(f"{where} is {trained_as!r}; convert the checkpoint again.")
     words = contents.trained_as.strip()
     name, _, word = words.partition("=")
     if words and name != PROMPT_STATE:
@@ -188,7 +188,7 @@ def read_answer(contents: Contents) -> str:
     answers = {
         TRAINED_AS: word if words else "auto",
         f"the parameter {PROMPT_STATE}": contents.prompt_state,
-        where: kept.get(PROMPT_STATE, "auto"),
+        where: trained_as.get(PROMPT_STATE, "auto"),
     }
     for source, answer in answers.items():
         if answer not in ("auto", *PROMPT_STATES):
@@ -256,9 +256,9 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     missing.read(lambda: pi_sources(contents.table, config, contents.weights))
     notes = delay_notes(contents, config.horizon, missing)
     notes += missing.read(lambda: [version_note(contents, relative)], default=[])
-    told = lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
+    description = lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
     answer = read_answer(contents)
-    return told if answer == "auto" else replace(told, trained_as={PROMPT_STATE: answer})
+    return description if answer == "auto" else replace(description, trained_as={PROMPT_STATE: answer})
 
 
 def lerobot_description(

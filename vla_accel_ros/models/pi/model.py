@@ -213,13 +213,13 @@ class Pi(nn.Module):
         None = P + R onwards. out: as in prefix.
         Returns hidden [B, t, W] and the KV of the t new tokens alone.
         """
-        before = (past,) if tail is None else (past, tail)
-        old = sum(kv.k.shape[3] for kv in before)
+        parts = (past,) if tail is None else (past, tail)
+        old = sum(kv.k.shape[3] for kv in parts)
         new = embs.shape[1]
         positions = _count(embs, old) if positions is None else positions
         if attend is None and new > 1:
             attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
-        hidden, keys, values = self.language_model(embs, positions, attend, before)
+        hidden, keys, values = self.language_model(embs, positions, attend, parts)
         return hidden, KV.of(keys, values, out)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -266,9 +266,9 @@ class Pi(nn.Module):
     def _condition(self, t: Tensor, device: torch.device) -> Condition:
         """Return the condition of pi0.5's norms at times t [B] or [B, H], with few distinct values."""
         if t.ndim == 2:
-            columns, place = t.unique(dim=1, return_inverse=True)
+            columns, inverse = t.unique(dim=1, return_inverse=True)
             values = tuple(self._modulator(column.to(device, copy=True)) for column in columns.unbind(dim=1))
-            return PerToken(values, place.to(device))
+            return PerToken(values, inverse.to(device))
         return self._modulator(t.to(device))
 
     def _modulator(self, t: Tensor) -> Tensor:

@@ -165,8 +165,8 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description."""
     arrays = read_arrays(contents.folder)
     config = read_config(contents, arrays)
-    found = replace(contents, tensors=stored_parameters(arrays, contents.folder))
-    return openpi_description(found, config, statistics, "openpi, JAX (Orbax)")
+    expanded = replace(contents, tensors=stored_parameters(arrays, contents.folder))
+    return openpi_description(expanded, config, statistics, "openpi, JAX (Orbax)")
 
 
 def weights(contents: Contents) -> Weights:

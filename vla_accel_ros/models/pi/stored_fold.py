@@ -95,24 +95,24 @@ class StoredFold:
     def constants(self, model: Pi) -> Constants:
         """Return the constants on the model's device. Raises ValueError if the file is damaged."""
         tables = [f"modulation.{name}" for name in TABLES] if model.config.kind == "pi05" else []
-        found = self._read([*tables, *ENDS], model)
-        modulation = Modulation(*(found[name] for name in tables)) if tables else None
-        return Constants(modulation, *(found[name] for name in ENDS))
+        tensors = self._read([*tables, *ENDS], model)
+        modulation = Modulation(*(tensors[name] for name in tables)) if tables else None
+        return Constants(modulation, *(tensors[name] for name in ENDS))
 
     def layer(self, index: int, model: Pi, fused: FoldedLayer) -> FoldedLayer:
         """Return a layer of pi0 with the norms folded in. fused: the layer without them. Raises as
         constants."""
         qkv, gate_up = f"layers.{index}.qkv", f"layers.{index}.gate_up"
-        found = self._read([qkv, gate_up], model)
-        return replace(fused, qkv=found[qkv], gate_up=found[gate_up])
+        tensors = self._read([qkv, gate_up], model)
+        return replace(fused, qkv=tensors[qkv], gate_up=tensors[gate_up])
 
     def _read(self, names: Sequence[str], model: Pi) -> dict[str, Tensor]:
         """Return tensors on the model's device, after checking their sums."""
         stored = self._stored([SUMS, *names])
-        said = dict(zip(self.layout, stored.pop(SUMS).tolist(), strict=True))
+        sums = dict(zip(self.layout, stored.pop(SUMS).tolist(), strict=True))
         values = {name: value.to(model.action_in_proj.weight.device) for name, value in stored.items()}
         for name, value in sums_of(values.items()).items():
-            if value != said[name]:
+            if value != sums[name]:
                 raise self._damaged(name)
         return values
 
@@ -140,12 +140,12 @@ def write_fold(folder: Path, config: PiConfig, key: Key, progress: Progress | No
     table, model = read_table(folder), empty_pi(config, TORCH[key.dtype])
     folding, fused, layers = Folding(model, key.steps, key.time_rule), fused_parts(model), model.expert.layers
     layout, sums = fold_layout(config, key), {}
-    taken: dict[str, int] = {}
+    weight_sums: dict[str, int] = {}
 
     def load(names: list[str]) -> None:
         total = sum(table[name].bytes for name in names)
         fill(model, read(table, names), torch.device("cpu"), total, str(folder), fused=fused)
-        taken.update(sums_of((name, model.get_parameter(name)) for name in names))
+        weight_sums.update(sums_of((name, model.get_parameter(name)) for name in names))
 
     def computed() -> Iterator[tuple[str, Tensor]]:
         load([name for name in table if is_folded(name) and not name.startswith(LAYERS)])
@@ -163,10 +163,10 @@ def write_fold(folder: Path, config: PiConfig, key: Key, progress: Progress | No
             sums.update(sums_of([(name, value)]))
             yield name, value
         yield SUMS, torch.tensor([sums.get(name, 0) for name in layout])
-        yield OF, _together(taken)
+        yield OF, _together(weight_sums)
 
-    said = {SAID: json.dumps(key._asdict())}
-    return write_safetensors(folder / FOLDED, layout, values(), said, progress)
+    metadata = {SAID: json.dumps(key._asdict())}
+    return write_safetensors(folder / FOLDED, layout, values(), metadata, progress)
 
 
 def fold_layout(config: PiConfig, key: Key) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -125,18 +125,18 @@ def read_training(where: Path, stored: Mapping[str, Any], said: str, kind: str) 
     """
     file = where / "config.json"
     ours = Training(**{name: _value(name, value, f"{file}: {name}") for name, value in stored.items()})
-    theirs = parse_training(said, kind)
+    training = parse_training(said, kind)
     for field in fields(Training):
-        first, second = getattr(ours, field.name), getattr(theirs, field.name)
+        first, second = getattr(ours, field.name), getattr(training, field.name)
         if None not in (first, second) and first != second:
             raise ValueError(
                 f"{field.name} is {first} in {file} but {second} by {TRAINED_AS} {said!r}; give the settings "
                 "of its own training."
             )
-    known = {name: value for name, value in asdict(theirs).items() if value is not None}
+    settings = {name: value for name, value in asdict(training).items() if value is not None}
     if kind == "pi0":
-        known["discrete_state_input"] = False
-    return replace(ours, **known)
+        settings["discrete_state_input"] = False
+    return replace(ours, **settings)
 
 
 def parse_training(said: str, kind: str) -> Training:
@@ -151,8 +151,8 @@ def parse_training(said: str, kind: str) -> Training:
         if equals and name in EXAMPLE:
             training = replace(training, **{name: _value(name, _number(name, value), where)})
         elif equals or index or word not in PUBLIC:
-            known = ", ".join(EXAMPLE) if equals else ", ".join(PUBLIC)
-            raise ValueError(f"{where} is not known; give {known}.")
+            examples = ", ".join(EXAMPLE) if equals else ", ".join(PUBLIC)
+            raise ValueError(f"{where} is not known; give {examples}.")
         elif PUBLIC[word].kind != kind:
             raise ValueError(
                 f"{where} is of a {PUBLIC[word].kind}, but the weights are those of a {kind}; give the "

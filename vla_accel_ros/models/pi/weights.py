@@ -35,8 +35,8 @@ def before_names(table: Mapping[str, Stored]) -> str:
 
 def pi_shapes(table: Mapping[str, Stored]) -> dict[str, tuple[int, ...]]:
     """Return the shapes by openpi's names."""
-    before = before_names(table)
-    return {name.removeprefix(before): stored.shape for name, stored in table.items()}
+    lead = before_names(table)
+    return {name.removeprefix(lead): stored.shape for name, stored in table.items()}
 
 
 def empty_pi(config: PiConfig, dtype: torch.dtype = torch.float32) -> Pi:
@@ -55,17 +55,17 @@ def parameter_shapes(config: PiConfig) -> Mapping[str, tuple[int, ...]]:
 def pi_sources(table: Mapping[str, Stored], config: PiConfig, where: Path) -> dict[str, str]:
     """Return the tensor that each parameter comes from. Raises ValueError listing every tensor that does not
     fit."""
-    before, shapes = before_names(table), parameter_shapes(config)
-    names = {name: before + name for name in shapes if name != LM_HEAD}
-    head = before + LM_HEAD
+    lead, shapes = before_names(table), parameter_shapes(config)
+    names = {name: lead + name for name in shapes if name != LM_HEAD}
+    head = lead + LM_HEAD
     if head in table and names[EMBED_TOKENS] not in table:
         names[EMBED_TOKENS] = head
-    wanted = {source: shapes[name] for name, source in names.items()}
+    shapes_of_sources = {source: shapes[name] for name, source in names.items()}
     if head in table:
-        wanted[head] = shapes[EMBED_TOKENS]
-    check_table(table, wanted, lambda name: name == before + UNUSED, where)
-    both = head in table and names[EMBED_TOKENS] != head
-    if both and not before and not same(table, head, names[EMBED_TOKENS]):
+        shapes_of_sources[head] = shapes[EMBED_TOKENS]
+    check_table(table, shapes_of_sources, lambda name: name == lead + UNUSED, where)
+    has_head = head in table and names[EMBED_TOKENS] != head
+    if has_head and not lead and not same(table, head, names[EMBED_TOKENS]):
         raise ValueError(
             f"{where}: {head} and {names[EMBED_TOKENS]} are one tensor but differ; keep one of them."
         )

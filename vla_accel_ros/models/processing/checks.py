@@ -25,8 +25,8 @@ def check_image(name: str, image: Any) -> None:
             f"observation.images['{name}'] is of type {type(image).__name__}; give uint8 [H, W, 3]."
         )
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
-        given = f"{image.dtype} {list(image.shape)}"
-        raise ValueError(f"observation.images['{name}'] is {given}; give uint8 [H, W, 3].")
+        description = f"{image.dtype} {list(image.shape)}"
+        raise ValueError(f"observation.images['{name}'] is {description}; give uint8 [H, W, 3].")
     height, width = image.shape[:2]
     if height * width > MOST_PIXELS:
         raise ValueError(

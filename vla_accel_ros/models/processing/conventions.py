@@ -186,10 +186,10 @@ class Normalizer:
     def normalize(self, x: np.ndarray, dtype: type[np.floating[Any]] | None = None) -> np.ndarray:
         """[..., D'] -> [..., D'] in this dtype, None = the statistics'; infinite where it exceeds that."""
         with np.errstate(over="ignore"):
-            out, known = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
-            part = out if known == x.shape[-1] else out[..., :known]
-            part -= self.shift[:known]
-            part /= self.scale[:known]
+            out, dims = np.array(x, self.shift.dtype), min(x.shape[-1], self.size)
+            part = out if dims == x.shape[-1] else out[..., :dims]
+            part -= self.shift[:dims]
+            part /= self.scale[:dims]
             if self._maps_to_range:
                 part *= self.gain
                 part += self.offset
@@ -198,9 +198,9 @@ class Normalizer:
     def as_trained(self, x: np.ndarray) -> np.ndarray:
         """[..., D] -> a copy in which dimensions that did not move in training are where they were then. Any
         other place is thousands of deviations away for the network."""
-        out, known = np.array(x), min(x.shape[-1], self.size)
+        out, dims = np.array(x), min(x.shape[-1], self.size)
         if self._still is not None:
-            out[..., :known] = np.where(self._still[:known], self.shift[:known], out[..., :known])
+            out[..., :dims] = np.where(self._still[:dims], self.shift[:dims], out[..., :dims])
         return out
 
     def padded(self, x: np.ndarray) -> np.ndarray:
@@ -211,8 +211,8 @@ class Normalizer:
     @cached_property
     def _filled(self) -> int:
         """Number of dimensions before those whose statistics are all zero."""
-        own = np.flatnonzero((np.abs(self.shift) > STILL) | (self.scale > STILL))
-        return int(own[-1]) + 1 if len(own) else self.size
+        filled = np.flatnonzero((np.abs(self.shift) > STILL) | (self.scale > STILL))
+        return int(filled[-1]) + 1 if len(filled) else self.size
 
     @property
     def still(self) -> np.ndarray:
@@ -226,15 +226,15 @@ class Normalizer:
 
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """[..., D'] -> [..., D'] in the statistics' dtype."""
-        known, dtype = min(x.shape[-1], self.size), self.shift.dtype
-        if not known:
+        dims, dtype = min(x.shape[-1], self.size), self.shift.dtype
+        if not dims:
             return np.array(x, dtype)
         if self._maps_to_range:
-            part = np.array(x[..., :known], dtype)
+            part = np.array(x[..., :dims], dtype)
             part -= self.offset
             part /= self.gain
-            part *= self.scale[:known]
+            part *= self.scale[:dims]
         else:  # few operations, because actions wait for this
-            part = np.multiply(x[..., :known], self.scale[:known], dtype=dtype)
-        part += self.shift[:known]
-        return part if known == x.shape[-1] else np.concatenate((part, x[..., known:]), axis=-1, dtype=dtype)
+            part = np.multiply(x[..., :dims], self.scale[:dims], dtype=dtype)
+        part += self.shift[:dims]
+        return part if dims == x.shape[-1] else np.concatenate((part, x[..., dims:]), axis=-1, dtype=dtype)

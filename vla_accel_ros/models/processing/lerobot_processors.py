@@ -86,8 +86,8 @@ def read_lerobot_normalizers(
     whose statistics replace the saved ones, in the same modes.
     Raises ValueError if a file, a step or a number is missing, malformed or unknown.
     """
-    before, after = _steps(folder / BEFORE), _steps(folder / AFTER)
-    for file, steps in ((BEFORE, before), (AFTER, after)):
+    input_steps, output_steps = _steps(folder / BEFORE), _steps(folder / AFTER)
+    for file, steps in ((BEFORE, input_steps), (AFTER, output_steps)):
         unknown = [
             step.name for step in steps if step.name not in {*known, *TRANSPORT, NORMALIZER, UNNORMALIZER}
         ]
@@ -98,8 +98,8 @@ def read_lerobot_normalizers(
             )
     other = None if dataset is None else _read_dataset(dataset)
     return (
-        _normalizer(folder / BEFORE, before, NORMALIZER, "STATE", "observation.state", other),
-        _normalizer(folder / AFTER, after, UNNORMALIZER, "ACTION", "action", other),
+        _normalizer(folder / BEFORE, input_steps, NORMALIZER, "STATE", "observation.state", other),
+        _normalizer(folder / AFTER, output_steps, UNNORMALIZER, "ACTION", "action", other),
     )
 
 
@@ -146,30 +146,30 @@ def read_relative(folder: Path, width: int, config: Mapping[str, Any]) -> np.nda
     part of its name.
     Raises ValueError if the files disagree or a field is malformed.
     """
-    before = [step for step in _steps(folder / BEFORE) if step.name == RELATIVE]
-    after = [step for step in _steps(folder / AFTER) if step.name == ABSOLUTE]
-    said = config.get("use_relative_actions")
-    if not before and not after:
-        if said not in (None, False):
+    relative_steps = [step for step in _steps(folder / BEFORE) if step.name == RELATIVE]
+    absolute_steps = [step for step in _steps(folder / AFTER) if step.name == ABSOLUTE]
+    declared = config.get("use_relative_actions")
+    if not relative_steps and not absolute_steps:
+        if declared not in (None, False):
             raise ValueError(
-                f"{folder / 'config.json'}: use_relative_actions is {said!r}, but {BEFORE} and {AFTER} have "
-                f"no steps {RELATIVE} and {ABSOLUTE}; copy all three files of one training."
+                f"{folder / 'config.json'}: use_relative_actions is {declared!r}, but {BEFORE} and {AFTER} "
+                f"have no steps {RELATIVE} and {ABSOLUTE}; copy all three files of one training."
             )
         return None
-    enabled = [step.config.get("enabled", False) for step in (*before, *after)]
-    if len(before) != 1 or len(after) != 1 or enabled[0] is not enabled[1]:
+    enabled = [step.config.get("enabled", False) for step in (*relative_steps, *absolute_steps)]
+    if len(relative_steps) != 1 or len(absolute_steps) != 1 or enabled[0] is not enabled[1]:
         raise ValueError(
             f"{folder / BEFORE} and {folder / AFTER} must have one step {RELATIVE} and one {ABSOLUTE}, both "
             "enabled or none; copy them again."
         )
-    if said is not None and said is not enabled[0]:
+    if declared is not None and declared is not enabled[0]:
         raise ValueError(
-            f"{folder / 'config.json'}: use_relative_actions is {said!r}, but {RELATIVE} of {BEFORE} has "
+            f"{folder / 'config.json'}: use_relative_actions is {declared!r}, but {RELATIVE} of {BEFORE} has "
             f"enabled {enabled[0]!r}; copy both files of one training."
         )
     if not enabled[0]:
         return np.zeros(width, np.bool_)
-    step = before[0].config
+    step = relative_steps[0].config
     relative = _relative(f"{folder / BEFORE}, {RELATIVE}", step, "action_names", "exclude_joints", width)
     file, fields = folder / "config.json", ("action_feature_names", "relative_exclude_joints")
     if all(config.get(field) is not None for field in fields) and not np.array_equal(
@@ -223,24 +223,27 @@ def read_image_statistics(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarra
     file = next((step.state_file for step in steps if step.name == NORMALIZER and step.state_file), None)
     if file is None or not file.is_file():
         return {}
-    known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    statistics: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     with open_weights(file) as tensors:
         keys = set(tensors.keys())
         for name in (key.removesuffix(".mean") for key in keys if key.startswith(IMAGES)):
             if {f"{name}.mean", f"{name}.std"} <= keys:
-                mean, std = (tensors.get_tensor(f"{name}.{of}").double().flatten() for of in ("mean", "std"))
-                own = len(mean) == len(std) == 3 and not np.allclose(mean, IMAGENET_MEAN, atol=1e-4)
-                if own and bool(mean.isfinite().all() and std.isfinite().all()):
-                    known[name.removeprefix(IMAGES)] = (mean.numpy(), std.numpy())
-    return known
+                mean, std = (
+                    tensors.get_tensor(f"{name}.{name_of_statistic}").double().flatten()
+                    for name_of_statistic in ("mean", "std")
+                )
+                is_own = len(mean) == len(std) == 3 and not np.allclose(mean, IMAGENET_MEAN, atol=1e-4)
+                if is_own and bool(mean.isfinite().all() and std.isfinite().all()):
+                    statistics[name.removeprefix(IMAGES)] = (mean.numpy(), std.numpy())
+    return statistics
 
 
 def normalisation_modes(folder: Path) -> str:
     """Return how state and actions are normalised, in words."""
     modes = []
     for file, name, kind in ((BEFORE, NORMALIZER, "STATE"), (AFTER, UNNORMALIZER, "ACTION")):
-        found = [step for step in _steps(folder / file) if step.name == name]
-        norm_map = found[0].config.get("norm_map") if found else None
+        steps = [step for step in _steps(folder / file) if step.name == name]
+        norm_map = steps[0].config.get("norm_map") if steps else None
         modes.append(str(norm_map.get(kind, "IDENTITY")) if isinstance(norm_map, dict) else "IDENTITY")
     return f"state {modes[0]}, actions {modes[1]} (lerobot's names), epsilon {EPS:g}"
 
@@ -321,22 +324,22 @@ def _read_dataset(dataset: str) -> _Dataset:
 def _normalizer(
     file: Path, steps: list[Step], name: str, kind: str, key: str, other: _Dataset | None
 ) -> Normalizer:
-    found = [step for step in steps if step.name == name]
-    if len(found) != 1:
-        raise ValueError(f"{file} has {len(found)} steps {name}; it must have one.")
-    modes = found[0].config.get("norm_map")
+    matches = [step for step in steps if step.name == name]
+    if len(matches) != 1:
+        raise ValueError(f"{file} has {len(matches)} steps {name}; it must have one.")
+    modes = matches[0].config.get("norm_map")
     modes = modes if isinstance(modes, dict) else {}
     if modes.get("VISUAL", "IDENTITY") != "IDENTITY":
         raise ValueError(f"{file}, {name}.norm_map.VISUAL is {modes['VISUAL']!r}; only 'IDENTITY' is known.")
-    mode, chosen = modes.get(kind, "IDENTITY"), found[0].config.get("normalize_observation_keys")
-    if kind == "STATE" and chosen is not None and not (isinstance(chosen, list) and key in chosen):
+    mode, keys = modes.get(kind, "IDENTITY"), matches[0].config.get("normalize_observation_keys")
+    if kind == "STATE" and keys is not None and not (isinstance(keys, list) and key in keys):
         raise ValueError(
-            f"{file}, {name}.normalize_observation_keys is {chosen!r}, without {key}; only policies that "
+            f"{file}, {name}.normalize_observation_keys is {keys!r}, without {key}; only policies that "
             "normalise every observation are known."
         )
     if mode == "IDENTITY":
         return Normalizer.identity()
-    features = found[0].config.get("features")
+    features = matches[0].config.get("features")
     if kind == "STATE" and isinstance(features, dict):
         entry = features.get(key)
         if not isinstance(entry, dict) or entry.get("type") != kind:
@@ -349,20 +352,20 @@ def _normalizer(
             f"{file}, {name}.norm_map.{kind} is {mode!r}; use one of {['IDENTITY', *STATISTICS]}."
         )
     if other is None:
-        first, second = (_numbers(file, found[0], f"{key}.{which}") for which in STATISTICS[mode])
+        first, second = (_numbers(file, matches[0], f"{key}.{which}") for which in STATISTICS[mode])
     else:
         first, second = (other.numbers(key, which) for which in STATISTICS[mode])
-    where = found[0].state_file if other is None else other.file
+    where = matches[0].state_file if other is None else other.file
     if len(first) != len(second):
         raise ValueError(f"{where}: {key} has {len(first)} and {len(second)} numbers; copy it again.")
     bad = np.flatnonzero(second < (0 if mode == "MEAN_STD" else first))
     if len(bad):
         low, high = ("0", "std") if mode == "MEAN_STD" else STATISTICS[mode]
         raise ValueError(f"{where}: {key}.{high}[{bad[0]}] is below {low}; compute the statistics again.")
-    made = make_normalizer(mode, first, second, _epsilon(file, found[0]))
-    if not np.isfinite([made.shift, made.scale]).all():
+    normalizer = make_normalizer(mode, first, second, _epsilon(file, matches[0]))
+    if not np.isfinite([normalizer.shift, normalizer.scale]).all():
         raise ValueError(f"{where}: {key} exceeds float32; compute the statistics again.")
-    return made
+    return normalizer
 
 
 def make_normalizer(mode: str, first: np.ndarray, second: np.ndarray, eps: float = EPS) -> Normalizer:

@@ -38,17 +38,17 @@ def read_moments(folder: Path, asset: str | None = None) -> tuple[np.ndarray, np
 
 def _statistics(folder: Path, asset: str | None) -> tuple[Any, Path]:
     """Return the groups of a norm_stats.json, and the file."""
-    assets, found = folder / "assets", _files(folder)
-    if asset is None and len(found) == 1:
-        asset = next(iter(found))
-    if asset is None or asset not in found:
-        asked = "no asset was named" if asset is None else f"the asset '{asset}' is not there"
-        mend = f"name one of {sorted(found)}" if found else "copy the training run's folder `assets`"
+    assets, files = folder / "assets", _files(folder)
+    if asset is None and len(files) == 1:
+        asset = next(iter(files))
+    if asset is None or asset not in files:
+        request = "no asset was named" if asset is None else f"the asset '{asset}' is not there"
+        mend = f"name one of {sorted(files)}" if files else "copy the training run's folder `assets`"
         raise ValueError(
-            f"{assets} has {len(found)} norm_stats.json and {asked}; {mend}, or pass normalize=False."
+            f"{assets} has {len(files)} norm_stats.json and {request}; {mend}, or pass normalize=False."
         )
-    data = read_json(found[asset])
-    return data.get("norm_stats", data), found[asset]
+    data = read_json(files[asset])
+    return data.get("norm_stats", data), files[asset]
 
 
 def statistics_names(folder: Path) -> tuple[str, ...]:
@@ -69,8 +69,8 @@ def _normalizer(stats: Any, group: str, quantile: bool, file: Path) -> Normalize
         raise ValueError(f"{where} has {len(a)} {first} but {len(b)} {second}; compute the statistics again.")
     bad = np.flatnonzero(b < (a if quantile else 0))
     if len(bad):
-        least = "q01" if quantile else "0"
-        raise ValueError(f"{where}.{second}[{bad[0]}] is below {least}; compute the statistics again.")
+        lowest = "q01" if quantile else "0"
+        raise ValueError(f"{where}.{second}[{bad[0]}] is below {lowest}; compute the statistics again.")
     return Normalizer.quantile(a, b) if quantile else Normalizer.mean_std(a, b)
 
 

@@ -57,14 +57,16 @@ class PixelRule:
             inner, start = fitted(height, width, size)
         if self.fit == CORNER:
             start = size - inner[0], size - inner[1]
-        rows, columns = (self._axis(*one, size) for one in zip((height, width), inner, start, strict=True))
+        rows, columns = (
+            self._axis(*sizes, size) for sizes in zip((height, width), inner, start, strict=True)
+        )
         return rows, columns
 
     def _axis(self, before: int, after: int, start: int, size: int) -> Axis:
-        found, weights = (_two if self.filter == TORCH else self._pillows)(before, after)
+        taps, weights = (_two if self.filter == TORCH else self._pillows)(before, after)
         first = np.zeros(size, np.int32)
         weight = np.zeros((len(weights), size), weights.dtype)
-        first[start : start + after] = found
+        first[start : start + after] = taps
         weight[:, start : start + after] = weights
         return Axis(torch.from_numpy(first), torch.from_numpy(weight))
 
@@ -87,10 +89,10 @@ def _two(before: int, after: int) -> tuple[np.ndarray, np.ndarray]:
     once, as compilers for CPU and GPU fuse them. Rounded twice, weights would be off by an ulp of the
     position, 1e-4."""
     scale = np.float32(before) / np.float32(after)
-    place = (np.float64(scale) * (np.arange(after) + 0.5) - 0.5).astype(np.float32)
-    place = np.maximum(place, np.float32(0))
-    first = place.astype(np.int32)
-    second = place - first.astype(np.float32)
+    centre = (np.float64(scale) * (np.arange(after) + 0.5) - 0.5).astype(np.float32)
+    centre = np.maximum(centre, np.float32(0))
+    first = centre.astype(np.int32)
+    second = centre - first.astype(np.float32)
     return first, np.stack([np.float32(1) - second, second])
 
 

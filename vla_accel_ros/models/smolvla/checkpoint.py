@@ -46,8 +46,8 @@ ROOT = "model."
 
 def holds(contents: Contents) -> bool:
     """Return whether config.json names a SmolVLA, or the tensors have its names."""
-    said = contents.config.get("type") == "smolvla" or contents.kind == "smolvla"
-    return said or any(name.startswith(ROOT + "vlm_with_expert.") for name in contents.tensors)
+    is_smolvla = contents.config.get("type") == "smolvla" or contents.kind == "smolvla"
+    return is_smolvla or any(name.startswith(ROOT + "vlm_with_expert.") for name in contents.tensors)
 
 
 def load(contents: Contents, options: Options) -> SmolVLAPolicy:
@@ -71,7 +71,7 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
 
 
 def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
-    if not any((contents.folder / place).is_file() for place in PLACES):
+    if not any((contents.folder / file).is_file() for file in PLACES):
         raise ValueError(
             f"{contents.folder} has no tokenizer.json, which older lerobot does not save; copy that of "
             f"{contents.config.get('vlm_model_name', 'its language model')} into the folder."

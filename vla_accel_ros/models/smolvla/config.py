@@ -82,13 +82,13 @@ class SmolVLAConfig:
     @classmethod
     def from_json(cls, data: Any) -> SmolVLAConfig:
         """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        given = read_fields(cls, data, "config")
+        fields = read_fields(cls, data, "config")
         parts = {
-            "vision": VisionConfig(**read_fields(VisionConfig, given["vision"], "config.vision")),
-            "prefix": LlamaConfig(**read_fields(LlamaConfig, given["prefix"], "config.prefix")),
-            "expert": LlamaConfig(**read_fields(LlamaConfig, given["expert"], "config.expert")),
+            "vision": VisionConfig(**read_fields(VisionConfig, fields["vision"], "config.vision")),
+            "prefix": LlamaConfig(**read_fields(LlamaConfig, fields["prefix"], "config.prefix")),
+            "expert": LlamaConfig(**read_fields(LlamaConfig, fields["expert"], "config.expert")),
         }
-        return cls(**{**given, **parts, "image_names": read_names(given["image_names"])})
+        return cls(**{**fields, **parts, "image_names": read_names(fields["image_names"])})
 
 
 SMOLVLA = SmolVLAConfig(

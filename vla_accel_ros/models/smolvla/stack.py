@@ -109,11 +109,11 @@ class Layer(nn.Module):
         normed = self.input_layernorm(x).to(dtype)
         if self.is_cross:
             assert past is not None, "a cross layer has nothing of its own to attend to"
-            attended, own = self.self_attn.cross(normed, tables, mask, past), past
+            attended, kv = self.self_attn.cross(normed, tables, mask, past), past
         else:
-            attended, own = self.self_attn(normed, tables, mask, past)
+            attended, kv = self.self_attn(normed, tables, mask, past)
         x = (attended + x).to(dtype)
-        return x + self.mlp(self.post_attention_layernorm(x)), own
+        return x + self.mlp(self.post_attention_layernorm(x)), kv
 
 
 class Stack(nn.Module):

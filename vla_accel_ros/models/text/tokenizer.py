@@ -196,7 +196,7 @@ class TextStream:
         """Add a token; return the text that became certain, often ""."""
         self.tokens.append(token)
         whole = self._tokenizer.decode(self.tokens)
-        ends = [at for stop in self._stop if (at := whole.find(stop)) >= 0]
+        ends = [end for stop in self._stop if (end := whole.find(stop)) >= 0]
         if ends:
             self.ended = True
             return self._give(whole[: min(ends)])
