@@ -112,15 +112,6 @@ def test_any_schedule_says_the_same(data: st.DataObject, together: bool) -> None
     assert pool.free == 16 and pages.unpromised == 200
 
 
-def test_tokens_are_said_as_they_come() -> None:
-    pool, pages = make_pools()
-    answers = Answers(MODEL, pool, pages, stop=None)
-    answers.begin(*observe(pool, 3), max_tokens=3)
-    heard = [one for _ in range(3) for one in answers.advance()]
-    assert [one.finished for one in heard] == [False, False, True]
-    assert [one.token for one in heard] == alone(3, 3, None)
-
-
 @pytest.mark.parametrize("fails", ["forward", "logits"])
 def test_a_forward_that_fails_costs_no_answer_anything(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every token is computed a second time, also the first and the last of a page."""

@@ -112,33 +112,6 @@ def test_a_group_is_computed_when_its_micro_batch_is_over() -> None:
     engine.scheduler.wait(request).result.release()
 
 
-@pytest.mark.parametrize("after", range(1, LAYERS))
-@pytest.mark.parametrize("how", ["cancelled", "failed"])
-def test_one_that_ends_between_groups_gives_its_slot_back_and_changes_nothing(after: int, how: str) -> None:
-    engine = make_engine()
-    engine.observe(seen(0)).release()
-    request = observing(engine, 1)
-    for _ in range(after):
-        engine.scheduler.step()
-    assert held_slots(engine) == 1
-    if how == "cancelled":
-        engine.scheduler.cancel(request)
-    else:
-        request.progress.frame.groups[0] = [(object(), (0, 1))]
-        engine.scheduler.step()
-        assert isinstance(request.error, AttributeError)
-    assert request.released and request.result is None and held_slots(engine) == 0
-    assert engine.runner.prefixes.newest_version() == 0
-    assert_same_chunk(engine, seen(2))
-
-
-def assert_same_chunk(engine: Engine, frame: Observation) -> None:
-    """What it makes of a frame is what an engine without groups does, to the bit."""
-    alone = make_engine(count=1)
-    with engine.observe(frame) as prefix, alone.observe(frame) as other:
-        np.testing.assert_array_equal(engine.act(prefix, noise=7).actions, alone.act(other, noise=7).actions)
-
-
 def test_the_frame_in_progress_goes_on_before_a_more_urgent_one_begins() -> None:
     engine = make_engine()
     first = observing(engine, 0, "a")

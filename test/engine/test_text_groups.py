@@ -36,22 +36,6 @@ def test_tokens_are_those_of_a_forward_at_once(groups: int, device: str) -> None
     assert held_slots(engine) == 0 and engine.runner.text.places == 3
 
 
-def test_who_leaves_between_two_groups_changes_nobodys_words() -> None:
-    for after in range(1, LAYERS):
-        engine = make_engine()
-        first, second = asking(engine, 0), asking(engine, 1)
-        while not (first.tokens and first.partial):
-            engine.scheduler.step()
-        for _ in range(after - 1):
-            engine.scheduler.step()
-        engine.scheduler.cancel(first)
-        third = asking(engine, 2)  # is given the pages of the first
-        assert first.released and first.result is None
-        assert engine.scheduler.wait(second).tokens == alone(1, "cpu")
-        assert engine.scheduler.wait(third).tokens == alone(2, "cpu")
-        assert engine.runner.text.places == 3 and held_slots(engine) == 0
-
-
 def test_a_token_of_nobody_is_not_gone_on_with() -> None:
     engine = make_engine()
     first = asking(engine, 0)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sanitize
@@ -18,23 +16,6 @@ def test_every_cuda_kernel_is_looked_at() -> None:
     assert len(named) == kernels + 1 and "kernel_name=planted" in named
     triton = re.compile(sanitize.ours()[0].removeprefix("regex="))
     assert triton.match("_gated_up") and not triton.match("_ZN2at6native") and not triton.match("nvjet_hsh")
-
-
-@pytest.mark.parametrize(("count", "kept"), [(1, [0]), (2, [0, 1]), (64, [0, 63])])
-def test_of_many_cases_a_few_are_run(count: int, kept: list[int]) -> None:
-    assert sanitize.spread(range(count)) == kept
-
-
-def test_every_test_is_seen_by_every_tool() -> None:
-    said = "..\nTEST a.py::one\nTEST a.py::two\nTEST b.py::three\n3 passed"
-    *planted, first, second, third, fourth = sanitize.pieces(sanitize.functions(said))
-    assert [piece.tool for piece in planted] == list(sanitize.TOOLS) and not any(p.tests for p in planted)
-    assert first == sanitize.Piece("memcheck", ("a.py::one", "a.py::two")) == second._replace(tool="memcheck")
-    assert third.tests == fourth.tests == ("b.py::three",)
-    assert [piece.name for piece in (second, *second.cut())] == [
-        "racecheck, a.py", "racecheck, a.py::one", "racecheck, a.py::two",
-    ]  # fmt: skip
-    assert third.cut() == [] and third.command[-2:] == ["cases", "b.py::three"]
 
 
 INTERNAL = "========= Internal Sanitizer Error: the tool gave up"
@@ -66,47 +47,6 @@ OWN_FAILURES = (
 def test_a_tool_that_fails_itself_has_seen_nothing(status: int | None, said: str) -> None:
     tests = sanitize.Piece("racecheck", ("a.py::one",))
     assert tests.unseen(status, said) and not tests.wrong(status, said)
-
-
-class Said:
-    """Stands for processes: pieces end with the status that is given for their names, else with 0."""
-
-    def __init__(self, **statuses: int | None) -> None:
-        self.statuses, self.run_of = {"planted": sanitize.FOUND, **statuses}, list[str]()
-
-    def run(self, commands: dict[str, object], limit_s: float) -> Iterator[tuple[str, int | None, str]]:
-        for name in commands:
-            self.run_of.append(name)
-            yield name, self.statuses.get(name.split("::")[-1].split()[-1], 0), "1 failed"
-
-
-FILE = [f"a.py::test{index}" for index in range(9)]
-
-
-def test_a_file_that_a_tool_does_not_get_through_is_cut_and_what_it_cannot_run_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    said: Any = Said(**{"a.py": None, "test3": -11})
-    assert sanitize.judge(said, sanitize.pieces(FILE)) == 0
-    assert len(said.run_of) == 2 + 2 + 2 * 9
-    lines = capsys.readouterr().out.splitlines()
-    assert "NOT SEEN: racecheck, a.py::test3: the tool was ended by signal 11" in lines
-    assert lines[-1] == "memcheck: 1 of 9 tests not seen; racecheck: 1 of 9 tests not seen"
-
-
-@pytest.mark.parametrize(
-    "statuses",
-    [
-        {"a.py": sanitize.FOUND},
-        {"a.py": 1},
-        {"a.py": None, "test1": None, "test2": -6},
-        {"a.py": -11, "test8": sanitize.FOUND},
-        {"planted": 0},
-    ],
-)
-def test_errors_and_too_much_that_was_not_seen_are_wrong(statuses: dict[str, int | None]) -> None:
-    said: Any = Said(**statuses)
-    assert sanitize.judge(said, sanitize.pieces(FILE)) == 1
 
 
 def test_nothing_that_was_begun_is_left() -> None:

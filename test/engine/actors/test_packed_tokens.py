@@ -92,21 +92,6 @@ def run(engine: Engine, *requests: Request, draft: tuple[int, ...] = ()) -> None
     engine.runner.run(MicroBatch(stage, requests, draft=draft))
 
 
-def test_every_forward_takes_a_frame_in_and_one_out() -> None:
-    engine, under_way, out = make_engine(4, slots=8), list[Request](), []
-    for scene in range(6):
-        with engine.observe(frame(scene)) as prefix:
-            under_way.append(begun(engine, engine.runner.prefixes.hold(prefix)))
-            run(engine, *under_way)
-        for request in [one for one in under_way if one.finished]:
-            out.append((scene, request.result.kv_version, tuple(request.tokens)))
-            under_way.remove(request)
-            engine.runner.drop(request)
-            request.prefix.release()
-    assert out == [(scene + 3, scene, greedy(scene, 4)) for scene in range(3)]
-    assert held_slots(engine) == 2, "of three in progress one is the newest"
-
-
 def test_a_right_draft_finishes_in_the_prefill() -> None:
     engine, said = make_engine(5), greedy(1, 5)
     with engine.observe(frame(1)) as prefix:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +21,6 @@ from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.policies.chunks import next_frame
 from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
-from vla_accel_ros.engine.streaming.ports import Pace, Ports
-from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation
@@ -172,34 +167,6 @@ def test_once_full_every_step_finishes_the_chunk_of_its_own_frame(policy: Policy
     assert [one.prefix.version for one in stream.under_way] == list(range(9 - STEPS + 1, 9))
 
 
-def test_robots_that_were_told_different_things_share_every_step(policy: Policy) -> None:
-    engine = make_engine(policy, STEPS)
-    one, other = FrameStream(engine, "one"), FrameStream(engine, "other")
-    batches = []
-    for number in range(8):
-        stream, words = ((one, RED), (other, GREEN))[number % 2]
-        batches.append(stream.frame(observation(number, words), state_of(number)))
-    assert [len(batch) for batch in batches] == [1, 2, 3, 4, 4, 4, 4, 4]
-    assert not one.dropped and not other.dropped
-    assert (stamps(one), stamps(other)) == ([0, 2, 4], [1, 3])
-    alone = make_engine(policy, 0)
-    for stream, words in ((one, RED), (other, GREEN)):
-        for chunk in stream.chunks:
-            assert_made_by_act(alone, chunk, observation(chunk.stamp_ns - 1000, words))
-
-
-def test_other_words_for_one_robot_leave_the_others_chunks_alone(policy: Policy) -> None:
-    engine = make_engine(policy, STEPS)
-    one, other = FrameStream(engine, "one"), FrameStream(engine, "other")
-    one.frame(observation(0, RED))
-    other.frame(observation(1, RED))
-    batch = one.frame(observation(2, GREEN))
-    assert [request.prefix.version for request in batch] == [1, 2]
-    assert [request.prefix.version for request in one.dropped] == [0], "it is told so once"
-    one.run()
-    assert (stamps(one), stamps(other)) == ([2], [1])
-
-
 def test_a_frame_is_held_while_its_chunk_is_under_way(policy: Policy) -> None:
     engine = make_engine(policy)
     stream = FrameStream(engine)
@@ -230,23 +197,6 @@ def test_without_room_none_is_begun(policy: Policy) -> None:
             assert isinstance(chunk, Chunk)
             assert_made_by_act(make_engine(policy, 0), chunk, observation(9))
     assert stamps(stream) == [0, 1, 2]
-
-
-def test_somebody_who_waits_for_a_chunk_gets_it_beside_a_robot_that_is_told_other_words(
-    policy: Policy,
-) -> None:
-    engine = make_engine(policy, 2)
-    stream = FrameStream(engine)
-    stream.frame(observation(0))
-    with engine.observe(observation(1)) as prefix:
-        alone = engine.scheduler.submit(Request(ACT, prefix=prefix))
-        engine.scheduler.step()
-        stream.frame(observation(2, GREEN))
-        engine.scheduler.wait(alone)
-        assert isinstance(alone.result, Chunk)
-        assert_made_by_act(make_engine(policy, 0), alone.result, observation(1))
-    stream.run()
-    assert stamps(stream) == [2] and not stream.errors
 
 
 def test_guidance_is_for_chunks_one_at_a_time_and_goes_on_beside(policy: Policy) -> None:
@@ -291,32 +241,6 @@ def test_who_acts_otherwise_says_so(tmp_path: Path) -> None:
         Engine(load_policy(make_openvla_folder(tmp_path)), slots=9, staggered=2)
 
 
-def test_a_stream_begins_with_every_frame_and_steps_until_all_are_finished(policy: Policy) -> None:
-    engine = make_engine(policy, STEPS)
-    stream = FrameStream(engine)
-    stream.want()
-    assert not engine.scheduler.step(), "there is no frame yet"
-    for number in range(6):
-        stream.see(observation(number))
-        assert engine.scheduler.step()
-        stream.want()
-    while stream.under_way:
-        assert engine.scheduler.step()
-    assert not engine.scheduler.step()
-    assert stamps(stream) == list(range(6))
-    for number, chunk in enumerate(stream.chunks):
-        assert_made_by_act(engine, chunk, observation(number))
-
-
-def test_another_instruction_needs_no_room_and_ends_what_was_told_before(policy: Policy) -> None:
-    stream = FrameStream(make_engine(policy, 2))
-    for number, words in enumerate((RED, RED, GREEN)):
-        assert stream.frame(observation(number, words))
-    stream.run()
-    assert stamps(stream) == [2]
-    assert_made_by_act(stream.engine, stream.chunks[0], observation(2, GREEN))
-
-
 def test_newer_joints_begin_a_chunk_on_the_same_frame(policy: Policy) -> None:
     stream = FrameStream(make_engine(policy, STEPS))
     stream.see(observation(0))
@@ -331,43 +255,3 @@ def test_newer_joints_begin_a_chunk_on_the_same_frame(policy: Policy) -> None:
     for number, chunk in enumerate(stream.chunks):
         assert chunk.state is None or np.array_equal(chunk.state, state_of(number))
         assert_made_by_act(stream.engine, chunk, observation(0))
-
-
-def test_a_pause_drops_what_is_under_way_and_gives_its_frames_back(policy: Policy) -> None:
-    stream = FrameStream(make_engine(policy))
-    stream.frame(observation(0))
-    stream.engine.scheduler.forget()
-    assert not stream.under_way and held_slots(stream.engine) == 0
-    stream.want()
-    assert not stream.engine.scheduler.step() and not stream.chunks
-
-
-def test_a_running_stream_hands_chunks_over_and_stops_in_the_middle_of_it(policy: Policy) -> None:
-    engine, seen, chunks, took = make_engine(policy, STEPS), dict[int, Observation](), [], []
-    numbers, enough = itertools.count(), threading.Event()
-
-    def made(chunk: Chunk, took_s: float) -> None:
-        chunks.append(chunk)
-        took.append(took_s)
-        if len(chunks) == 2 * STEPS:
-            enough.set()
-
-    ports = Ports(
-        observe=lambda: observation(next(numbers)),
-        observed=lambda: None,
-        newest_state=lambda: None,
-        on_chunk=made,
-        on_text=lambda text: None,
-        on_error=lambda name, error: None,
-        on_prefix=lambda prefix, frame: seen.update({prefix.version: replace(frame)}),
-    )
-    streaming = Streaming(engine, ports, Pace(100.0), Pace(0.001))
-    streaming.start()
-    assert enough.wait(60.0)
-    streaming.stop()
-    assert not engine.scheduler.requests and held_slots(engine) == 0
-    assert all(took_s > 0.0 for took_s in took)
-    assert [chunk.kv_version for chunk in chunks] == sorted({chunk.kv_version for chunk in chunks})
-    alone = make_engine(policy, 0)
-    for chunk in chunks:
-        assert_made_by_act(alone, chunk, seen[chunk.kv_version])

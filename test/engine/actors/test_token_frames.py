@@ -151,28 +151,6 @@ def test_another_instruction_drops_what_is_under_way(policy: OpenVLAPolicy) -> N
     assert [request.number for request in stream.dropped] == list(range(3, 9)), "each is told so once"
 
 
-def test_another_instruction_leaves_another_robots_frames_alone(policy: OpenVLAPolicy, alone: Alone) -> None:
-    """They ride on in the forwards of the robot that was told otherwise."""
-    engine = Engine(policy, token_mode="pipelined")
-    one, other = FrameStream(engine, "one"), FrameStream(engine, "other")
-    one.frames(frames(2))
-    other.frames(frames(2))
-    one.frames(replace(frame, instruction="lift the cup") for frame in frames(ACTIONS - 2))
-    assert [request.prefix.version for request in one.dropped] == [0, 1]
-    assert not other.dropped and versions(other.chunks) == [2, 3][: len(other.chunks)] != []
-    assert_each_is_its_own_frames(alone, other, dict(zip((2, 3), frames(2), strict=True)))
-
-
-def test_what_was_under_way_before_a_pause_is_dropped(policy: OpenVLAPolicy) -> None:
-    engine = Engine(policy, token_mode="pipelined")
-    stream = FrameStream(engine)
-    stream.frames(frames(ACTIONS - 1))
-    engine.scheduler.forget()
-    assert held_slots(engine) == 0
-    brought = stream.frames(frames(ACTIONS))
-    assert [versions(one) for one in brought] == [[]] * (ACTIONS - 1) + [[ACTIONS - 1]]
-
-
 def test_a_frame_that_a_newer_one_overtook_is_dropped(policy: OpenVLAPolicy) -> None:
     """A right draft finishes the newer one first; an older chunk after it is of no use to a robot."""
     engine = Engine(policy, token_mode="speculative", token_prefer="rate")
@@ -201,18 +179,6 @@ def test_a_frame_alone_is_computed_at_any_time_and_nothing_else(policy: OpenVLAP
                 engine.scheduler.submit(request)
     assert versions(stream.chunks) == [0, 1, 2], "what had begun rode along to its end"
     assert_each_is_its_own_frames(alone, stream, frames())
-
-
-def test_a_frame_under_way_is_acted_on_once_more_by_whoever_asks(policy: OpenVLAPolicy, alone: Alone) -> None:
-    engine = Engine(policy, token_mode="pipelined")
-    stream = FrameStream(engine)
-    stream.frames(frames(2))
-    with engine.scheduler.newest() as prefix:
-        assert [request.prefix.slot for request in stream.under_way][1] == prefix.slot
-        actions = [engine.act(prefix).actions for _ in range(2)]
-    np.testing.assert_array_equal(actions, [alone(frames()[1])] * 2)
-    np.testing.assert_array_equal([c.actions for c in stream.chunks], [alone(f) for f in frames(2)])
-    assert held_slots(engine) == 0
 
 
 @pytest.mark.parametrize("failing", range(ACTIONS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from overlapping import Overlapping
 from scheduled import WAIT_S, in_thread, joined
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
+from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.scheduling.streams import Stream
 
@@ -165,51 +164,3 @@ def test_streams_of_several_robots_begin_and_end_by_themselves(word: str) -> Non
     assert not any(lane.running for lane in scheduler.lanes) and not scheduler.requests
     scheduler.join("a", Stream())
     scheduler.leave("a")
-
-
-@pytest.mark.parametrize("word", [ACTIONS_APART, ALL_APART])
-@pytest.mark.parametrize("seed", range(5))
-def test_random_schedules_keep_versions_in_order_and_lose_nothing(word: str, seed: int) -> None:
-    """20,000 beginnings and ends of micro-batches in any order, with robots, cancellations and new words."""
-    draw = random.Random(seed)
-    system = Overlapping(word, StaggeredChunks(3), steps=4)
-    made: dict[str, list[tuple[int, int]]] = {robot: [] for robot in "ab"}
-    submitted: list[Request] = []
-
-    def note(request: Request) -> None:
-        if request.result is not None:
-            made[request.robot].append((request.number, request.prefix.version))
-
-    def act() -> Request:
-        return system.acting(draw.choice("ab"), on_progress=note)
-
-    def frame() -> Request:
-        words = draw.choice(("reach", "put"))
-        return system.frame(draw.choice("ab"), words, on_progress=lambda r: r.result and r.result.release())
-
-    def ask() -> Request:
-        return system.submit(ASK, robot=draw.choice("ab"), stream=True, waits=True)
-
-    for _ in range(20_000):
-        system.clock.now_s += draw.random() / 100
-        what = draw.random()
-        if what < 0.25 and len(system.scheduler.requests) < 12:
-            submitted.append(draw.choice((act, act, frame, frame, ask))())
-        elif what < 0.28 and submitted:
-            system.scheduler.cancel(draw.choice(submitted))
-        elif what < 0.29:
-            system.scheduler.forget(draw.choice("ab"))
-        else:
-            lane = draw.choice(list(system.lanes))
-            system.end(lane) if lane in system.running else system.begin(lane)
-        running = [request for batch, _ in system.running.values() for request in batch.requests]
-        assert len(running) == len(set(running)) and not any(request.released for request in running)
-        assert system.runner.held >= {r for r in running if r.want != OBSERVE}
-    for lane in list(system.running):
-        system.end(lane)
-    system.scheduler.stop()
-    for robot in "ab":
-        assert len(made[robot]) > 50
-        assert made[robot] == sorted(made[robot])  # chunks leave in order, and of no older frame
-    assert not system.scheduler.requests and not system.runner.held - set(system.scheduler.requests)
-    assert all(request.released for request in submitted) and system.runner.slots_held <= 2

@@ -169,14 +169,6 @@ def test_config_json_is_checked(folder: Path) -> None:
     refused(folder, "config.json", "not readable JSON")
 
 
-def test_files_that_are_not_there_or_not_readable(folder: Path) -> None:
-    refused(folder / "nowhere", "nowhere is not a folder")
-    (folder / "model.safetensors").write_bytes(b"\x00" * 20)
-    refused(folder, "model.safetensors is not a readable safetensors file")
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    refused(folder, "no model.safetensors", "pytorch_model.bin")
-
-
 def test_missing_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     refused(folder, "no tokenizer.json and no tokenizer.model")

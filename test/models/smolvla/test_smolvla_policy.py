@@ -22,8 +22,7 @@ from torch import Tensor
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.models.checkpoints.checkpoint import find_format, load_policy
-from vla_accel_ros.models.checkpoints.formats import Contents
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.smolvla.config import SMOLVLA
 from vla_accel_ros.models.smolvla.model import SmolVLA
@@ -182,13 +181,6 @@ def test_a_plain_image_stays_plain_and_black_is_added_on_two_sides(
     torch.testing.assert_close(
         resized[:, 16 - inner[0] :, 16 - inner[1] :], torch.full((3, *inner), level / 255 * 2 - 1)
     )
-
-
-def test_a_folder_is_told_by_its_content(folder: Path, tmp_path: Path) -> None:
-    assert find_format(Contents.of(FOLDER)).name == "SmolVLA"
-    assert find_format(Contents.of(folder)).name == "SmolVLA"
-    (tmp_path / "config.json").write_text('{"type": "pi0"}')
-    assert find_format(Contents.of(tmp_path)).name == "lerobot"
 
 
 def test_the_published_sizes_are_inferred() -> None:
