@@ -172,7 +172,7 @@ class TritonOps(Ops):
 
 
 def of_rows_in_8_bits(table: Table) -> dict[str, Callable[..., None]]:
-    """Return the kernels of int8 and fp8 rows by their names in Ops, with products launched as the table
+    """Return the kernels of int8 rows by their names in Ops, with products launched as the table
     says."""
     from vla_accel_ros.kernels.triton import int8
 
@@ -231,16 +231,14 @@ def _attention_shape(kernel: str, q: Tensor, k: Tensor, keys: int) -> Shape:
     return Shape(kernel, tokens * heads // key_heads, keys, head, _name(q.dtype), sequences, key_heads)
 
 
-def rotary_qkv_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:
-    return Shape("rotary_qkv", _rows(x), weight.shape[0] // 2, weight.shape[1], _name(weight.dtype))
+def _few_rows_shape(kernel: str, halves: int, x: Tensor, weight: Tensor, *_: Any) -> Shape:
+    columns, inner = weight.shape
+    return Shape(kernel, _rows(x), columns // halves, inner, _name(weight.dtype))
 
 
-def gated_up_shape(x: Tensor, weight: Tensor, *_: Any) -> Shape:
-    return Shape("gated_up", _rows(x), weight.shape[0] // 2, weight.shape[1], _name(weight.dtype))
-
-
-def project_shape(a: Tensor, weight: Tensor, *_: Any) -> Shape:
-    return Shape("project", _rows(a), weight.shape[0], weight.shape[1], _name(weight.dtype))
+rotary_qkv_shape = partial(_few_rows_shape, "rotary_qkv", 2)
+gated_up_shape = partial(_few_rows_shape, "gated_up", 2)
+project_shape = partial(_few_rows_shape, "project", 1)
 
 
 def embed_actions_shape(x: Tensor, in_weight: Tensor, in_bias: Tensor, out: Tensor, *_: Any) -> Shape:
@@ -262,7 +260,7 @@ add_product_shape = partial(product_shape, "add_product")
 
 
 def multiply_int8_shape(a: Rows | Tensor, weight: Weight, *_: Any) -> Shape:
-    """Return the shape of a product of 8-bit rows, int8 or fp8 as the weight is."""
+    """Return the shape of a product of int8 rows."""
     rows, (columns, inner) = len(a.values if isinstance(a, Rows) else a), weight.shape
     return Shape(INT8_PRODUCT, rows, columns, inner, _name(weight.dtype))
 

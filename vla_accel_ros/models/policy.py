@@ -8,7 +8,6 @@ sizes.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.processing.checks import check_image, check_words
+from vla_accel_ros.models.processing.checks import check_image, check_prompt, check_words
 from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer, pi05_prompt
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.text.tokenizer import Tokenizer
@@ -213,11 +212,7 @@ class Policy:
                 normal = np.pad(normal, (0, self.config.state_dim - len(normal)))
             text = pi05_prompt(instruction, normal)
             tokens = self.tokenizer.encode(text, bos=True)
-        if len(tokens) > self.config.max_prompt:
-            raise ValueError(
-                f"the prompt of {reprlib.repr(instruction)} has {len(tokens)} tokens; the policy takes "
-                f"{self.config.max_prompt}, so shorten the instruction."
-            )
+        check_prompt(instruction, tokens, self.config.max_prompt)
         return tokens
 
     def normalized_state(self, state: np.ndarray) -> Tensor:

@@ -1,8 +1,8 @@
 """Every field that the public programs write is accepted; one that changes an action is refused by name.
 
-The fields below are those of the public dataclasses, with their defaults: lerobot 0.3 to 0.6 (PI0Config,
-PI05Config, SmolVLAConfig and their base), OpenVLA's PrismaticConfig and its image processor, and the
-config.json of openpi's conversion.
+test/data/public_fields.json has those of the public dataclasses, with their defaults: lerobot 0.3 to 0.6
+(PI0Config, PI05Config, SmolVLAConfig and their base), OpenVLA's PrismaticConfig and its image processor, and
+the config.json of openpi's conversion.
 """
 
 from __future__ import annotations
@@ -21,144 +21,10 @@ from smolvla_recording import make_smolvla_folder
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 
-LEROBOT: dict[str, Any] = {
-    "n_obs_steps": 1,
-    "normalization_mapping": {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"},
-    "device": "cuda",
-    "use_amp": False,
-    "use_peft": False,
-    "push_to_hub": True,
-    "repo_id": "someone/policy",
-    "private": None,
-    "tags": None,
-    "license": None,
-    "pretrained_path": "lerobot/base",
-    "pretrained_revision": None,
-    "n_action_steps": 8,
-    "empty_cameras": 0,
-    "rtc_config": None,
-    "freeze_vision_encoder": False,
-    "train_expert_only": False,
-    "compile_model": False,
-    "compile_mode": "max-autotune",
-    "optimizer_lr": 2.5e-5,
-    "optimizer_betas": [0.9, 0.95],
-    "optimizer_eps": 1e-8,
-    "optimizer_weight_decay": 0.01,
-    "optimizer_grad_clip_norm": 1.0,
-    "scheduler_warmup_steps": 1000,
-    "scheduler_decay_steps": 30000,
-    "scheduler_decay_lr": 2.5e-6,
-    "min_period": 4e-3,
-    "max_period": 4.0,
-}
-PI: dict[str, Any] = {
-    **LEROBOT,
-    "paligemma_variant": "gemma_2b",
-    "action_expert_variant": "gemma_300m",
-    "dtype": "bfloat16",
-    "num_inference_steps": 10,
-    "time_sampling_beta_alpha": 1.5,
-    "time_sampling_beta_beta": 1.0,
-    "time_sampling_scale": 0.999,
-    "time_sampling_offset": 0.001,
-    "use_relative_actions": False,
-    "relative_exclude_joints": ["gripper"],
-    "action_feature_names": None,
-    "gradient_checkpointing": False,
-}
-PI05: dict[str, Any] = {
-    **PI,
-    "use_visual_memory": False,
-    "use_proprioceptive_memory": False,
-    "memory_frames": 6,
-    "memory_stride": 30,
-    "memory_temporal_attention_every": 4,
-    "rtc_training_max_delay": 0,
-}
-OLD_PI0: dict[str, Any] = {
-    "resize_imgs_with_padding": [28, 28],
-    "adapt_to_pi_aloha": False,
-    "use_delta_joint_actions_aloha": False,
-    "proj_width": 1024,
-    "num_steps": 10,
-    "use_cache": True,
-    "attention_implementation": "eager",
-    "train_state_proj": True,
-}
-SMOLVLA: dict[str, Any] = {
-    **LEROBOT,
-    "adapt_to_pi_aloha": False,
-    "use_delta_joint_actions_aloha": False,
-    "num_steps": 10,
-    "use_cache": True,
-    "train_state_proj": True,
-    "vlm_model_name": "HuggingFaceTB/SmolVLM2-500M-Video-Instruct",
-    "load_vlm_weights": False,
-    "add_image_special_tokens": False,
-    "prefix_length": -1,
-    "pad_language_to": "longest",
-    "num_expert_layers": -1,
-    "num_vlm_layers": 16,
-    "expert_width_multiplier": 0.75,
-}
-OPENVLA: dict[str, Any] = {
-    "architectures": ["OpenVLAForActionPrediction"],
-    "auto_map": {"AutoConfig": "configuration_prismatic.OpenVLAConfig"},
-    "arch_specifier": "no-align+fused-gelu-mlp",
-    "hf_llm_id": "meta-llama/Llama-2-7b-hf",
-    "image_resize_strategy": "resize-naive",
-    "image_sizes": [224, 224],
-    "llm_backbone_id": "llama2-7b-pure",
-    "llm_max_length": 2048,
-    "n_action_bins": 256,
-    "output_projector_states": False,
-    "pad_to_multiple_of": 64,
-    "pad_token_id": 32000,
-    "text_config": {
-        "model_type": "llama",
-        "pad_token_id": 32000,
-        "torch_dtype": "bfloat16",
-        "vocab_size": 32064,
-    },
-    "timm_model_ids": ["vit_large_patch14_reg4_dinov2.lvd142m", "vit_so400m_patch14_siglip_224"],
-    "timm_override_act_layers": [None, None],
-    "torch_dtype": "bfloat16",
-    "transformers_version": "4.40.1",
-    "use_fused_vision_backbone": True,
-    "vision_backbone_id": "dinosiglip-vit-so-224px",
-}
-PIXELS: dict[str, Any] = {
-    "auto_map": {"AutoProcessor": "processing_prismatic.PrismaticProcessor"},
-    "image_processor_type": "PrismaticImageProcessor",
-    "image_resize_strategy": "resize-naive",
-    "input_sizes": [[3, 224, 224], [3, 224, 224]],
-    "interpolations": ["bicubic", "bicubic"],
-    "processor_class": "PrismaticProcessor",
-    "tvf_crop_params": [{"output_size": [224, 224]}, {"output_size": [224, 224]}],
-    "tvf_do_letterbox": False,
-    "tvf_letterbox_fill": None,
-    "tvf_normalize_params": [
-        {
-            "inplace": False,
-            "mean": [0.484375, 0.455078125, 0.40625],
-            "std": [0.25, 0.2236328125, 0.224609375],
-        },
-        {"inplace": False, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
-    ],
-    "tvf_resize_params": [
-        {"antialias": True, "interpolation": 3, "max_size": None, "size": [224, 224]},
-        {"antialias": True, "interpolation": 3, "max_size": None, "size": [224, 224]},
-    ],
-    "use_fused_vision_backbone": True,
-}
-OPENPI: dict[str, Any] = {
-    "action_dim": 8,
-    "action_horizon": 8,
-    "paligemma_variant": "gemma_2b",
-    "action_expert_variant": "gemma_300m",
-    "precision": "bfloat16",
-}
+FIELDS: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "data" / "public_fields.json").read_text()
+)
+PI = FIELDS["lerobot"] | FIELDS["pi"]
 READERS = ("pi0", "old pi0", "pi05", "smolvla", "openvla", "openpi")
 
 
@@ -166,18 +32,18 @@ def make_folder(reader: str, folder: Path) -> Path:
     """A folder whose config.json has every public field of its reader."""
     if reader == "openpi":
         make_checkpoint(folder)
-        fields = OPENPI
+        fields = FIELDS["openpi"]
     elif reader == "openvla":
         make_openvla_folder(folder)
-        edit_json(folder / "preprocessor_config.json", lambda data: data.update(PIXELS))
-        fields = OPENVLA
+        edit_json(folder / "preprocessor_config.json", lambda data: data.update(FIELDS["openvla pixels"]))
+        fields = FIELDS["openvla"]
     elif reader == "smolvla":
         make_smolvla_folder(folder)
-        fields = SMOLVLA
+        fields = FIELDS["lerobot"] | FIELDS["smolvla"]
     else:
         kind = reader.removeprefix("old ")
         make_lerobot_folder(folder, make_lerobot_config(kind))
-        fields = {"pi0": PI, "old pi0": {**PI, **OLD_PI0}, "pi05": PI05}[reader]
+        fields = PI | FIELDS.get(reader, {})
     edit_json(folder / "config.json", lambda data: data.update(fields))
     return folder
 

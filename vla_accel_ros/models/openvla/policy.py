@@ -13,7 +13,6 @@ the reference.
 
 from __future__ import annotations
 
-import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +23,7 @@ from torch import Tensor
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
-from vla_accel_ros.models.processing.checks import check_image, check_words
+from vla_accel_ros.models.processing.checks import check_image, check_prompt, check_words
 from vla_accel_ros.models.processing.pixels import SQUEEZED, PixelRule
 from vla_accel_ros.models.processing.resize import resize_bicubic
 from vla_accel_ros.models.text.tokenizer import Tokenizer
@@ -240,12 +239,7 @@ class OpenVLAPolicy:
         tokens = self.tokenizer.encode(text, bos=True)
         if space is not None and tokens[-1] != space:
             tokens = [*tokens, space]
-        if len(tokens) > self.config.max_prompt:
-            raise ValueError(
-                f"the prompt {reprlib.repr(text)} has {len(tokens)} tokens; the policy takes "
-                f"{self.config.max_prompt}, "
-                "so shorten the instruction."
-            )
+        check_prompt(text, tokens, self.config.max_prompt)
         return tokens
 
     def embed(self, inputs: PolicyInputs) -> Tensor:

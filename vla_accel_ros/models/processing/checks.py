@@ -7,6 +7,7 @@ anything is computed or allocated for it.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,15 @@ def check_image(name: str, image: Any) -> None:
         raise ValueError(
             f"observation.images['{name}'] has {height} x {width} pixels; at most {MOST_PIXELS} are taken, "
             "so make it smaller."
+        )
+
+
+def check_prompt(text: str, tokens: Sequence[int], most_tokens: int) -> None:
+    """Raise ValueError unless the prompt has at most so many tokens."""
+    if len(tokens) > most_tokens:
+        raise ValueError(
+            f"the prompt of {reprlib.repr(text)} has {len(tokens)} tokens; the policy takes {most_tokens}, "
+            "so shorten the instruction."
         )
 
 

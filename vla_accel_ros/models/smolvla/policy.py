@@ -10,7 +10,6 @@ a line break.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.policy import Policy, PolicyInputs
-from vla_accel_ros.models.processing.checks import check_words
+from vla_accel_ros.models.processing.checks import check_prompt, check_words
 from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
@@ -90,10 +89,5 @@ class SmolVLAPolicy(Policy):
         check_words(instruction, self.config.max_prompt)
         text = smolvla_prompt(instruction)
         tokens = self.tokenizer.encode(text)
-        if len(tokens) > self.config.max_prompt:
-            raise ValueError(
-                f"the prompt {reprlib.repr(text)} has {len(tokens)} tokens; the policy takes "
-                f"{self.config.max_prompt}, "
-                "so shorten the instruction."
-            )
+        check_prompt(text, tokens, self.config.max_prompt)
         return tokens
