@@ -118,7 +118,7 @@ def play(robots: Robots, names: list[str]) -> dict[str, list[float]]:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
     joins, runs = arguments.joins, []
-    parameters = {"autostart": "true", "denoise_steps": 2, "torch_threads": 1, "most_robots": joins + 1}
+    parameters = {"autostart": "true", "steps": 2, "torch_threads": 1, "most_robots": joins + 1}
     for _ in range(arguments.times):
         with own_graph() as environment, tempfile.TemporaryDirectory() as folder:
             parameters |= {"model": write_model(Path(folder, "model"), 1), "statistics": statistics_of(0)}

@@ -85,7 +85,7 @@ def measure(link: str, images: str, robots: int, seconds: float, folder: Path) -
         links = {server.address: LINKS["lan"], **dict.fromkeys(addresses, LINKS[link])}
         router = stack.enter_context(Router(devices, links, seed=SEED))
         parameters = {"model": str(model), "contract": str(folder / "contract.yaml"), "autostart": True}
-        parameters |= {"statistics": statistics_of(0), "denoise_steps": 2, "torch_threads": 1}
+        parameters |= {"statistics": statistics_of(0), "steps": 2, "torch_threads": 1}
         given = [
             word for name, value in parameters.items() for word in ("-p", f"{name}:={json.dumps(value)}")
         ]

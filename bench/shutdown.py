@@ -103,7 +103,7 @@ def measure(times: int) -> dict[str, dict[str, Any]]:
     environment = graph.graph_environment(domain)
     graph.enter(environment)
     parameters: dict[str, dict[str, object]] = {
-        "inference": {"autostart": True, "model": str(demo_model()), "denoise_steps": 5},
+        "inference": {"autostart": True, "model": str(demo_model()), "steps": 5},
         "trajectory": {"autostart": True},
     }
     runs: dict[tuple[str, str], list] = {}

@@ -7,6 +7,7 @@ unless `autostart` is false.
 """
 
 import os
+from collections.abc import Iterable
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
@@ -15,6 +16,7 @@ from launch_ros.actions import LifecycleNode
 from launch_ros.parameter_descriptions import ParameterValue
 
 from vla_accel_ros.nodes.params.fleet import ENGINE, FLEET
+from vla_accel_ros.nodes.params.over_file import ENGINE_OPTIONS, launch_arguments, parameters_of
 from vla_accel_ros.nodes.params.parameter_file import parameter_of
 from vla_accel_ros.nodes.running.environment import (
     LAUNCH_ARGUMENTS,
@@ -26,6 +28,11 @@ from vla_accel_ros.nodes.running.environment import (
 )
 
 RESPAWN_DELAY_S = 2.0
+OVER_THE_FILE = {
+    "inference": ("model", "trained_as", "engine", *ENGINE_OPTIONS),
+    "trajectory": ("mode",),
+    "recorder": ("record_dir",),
+}
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -34,21 +41,7 @@ def generate_launch_description() -> LaunchDescription:
         ("namespace", "", "Namespace of the robot; its relative topics are below it."),
         ("params_file", str(share_path("config/params.yaml")), "Parameters of the nodes (YAML)."),
         ("contract", "", "Contract of the robot (YAML). Empty: as in params_file, else the simulated arm's."),
-        ("model", "", "Checkpoint folder. Empty: as in params_file."),
-        ("trained_as", "", "Of an openpi checkpoint, such as pi05_libero. Empty: as in params_file."),
-        (
-            "engine",
-            "",
-            "local, or fleet: a scheduler makes the chunks, without a GPU here. Empty: as in params_file.",
-        ),
-        ("fast", "", "auto, true or false: captured stages and fused kernels. Empty: as in params_file."),
-        (
-            "precision",
-            "",
-            "exact, or lossy: fp8, int8, int4, w8a8 or w8a8-int4, of fast stages. Empty: as in params_file.",
-        ),
-        ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
-        ("mode", "", "block, async, blend or rtc. Empty: as in params_file. Inference guides if it is rtc."),
+        *(argument for node, names in OVER_THE_FILE.items() for argument in launch_arguments(node, names)),
         (
             "remappings",
             "",
@@ -59,7 +52,6 @@ def generate_launch_description() -> LaunchDescription:
         ("respawn", "true", f"Start a node again {RESPAWN_DELAY_S:.0f} s after it died."),
         ("use_sim_time", "false", "Take the time from /clock, as for a replayed bag."),
         ("record", "false", "Also start the node recorder, which writes everything into a bag."),
-        ("record_dir", "", "Folder of the bags. Empty: as in params_file, else bags in the current folder."),
         ("state_dir", "", "Folder of what survives a restart. Empty: $XDG_STATE_HOME, else ~/.local/state."),
     ]
     declared = [
@@ -92,13 +84,12 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def yes(name: str) -> ParameterValue:
         return ParameterValue(LaunchConfiguration(name), value_type=bool)
 
-    def text(name: str) -> dict[str, ParameterValue]:
-        return {name: ParameterValue(given(name), value_type=str)} if given(name) else {}
-
-    def number(name: str) -> dict[str, ParameterValue]:
-        return {name: ParameterValue(LaunchConfiguration(name), value_type=int)} if given(name) else {}
-
-    shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time"), **text("contract")}
+    def over_the_file(node: str, names: Iterable[str]) -> dict[str, ParameterValue]:
+        return {
+            parameter.name: ParameterValue(given(parameter.name), value_type=type(parameter.default))
+            for parameter in parameters_of(node, names)
+            if given(parameter.name)
+        }
 
     environment = {
         **additional_environment(profile=given("fastdds_profile")),
@@ -114,13 +105,17 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         ENGINE.check(engine)
         return "fleet_inference" if engine == FLEET else "inference"
 
-    def node(name: str, parameters: dict[str, ParameterValue], executable: str = "") -> LifecycleNode:
+    def node(name: str, executable: str = "") -> LifecycleNode:
+        shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time")}
         return LifecycleNode(
             package="vla_accel_ros",
             executable=executable or name,
             name=name,
             namespace=LaunchConfiguration("namespace"),
-            parameters=[LaunchConfiguration("params_file"), parameters],
+            parameters=[
+                LaunchConfiguration("params_file"),
+                {**shared, **over_the_file(name, ("contract", *OVER_THE_FILE[name]))},
+            ],
             remappings=renamed(given("remappings")),
             ros_arguments=[
                 "--log-level",
@@ -137,21 +132,9 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
     started: list[LaunchDescriptionEntity] = [
         LogInfo(msg=who_may_command({**os.environ, **environment})),
-        node(
-            "inference",
-            {
-                **shared,
-                **text("engine"),
-                **text("model"),
-                **text("trained_as"),
-                **text("fast"),
-                **text("precision"),
-                **number("staggered"),
-            },
-            inference(),
-        ),
-        node("trajectory", {**shared, **text("mode")}),
+        node("inference", inference()),
+        node("trajectory"),
     ]
     if yes_or_no("record", given("record")):
-        started.append(node("recorder", {**shared, **text("record_dir")}))
+        started.append(node("recorder"))
     return started

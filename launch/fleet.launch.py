@@ -12,6 +12,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import LifecycleNode
 from launch_ros.parameter_descriptions import ParameterValue
 
+from vla_accel_ros.nodes.params.over_file import FLEET_OPTIONS, launch_arguments, parameters_of
 from vla_accel_ros.nodes.running.environment import (
     LAUNCH_ARGUMENTS,
     additional_environment,
@@ -22,18 +23,14 @@ from vla_accel_ros.nodes.running.environment import (
 )
 
 RESPAWN_DELAY_S = 2.0
-OVER_THE_FILE = ("contract", "model", "trained_as", "policy")
+OVER_THE_FILE = ("contract", "model", "trained_as", "policy", *FLEET_OPTIONS)
 
 
 def generate_launch_description() -> LaunchDescription:
     arguments = [
         ("namespace", "", "Namespace of the scheduler itself; robots are found in any."),
         ("params_file", str(share_path("config/fleet.yaml")), "Parameters of the scheduler (YAML)."),
-        ("contract", "", "Contract of one of the robots (YAML). Empty: as in params_file, else the demo's."),
-        ("model", "", "Checkpoint folder. Empty: as in params_file."),
-        ("trained_as", "", "Of an openpi checkpoint, such as pi05_libero. Empty: as in params_file."),
-        ("policy", "", "Scheduling policy, such as fifo or kairos. Empty: as in params_file."),
-        ("staggered", "", "Chunks denoised at once, 0 for one at a time. Empty: as in params_file."),
+        *launch_arguments("fleet_scheduler", OVER_THE_FILE),
         *LAUNCH_ARGUMENTS,
         ("autostart", "true", "Configure and activate the node; false leaves that to a lifecycle manager."),
         ("respawn", "true", f"Start the node again {RESPAWN_DELAY_S:.0f} s after it died."),
@@ -49,11 +46,12 @@ def scheduler(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def given(name: str) -> str:
         return LaunchConfiguration(name).perform(context)
 
-    def typed(name: str, kind: type) -> ParameterValue:
-        return ParameterValue(LaunchConfiguration(name), value_type=kind)
-
-    parameters = {name: ParameterValue(given(name), value_type=str) for name in OVER_THE_FILE if given(name)}
-    parameters |= {"staggered": typed("staggered", int)} if given("staggered") else {}
+    parameters = {
+        parameter.name: ParameterValue(given(parameter.name), value_type=type(parameter.default))
+        for parameter in parameters_of("fleet_scheduler", OVER_THE_FILE)
+        if given(parameter.name)
+    }
+    parameters["autostart"] = ParameterValue(LaunchConfiguration("autostart"), value_type=bool)
     reach = discovery_environment(given("network"))
     environment = {**additional_environment(profile=given("fastdds_profile")), **reach}
     return [
@@ -65,7 +63,7 @@ def scheduler(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             namespace=LaunchConfiguration("namespace"),
             parameters=[
                 LaunchConfiguration("params_file"),
-                {**parameters, "autostart": typed("autostart", bool)},
+                parameters,
             ],
             ros_arguments=[
                 "--log-level",

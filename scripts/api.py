@@ -94,7 +94,9 @@ def _constructor(node: ast.ClassDef) -> str:
 def _field(node: ast.AnnAssign) -> str:
     """Return a dataclass field as a parameter: `field(default=x)` is x, `field(default_factory=f)` is f()."""
     default = f" = {ast.unparse(node.value)}" if node.value is not None else ""
-    if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "field":
+    if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "option":
+        default = f" = {ast.unparse(node.value.args[0])}"
+    elif isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "field":
         given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.value.keywords}
         default = f" = {given['default']}" if "default" in given else f" = {given['default_factory']}()"
     return f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}{default}"

@@ -15,6 +15,7 @@ from sensor_msgs.msg import CompressedImage
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.engine.config import EngineConfig, options
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.streaming.ports import Text
@@ -70,8 +71,9 @@ class Run:
         self.model, self.path = folder / "model", folder / "bag"
         if not self.model.exists():
             make_checkpoint(self.model, make_config(kind, horizon=16))
-        given: dict[str, Any] = {"model": self.model, "denoise_steps": 2, **settings}
-        self.load = Load(**given)
+        of_engine = {name: settings.pop(name) for name in options() if name in settings}
+        config = EngineConfig(**{"steps": 2, **of_engine})
+        self.load = Load(self.model, config, **settings)
         self.engine: Engine
         self._topics: set[str]
         if beside is None:
@@ -125,7 +127,7 @@ class Run:
     def _session(self) -> Session:
         return session_of(
             self.engine,
-            {name: value for name, value in vars(self.load).items() if name != "model"},
+            self.load.settings,
             model=self.model,
             contract=Path(self._file).read_text(),
             urdf="",
@@ -156,7 +158,7 @@ class Run:
             chunk = self._act(prefix, felt if self.engine.policy.takes_state else None)
             self.write(f"{self._space}/action_chunk", convert.chunk_to_message(chunk, self.contract, 0.01))
             if self._frame % 3 == 0:
-                with self.engine.ask(prefix, max_tokens=self.load.answer_tokens) as answer:
+                with self.engine.ask(prefix, max_tokens=self.load.config.answer_tokens) as answer:
                     text = Text(prefix, self._frame, "".join(answer), finished=True)
                 self.write(
                     f"{self._space}/language_output",

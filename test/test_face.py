@@ -51,7 +51,8 @@ def test_a_name_brings_only_what_it_needs(statement: str, absent: str) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_the_page_of_the_api_is_up_to_date() -> None:
-    command: list[str | Path] = [sys.executable, ROOT / "scripts" / "api.py", "--check"]
+@pytest.mark.parametrize("script", ["api.py", "parameters.py"])
+def test_generated_files_are_up_to_date(script: str) -> None:
+    command: list[str | Path] = [sys.executable, ROOT / "scripts" / script, "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

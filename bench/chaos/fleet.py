@@ -74,7 +74,7 @@ class Fleet:
             process(f"{name}/inference", "fleet_inference", name, offset_s, engine="fleet", **own)
             process(f"{name}/trajectory", "trajectory", name, offset_s, lead_s=lead_s)
         self.scheduler = "scheduler"
-        own = {"model": str(model), "statistics": statistics_of(0), "denoise_steps": 2, "gone_s": 6.0}
+        own = {"model": str(model), "statistics": statistics_of(0), "steps": 2, "gone_s": 6.0}
         process(self.scheduler, "fleet", "", 0.0, staggered=2, torch_threads=1, **own)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
         self._executor = DirectExecutor(context=self._context)

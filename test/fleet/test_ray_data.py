@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import pickletools
 from concurrent.futures import CancelledError
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ def test_an_answer_that_is_none_is_a_loss(answer: Any) -> None:
         data.served("a", ROUND, SEEN, answer)
 
 
-OPTIONS = tuple(vars(EngineConfig(staggered=4, seed=7)).items())
+OPTIONS = tuple(asdict(EngineConfig(staggered=4, seed=7)).items())
 
 
 def with_option(name: str, value: object) -> tuple[Any, ...]:

@@ -27,9 +27,10 @@ PARAMETER_FILES = tuple(
 EVERY_NODES = {"use_sim_time"}
 # What the launch arguments are for, and the parameter files therefore leave out.
 LAUNCH_ARGUMENTS = {"autostart", "contract", "model"}
+OF_A_NODE = {parameter.name: parameter.default for table in NODES.values() for parameter in table}
 OTHERS = {
+    **{name: "3" for name, default in OF_A_NODE.items() if type(default) in (int, float)},
     "remappings": "joint_states:=/joint_states",
-    "staggered": "3",
     "network": "subnet",
     "engine": "fleet",
 }
@@ -44,10 +45,13 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def sections(path: Path) -> dict[str, dict[str, object]]:
-    """Node -> its parameters in a parameter file."""
+def sections(path: Path, comments: bool = True) -> dict[str, dict[str, object]]:
+    """Node -> its parameters in a parameter file; comments: with those that are commented out."""
+    text = path.read_text()
     found = {}
-    for pattern, content in yaml.safe_load(path.read_text()).items():
+    if comments:
+        text = re.sub(r"^    #(?=\w+: )", "    ", text, flags=re.MULTILINE)
+    for pattern, content in yaml.safe_load(text).items():
         namespace, _, node = pattern.rpartition("/")
         assert namespace == "/**", f"{path.name}: {pattern} does not match the node in every namespace"
         assert list(content) == ["ros__parameters"], f"{path.name}: {pattern}"
@@ -276,7 +280,7 @@ def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
     ("distribution", "variable"),
     [("humble", "FASTRTPS"), ("jazzy", "FASTRTPS"), ("kilted", "FASTDDS"), (None, "FASTDDS")],
 )
-def test_allocator_and_fast_dds_are_set_for_camera_images(
+def test_allocator_and_fast_dds_are_uncommentedfor_camera_images(
     path: Path, distribution: str | None, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if distribution:
@@ -307,16 +311,14 @@ def test_shared_memory_segment_holds_frames_of_two_hd_cameras() -> None:
     assert 2 * 2 * hd <= int(segment.text or 0) <= 64 * 1024**2 // 5  # five processes in a container's 64 MB
 
 
-@pytest.mark.parametrize("path", PARAMETER_FILES, ids=lambda path: path.name)
-def test_parameter_files_name_every_parameter_with_its_default(path: Path) -> None:
-    for node, parameters in sections(path).items():
-        defaults = {parameter.name: parameter.default for parameter in NODES[node]}
-        assert parameters == {
-            name: default for name, default in defaults.items() if name not in LAUNCH_ARGUMENTS
-        }
-        for name, value in parameters.items():
-            assert type(value) is type(defaults[name]), f"{path.name}: {node}.{name}"
-
-
-def test_every_node_has_its_section() -> None:
-    assert {node for path in PARAMETER_FILES for node in sections(path)} == NODES.keys()
+def test_parameter_files_name_every_parameter_with_its_default_and_those_by_goal_as_comments() -> None:
+    written = {node: table for path in PARAMETER_FILES for node, table in sections(path).items()}
+    uncommented = {
+        node: table for path in PARAMETER_FILES for node, table in sections(path, comments=False).items()
+    }
+    assert written.keys() == NODES.keys()
+    for node, table in NODES.items():
+        defaults = {each.name: each.default for each in table if each.name not in LAUNCH_ARGUMENTS}
+        assert written[node] == defaults
+        assert [type(value) for value in written[node].values()] == list(map(type, defaults.values()))
+        assert uncommented[node].keys() == defaults.keys() - {each.name for each in table if each.by_goal}

@@ -13,6 +13,6 @@ SLOW_STEPS = 20
 
 
 def make_slow_model(folder: Path) -> Path:
-    """Its checkpoint folder; give inference denoise_steps = SLOW_STEPS, or fewer for a faster one."""
+    """Its checkpoint folder; give inference steps = SLOW_STEPS, or fewer for a faster one."""
     expert = GemmaConfig(width=512, depth=2, mlp=2048, heads=4, kv_heads=1, head_dim=8)
     return make_checkpoint(folder / "slow_policy", make_config(horizon=50, expert=expert), reach=CALM)

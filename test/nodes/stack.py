@@ -47,7 +47,7 @@ class Stack:
             namespace,
             autostart=True,
             model=str(model),
-            denoise_steps=2,
+            steps=2,
             language_hz=0.5,
             **clock,
             **inference,

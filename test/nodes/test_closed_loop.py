@@ -23,7 +23,7 @@ def robot(start, operator) -> Operator:
     """The operator of a running robot."""
     start("sim_robot")
     start("trajectory", autostart=True)
-    start("inference", autostart=True, denoise_steps=DENOISE_STEPS, model=str(demo_model()))
+    start("inference", autostart=True, steps=DENOISE_STEPS, model=str(demo_model()))
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 999))
     operator.wait(lambda: operator.sent, 180.0, "trajectory")

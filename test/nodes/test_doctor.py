@@ -79,7 +79,7 @@ def test_a_healthy_robot_is_well(start, operator, doctor, patient):
         "inference",
         autostart=True,
         language_hz=0.0,
-        denoise_steps=2,
+        steps=2,
         contract=str(patient),
         model=str(demo_model()),
     )
@@ -108,7 +108,7 @@ def test_whether_the_robot_could_move_from_its_start_to_a_motion(start, operator
 
     model = make_checkpoint(tmp_path / "policy", make_config(horizon=32), reach=CALM)
     start("trajectory", lead_s=0.1)
-    start("inference", model=str(model), denoise_steps=2, language_hz=0.0)
+    start("inference", model=str(model), steps=2, language_hz=0.0)
     both = ("trajectory", "inference")
     assert [state(operator, node) for node in both] == [State.PRIMARY_STATE_UNCONFIGURED] * 2
     status, (trajectory, inference) = verdict()

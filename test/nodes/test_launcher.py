@@ -52,7 +52,7 @@ def launcher(start, tmp_path: Path, operator: Operator) -> Iterator[subprocess.P
     start("sim_robot", **CALM_SENSORS)
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
     parameters = tmp_path / "params.yaml"
-    parameters.write_text("/**:\n  ros__parameters: {lead_s: 0.1, denoise_steps: 2}\n")
+    parameters.write_text("/**:\n  ros__parameters: {lead_s: 0.1, steps: 2}\n")
     ids = tmp_path / "ids.json"
     command = [sys.executable, str(LAUNCHER), str(BRINGUP), str(ids)]
     command += [f"model:={model}", f"params_file:={parameters}", f"state_dir:={tmp_path / 'state'}"]

@@ -35,7 +35,7 @@ def test_every_topic_and_node_can_be_called_otherwise(start, contract, tmp_path,
         remaps={**robot, **between, "instruction": "say", "__node": "brain"},
         autostart=True,
         model=str(model),
-        denoise_steps=2,
+        steps=2,
     )
     start(
         "trajectory",

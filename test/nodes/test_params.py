@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from builders import make_checkpoint, make_config
 from calling import call
 from rcl_interfaces.msg import ParameterType
-from rcl_interfaces.srv import DescribeParameters
+from rcl_interfaces.srv import DescribeParameters, GetParameters
 from running import ROOT
 
 from vla_accel_ros.nodes.params.parameter import Parameter
@@ -105,6 +106,18 @@ def test_a_running_node_declares_its_table_with_ranges_and_descriptions(start, o
         assert bool(ranges) == (parameter.minimum is not None)
         if ranges:
             assert ranges[0].from_value == parameter.minimum
+
+
+def test_former_name_is_read_with_one_warning_and_goal_and_given_options_are_logged(
+    start, operator, tmp_path
+):
+    model = str(make_checkpoint(tmp_path / "model", make_config("pi0")))
+    node = start("inference", autostart=True, model=model, denoise_steps=2, goal="memory", kv_slots=6)
+    node.wait_for_log("goal memory sets answers 1; set by you: slots 6, steps 2")
+    assert node.log.count("'denoise_steps' is now called 'steps'") == 1
+    assert "unknown" not in node.log
+    answer = call(operator, GetParameters, "inference/get_parameters", GetParameters.Request(names=["steps"]))
+    assert answer.values[0].integer_value == 2
 
 
 def test_a_misspelt_parameter_is_told(start):

@@ -40,7 +40,7 @@ def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
     arm = {"topic": "arm_controller/joint_trajectory"}
     file = write_contract(tmp_path, arm, home=HOME, joints=above_the_table())
     given: dict[str, Any] = {"contract": str(file)}
-    stack = Stack(start, tmp_path, "left_arm", inference={"language_max_tokens": 8, **given}, **given)
+    stack = Stack(start, tmp_path, "left_arm", inference={"answer_tokens": 8, **given}, **given)
     recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"), **given)
     with Operator(Contract.load(file), "left_arm") as operator:
         wait_for_recorder(operator)

@@ -29,7 +29,7 @@ def vla(capsys: pytest.CaptureFixture[str], ros_domain: int) -> Callable[..., tu
 def test_an_instruction_reaches_inference_beside_other_listeners_and_an_answer_comes_back(
     start, vla, tmp_path
 ):
-    stack = Stack(start, tmp_path, "arm1", inference={"language_max_tokens": 4})
+    stack = Stack(start, tmp_path, "arm1", inference={"answer_tokens": 4})
     start("recorder", "arm1", autostart=True, record_dir=str(tmp_path / "bags"))
     status, out, err = vla("say", "reach the red block", "--namespace", "arm1", "--timeout", "90")
     assert (status, err) == (0, ""), out + err + stack.inference.log
@@ -92,7 +92,7 @@ def test_it_waits_for_a_node_that_is_starting_beyond_its_longest_wait(start, vla
     start("sim_robot", **CALM_SENSORS)
     start("trajectory", autostart=True)
     operator.wait(lambda: operator.measured and operator.motions, 90.0, "robot without inference")
-    start("inference", autostart=True, model=str(model), denoise_steps=2, language_hz=0.0)
+    start("inference", autostart=True, model=str(model), steps=2, language_hz=0.0)
     status, out, err = vla("say", "reach the red block", "--timeout", "2")
     assert status == 0, out + err
 

@@ -187,7 +187,7 @@ def test_the_schedulers_rights_are_what_the_running_scheduler_has(
     start, tmp_path, operator: Operator
 ) -> None:
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    start("fleet", autostart=True, model=str(model), steps=2)
     topic = "/left/fleet/robot"
     robot = operator.node.create_publisher(FleetRobot, topic, qos.LATCHED)
 

@@ -160,7 +160,7 @@ def test_the_options_that_are_named_mend_it_and_the_others_do_not() -> None:
     plan, wanted = make_plan(PI05, ORIN, Work()), Wanted(7.2, 7.2)
     verdict = judge(plan, wanted)
     tried = {f"precision: {name}": Work(precision=name) for name in ("int8", "int4", "w8a8", "w8a8-int4")}
-    tried |= {"denoise_steps: 5": Work(steps=5), "1 instead of 2 views": Work(views=1)}
+    tried |= {"steps: 5": Work(steps=5), "1 instead of 2 views": Work(views=1)}
     mended = {name for name, work in tried.items() if not judge(make_plan(PI05, ORIN, work), wanted).late}
     assert verdict.late and mended and mended == tried.keys() & set(verdict.mends)
 

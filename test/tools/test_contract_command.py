@@ -14,6 +14,7 @@ from openvla_builders import make_openvla_folder
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
@@ -93,7 +94,7 @@ def test_a_printed_contract_asks_by_name_and_once_filled_in_the_model_serves_it(
     said = printed(capsys, "contract", "check", file, "--model", folder)
     assert "error" not in said and "fits the contract" in said
     contract = Contract.load(file)
-    engine = Load(folder, device="cpu", denoise_steps=1).engine(contract)
+    engine = Load(folder, EngineConfig(steps=1), device="cpu").engine(contract)
     assert engine.policy.joints == len(contract.action_names)
     assert contract.actions == ("twist" if name == "openvla" else "joints")
 
@@ -115,13 +116,13 @@ def test_a_policy_of_relative_actions_is_told_by_its_means_and_refused_as_absolu
 
     file.write_text(filled(text, action="delta"))
     assert "error" not in printed(capsys, "contract", "check", file, "--model", folder)
-    Load(folder, device="cpu", denoise_steps=1).engine(Contract.load(file))
+    Load(folder, EngineConfig(steps=1), device="cpu").engine(Contract.load(file))
     file.write_text(filled(text).replace("action: delta", "action: absolute"))
     assert main(["contract", "check", str(file), "--model", str(folder)]) == 1
     said = capsys.readouterr().out
     assert "joint_3" in said and "joint_4" in said and "1.605" in said
     with pytest.raises(ValueError, match=r"joint_3.*1\.605"):
-        Load(folder, device="cpu", denoise_steps=1).engine(Contract.load(file))
+        Load(folder, EngineConfig(steps=1), device="cpu").engine(Contract.load(file))
 
 
 def test_limits_are_the_urdfs_and_training_ranges_are_comments(
@@ -182,7 +183,7 @@ def test_actions_of_a_hand_are_not_taken_for_joints_unless_the_contract_says_so(
         said = capsys.readouterr().out
         assert "0.32" in said and "velocities" in said and "actions: twist" in said
         with pytest.raises(ValueError, match="velocities"):
-            Load(folder, device="cpu", denoise_steps=1).engine(Contract.load(file))
+            Load(folder, EngineConfig(steps=1), device="cpu").engine(Contract.load(file))
 
 
 @pytest.mark.parametrize(("states", "actions"), [(8, 7), (7, 8), (8, 6)])
@@ -216,7 +217,7 @@ def test_statistics_that_zeros_fill_up_are_of_the_joints_before_them(
     contract = Contract.load(file)
     assert len(contract.joints) == joints
     assert "error" not in printed(capsys, "contract", "check", file, "--model", folder)
-    policy = Load(folder, device="cpu", denoise_steps=1).engine(contract).policy
+    policy = Load(folder, EngineConfig(steps=1), device="cpu").engine(contract).policy
     here = np.full(joints, 0.2, np.float32)
     # openpi: digitize((x - q01) / (q99 - q01 + 1e-6) * 2 - 1), of the filled state; its middle is bin 127
     bins = " ".join(["127"] * joints + ["0"] * (filled_to - joints))
@@ -305,7 +306,7 @@ def test_a_lerobot_folder_that_does_not_say_its_version_is_checked_and_run_once_
     with pytest.raises(ValueError, match="prompt_state=padded"):
         Load(folder, device="cpu").engine(contract)
     for words, parameter in ((f"prompt_state={answer}", "auto"), ("", answer)):
-        load = Load(folder, device="cpu", denoise_steps=1, trained_as=words, prompt_state=parameter)
+        load = Load(folder, EngineConfig(steps=1), device="cpu", trained_as=words, prompt_state=parameter)
         engine = load.engine(contract)
         for policy in (engine.policy, load.embodiment(engine.policy, contract).policy):
             assert isinstance(policy, Policy) and policy.prompt_state == answer

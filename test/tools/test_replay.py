@@ -20,6 +20,7 @@ from recorded_run import AS_RECORDED, PERIOD_NS, START_NS, Run, again
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.rtc import RtcSettings
+from vla_accel_ros.engine.config import EngineConfig, option
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.config import PI05, VisionConfig
@@ -47,8 +48,8 @@ FIRST = 2
         {"kind": "pi0", "rtc": RtcSettings(mask="linear", mask_horizon=3), "seed": 5},
         {"kind": "pi05", "noise": "coherent"},
         {"kind": "pi0", "noise": "coherent", "rtc": RtcSettings()},
-        {"kind": "pi05", "solver": "ab2", "denoise_steps": 4},
-        {"kind": "pi0", "solver": "ab2", "denoise_steps": 4, "rtc": RtcSettings()},
+        {"kind": "pi05", "solver": "ab2", "steps": 4},
+        {"kind": "pi0", "solver": "ab2", "steps": 4, "rtc": RtcSettings()},
         {"kind": "pi05", "jpeg": lambda picture: cv2.imencode(".jpg", picture)[1].tobytes()},
     ],
     ids=[
@@ -158,7 +159,7 @@ def test_another_kind_of_noise_is_other_chunks(tmp_path):
 
 
 def test_another_solver_is_other_chunks_and_named_as_a_reason(tmp_path):
-    run = Run(tmp_path, solver="ab2", denoise_steps=3).frames(3).tell(settings={"solver": "euler"})
+    run = Run(tmp_path, solver="ab2", steps=3).frames(3).tell(settings={"solver": "euler"})
     result, _ = again(run.end())
     assert len(result.different_chunks) == result.chunks > 0
 
@@ -166,13 +167,13 @@ def test_another_solver_is_other_chunks_and_named_as_a_reason(tmp_path):
 def test_a_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fresh_noise(
     tmp_path, monkeypatch
 ):
-    @dataclass(frozen=True)
-    class OfLater(Load):
+    @dataclass(frozen=True, kw_only=True)
+    class OfLater(EngineConfig):
         """Of a version with another default."""
 
-        noise: str = "coherent"
+        noise: str = option("coherent", "Of denoising.")
 
-    monkeypatch.setattr("vla_accel_ros.tools.replay.again.Load", OfLater)
+    monkeypatch.setattr("vla_accel_ros.tools.replay.again.EngineConfig", OfLater)
     result, _ = again(Run(tmp_path, noise="fresh").frames(3).tell(without=("noise",)).end())
     assert result.equal and result.chunks == 3
 
@@ -191,7 +192,7 @@ def test_a_partition_is_made_again_only_where_its_launches_may_be_others(
     engine, found = Load.engine, []
 
     def loaded(load: Load, *given: Any) -> Engine:
-        found.append(load.partition)
+        found.append(load.config.partition)
         return engine(load, *given)
 
     monkeypatch.setattr(Load, "engine", loaded)
@@ -365,7 +366,7 @@ def test_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits_depend
 ) -> None:
     assert company({}) == company({"frames_together": 1, "seats_by_load": False}) == []
     assert company({"frames_together": 4}) == ["frames_together 4: frames were batched with others'"]
-    seats = {"fast": True, "staggered": 2, "seats_by_load": True, "kv_slots": 6}
+    seats = {"fast": True, "staggered": 2, "seats_by_load": True, "slots": 6}
     run = Run(tmp_path).tell(settings={**seats, "seed": 9}).frames(2)
     bag = Bag(run.end())
     moments = Moments(bag)

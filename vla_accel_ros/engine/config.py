@@ -1,17 +1,21 @@
-"""Every option of an engine, with its default, in one place.
+"""Every option of an engine, in one place: its default, range, choices, help and former name are metadata.
 
-Node parameters, command-line options and the record of a session derive from this dataclass, so a default is
-changed here alone.
+Node parameters, the parameter files, launch arguments, options of commands, docs/reference/parameters.md and
+the record of a session are made from these fields. So a new option is a field here, and whatever reads it.
+`goal` sets many of them at once (engine/goals.py).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from vla_accel_ros.models.flow.noise import FRESH, KINDS
 from vla_accel_ros.models.flow.solver import EULER, SOLVERS
 
+GOALS = ("first_chunk", "rate", "memory", "many_robots")
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
 TOKEN_MODES = (SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO)
 ONE, TEXT_APART, ACTIONS_APART, ALL_APART = "one", "text", "two", "three"
@@ -21,23 +25,56 @@ STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT, W8A8 = "exact", "w8a8"
+PRECISIONS = (EXACT, "fp8", "int8", "int4", W8A8, "w8a8-int4")
 RESIDENT, VISION = "none", "vision"
-LEAST = {
-    "slots": 1,
-    "steps": 1,
-    "seed": 0,
-    "answers": 1,
-    "answer_tokens": 1,
-    "prefill_groups": 1,
-    "text_groups": 1,
-    "frames_together": 1,
-}
-"""Smallest value allowed for each whole-number option."""
 MOST_SEATS = 64
 """Most chunks that are denoised at once."""
-MOST_TEXT = 0.5
-"""Largest share of a lane's time that text may get."""
 NO_PARTITION = "none"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a field of EngineConfig says of itself.
+
+    minimum, maximum: inclusive range of a number. choices: the allowed words, empty for any. former: its name
+    in parameter files, commands and recordings of earlier versions. parameter: whether nodes have it as a
+    parameter; a node sets the others from its contract and the rates of its loops. fleet: whether a fleet's
+    engine has a use for it. in_nodes: what a parameter has otherwise (default, choices, minimum).
+    """
+
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    former: str = ""
+    parameter: bool = True
+    fleet: bool = True
+    in_nodes: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises ValueError if the option cannot have this value."""
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{name} is '{value}'; use one of {', '.join(map(repr, self.choices))}.")
+        low, high = self.minimum, self.maximum
+        if (low is not None and not value >= low) or (high is not None and not value <= high):
+            limits = f"{low} or more" if high is None else f"{low} to {high}"
+            raise ValueError(f"{name} is {value}; give {limits}.")
+
+
+def option(default: Any, help: str, **about: Any) -> Any:
+    """A field of EngineConfig. about: further fields of Option."""
+    return field(default=default, metadata={"option": Option(help, **about)})
+
+
+def options(config: type[EngineConfig] | None = None) -> dict[str, Option]:
+    """The options by name."""
+    return {each.name: each.metadata["option"] for each in fields(config or EngineConfig)}
+
+
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of any version, by the present names of the options."""
+    present = {each.former: name for name, each in options().items() if each.former}
+    return {present.get(name, name): value for name, value in settings.items()}
 
 
 @dataclass(frozen=True, order=True)
@@ -50,13 +87,13 @@ class Split:
     @classmethod
     def of(cls, word: str) -> Split:
         """Parses "A:B". Raises ValueError for anything else."""
-        found = re.fullmatch(r"([1-9]\d{0,5}):([1-9]\d{0,5})", word, re.ASCII)
-        if found is None:
+        numbers = re.fullmatch(r"([1-9]\d{0,5}):([1-9]\d{0,5})", word, re.ASCII)
+        if numbers is None:
             raise ValueError(
                 f"partition is '{word}'; use '{NO_PARTITION}', '{AUTO}', or multiprocessors of actions "
                 "and of the rest, such as '32:100'."
             )
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(numbers[1]), int(numbers[2]))
 
     def __str__(self) -> str:
         return f"{self.actions}:{self.rest}"
@@ -80,104 +117,225 @@ def offload_share(offload: str) -> float:
     return share
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """How an engine runs a policy.
+    """How an engine runs a policy. docs/reference/parameters.md lists what each option does.
 
-    slots: number of prefixes alive at once, at least 4: the newest, the one being computed, one for an action
-        and one for text. Staggered chunks need one each and 3 more. Each further answer needs one more;
-        without it a stream's question waits. Frames that share forwards get what they need. Each robot given
-        to the constructor adds one; a caller that adds robots later must allow one for each.
-    steps, time_rule: flow sampling, see models.flow.sampling; "auto" takes the rule that the policy was
-        trained with. solver: "euler", as policies are trained to be sampled, or "ab2", second-order
-        Adams-Bashforth, as accurate with about half the steps: models.flow.solver and docs/lab/solvers.md.
-    seed, noise: the initial noise of chunks, see models.flow.noise: "fresh", a function of (seed, request)
-        alone, or "coherent", a function of (seed, time of each action): smaller seams, but no less jerk
-        (docs/lab/performance.md).
-    step_dt_s: seconds between two actions of a chunk, for robots without their own.
-    answers, answer_tokens: most answers written at once, and most tokens in one.
-    fast: compute with captured stages and, where the model family has them, fused kernels.
-    precision: of the captured stages, see engine.stages.precision; all but "exact" change the actions.
-    calibration: file of `vla calibrate` for precision "w8a8" or "w8a8-int4"; "" = none: columns are not
-        smoothed.
-    keep_exact: False frees the exact weights of what the stages hold in fewer bits; only such stages can then
-        compute the policy, see engine.stages.dropping and docs/lab/plan.md.
-    offload: "none", "vision" or "vision:SHARE": all layers of the vision towers, or a share, keep their
-        weights in page-locked host memory; every frame copies them to the GPU while other layers compute. The
-        results are the same bits; see docs/lab/offload.md.
-    staggered: number of chunks denoised at once, each at its own step; 0 = whole chunks. With up to `steps`
-        seats one chunk begins in each step; with more seats, several do.
-    staggering: "stream": every chunk takes a seat; "fresh": the first chunk of a frame is denoised whole and
-        before the staggered ones, which are further chunks of the frame.
-    seats_by_load: a step of staggered chunks computes the fewest of 1, 2, 4, ... and all seats that hold its
-        chunks, so that empty seats cost less. Chunks then differ by rounding with the chunks in the other
-        seats, and cannot be recomputed bit for bit. Only for fast stages with kernels.
-    joints_each_step: every step of a staggered chunk gets the newest joints, instead of only those at its
-        beginning; for a policy with a state token (pi0). The flow is then no longer conditioned on one state,
-        as it was in training. A chunk records the joints of each step.
-    scheduling: the scheduling policy of frames and actions, by its name in the entry points
-        `vla_accel_ros.policies`; "auto" takes the one that the other options need. Text takes the slack.
-    lanes: "one": everything in one lane; "text": text beside further chunks, but not beside a frame or its
-        first chunk; "two": actions beside frames and text; "three": frames, actions and text at once. Each
-        lane has its own CUDA stream; that of actions has the highest priority. With "three", staggering
-        "fresh" adds a lane for first chunks. Not for frames that share forwards.
-    prefill_groups: number of groups of layers in which a frame is computed, with a step of staggered chunks
-        between two of them, so that a step waits for one group instead of a frame; 1 = whole. The results are
-        the same bits. Only for fast stages with kernels, see docs/lab/streaming.md.
-    text_groups: number of groups of layers in which a token of text is computed, each scheduled between
-        actions by itself; 1 = whole. The results are the same bits. Only for fast stages with kernels.
-    text_share: share of its lane's time that text gets when further chunks of a frame would take all of it, 0
-        to MOST_TEXT; 0 = one token every 0.2 s. Frames and their first chunks never wait for it.
-    frames_together: most waiting frames, with equal numbers of images, that one forward computes, e.g. of
-        many robots; 1 = each alone. A chunk then differs by rounding with the frames in that forward, and
-        cannot be recomputed bit for bit. Only for fast stages with kernels and the scheduling policies
-        "throughput" and "batches".
-    partition: division of the GPU's multiprocessors between several lanes: "none"; "A:B", A for actions and B
-        for frames and text; or "auto", which measures splits in `Engine.prepare` and takes one only if
-        actions would be late without it (policies.partition). Ignored on a device that cannot be divided.
-    token_mode, token_prefer: how frames of a policy that acts by tokens share forwards, see policies.tokens.
-    camera_hz: frame rate that token_mode "auto" and partition "auto" plan with; 0 = as often as they are
-        wanted. action_hz: chunk rate that partition "auto" plans with; 0 = unknown.
+    Options that are not given have their defaults, or what `goal` sets once the policy is known
+    (engine.goals.toward_goal). `slots` counts all prefixes; each robot given to the engine's constructor adds
+    one, and a caller that adds robots later must allow one for each.
 
     Raises ValueError, in one sentence, for an invalid value or combination.
     """
 
-    slots: int = 5
-    steps: int = 10
-    time_rule: str = "auto"
-    solver: str = EULER
-    seed: int = 0
-    noise: str = FRESH
-    step_dt_s: float = 1 / 30
-    answers: int = 4
-    answer_tokens: int = 16
-    fast: bool = False
-    precision: str = EXACT
-    calibration: str = ""
-    keep_exact: bool = True
-    offload: str = RESIDENT
-    staggered: int = 0
-    staggering: str = STREAM
-    seats_by_load: bool = False
-    joints_each_step: bool = False
-    scheduling: str = AUTO
-    lanes: str = ONE
-    prefill_groups: int = 1
-    text_groups: int = 1
-    text_share: float = 0.0
-    frames_together: int = 1
-    partition: str = NO_PARTITION
-    token_mode: str = SEQUENTIAL
-    token_prefer: str = FRESHNESS
-    camera_hz: float = 0.0
-    action_hz: float = 0.0
+    goal: str = option(
+        "",
+        "Set the options that are not set themselves for a goal: first_chunk, the first chunk of a frame as "
+        "early as possible; rate, as many chunks a second as possible; memory, to fit on a small GPU, which "
+        "changes the actions slightly; many_robots, one engine for a fleet. Empty: the defaults.",
+        choices=("", *GOALS),
+    )
+    fast: bool = option(
+        False,
+        "Compute with captured stages, which are made while the node configures; false is plain torch. auto: "
+        "on CUDA, for pi0, pi0.5 and OpenVLA (fused kernels, which need triton), SmolVLA, and policies of "
+        "other packages that can be captured.",
+        in_nodes={"default": AUTO, "choices": (AUTO, "true", "false")},
+    )
+    slots: int = option(
+        5,
+        "Frames whose keys and values fit at once: one being computed, the newest, one acted on and one "
+        "asked about. A node adds those that answers, staggered and frames_together need.",
+        minimum=1,
+        in_nodes={"minimum": 4, "maximum": 64},
+        former="kv_slots",
+    )
+    precision: str = option(
+        EXACT,
+        "Precision of the fast stages. All but exact change the actions (docs/lab/precision.md): fp8 "
+        "multiplies in 8 bits, on GPUs from sm_89 on; int8 and int4 store the weights of denoising and text; "
+        "w8a8 multiplies int8 by int8 in all stages, on GPUs from sm_80 on; w8a8-int4 does so in encode and "
+        "prefill, with int4 weights in denoising and text.",
+        choices=PRECISIONS,
+    )
+    calibration: str = option(
+        "",
+        "File of `vla calibrate` for precision w8a8 and w8a8-int4: it smooths columns, and keeps products "
+        "that would lose too much exact. Empty: none.",
+    )
+    keep_exact: bool = option(
+        True,
+        "Keep the exact weights of stages that precision has in fewer bits. False drops them while the "
+        "checkpoint is loaded, a layer at a time, to save memory; staggered chunks, guidance by the exact "
+        "Jacobian and, in fp8, questions are then refused (docs/lab/plan.md).",
+    )
+    offload: str = option(
+        RESIDENT,
+        "Vision layers of the fast stages whose weights stay in host memory and are copied to the GPU in "
+        "every frame: none, vision (all) or vision:0.25 (a share). Actions are the same; the log says what "
+        "it saves and costs (docs/lab/offload.md).",
+    )
+    steps: int = option(
+        10, "Steps of flow matching per chunk.", minimum=1, in_nodes={"maximum": 64}, former="denoise_steps"
+    )
+    solver: str = option(
+        EULER,
+        "Solver of flow matching: euler, the one that policies are trained for, or ab2, second-order "
+        "Adams-Bashforth, as accurate with about half the steps (docs/lab/solvers.md). For models that act "
+        "by flow.",
+        choices=SOLVERS,
+    )
+    time_rule: str = option(
+        AUTO,
+        "How the flow time is stepped (models/flow/sampling.py); auto is the rule that the policy was "
+        "trained with.",
+        choices=(AUTO, "openpi", "lerobot"),
+    )
+    seed: int = option(0, "Seed of the denoising noise; noise says what else it depends on.", minimum=0)
+    noise: str = option(
+        FRESH,
+        "Initial noise of denoising: fresh, of the seed and the request, or coherent, of the seed and the "
+        "time of each action, so that overlapping chunks begin alike: smaller seams, as much success, and "
+        "no smoother motion (docs/lab/performance.md).",
+        choices=KINDS,
+    )
+    staggered: int = option(
+        0,
+        "Chunks denoised at once, each begun on the newest frame and joints, a step after the one before "
+        "(faster only with fast): up to `steps` times as many chunks, each finished later than one that is "
+        "denoised alone. More than `steps` are for many robots: several begin in a step. They are not guided "
+        "(rtc). 0: one chunk at a time.",
+        minimum=0,
+        maximum=MOST_SEATS,
+    )
+    staggering: str = option(
+        STREAM,
+        "Which chunks are staggered: stream: all; fresh: further chunks of a frame, for newer joints; the "
+        "frame's first chunk is denoised whole and before them (with lanes three in its own lane).",
+        choices=STAGGERING,
+        fleet=False,
+    )
+    seats_by_load: bool = option(
+        False,
+        "Compute a step of staggered chunks with the fewest of 1, 2, 4, ... and all seats that hold its "
+        "chunks, so that empty seats cost less (docs/lab/staggered.md). Chunks then differ by rounding "
+        "with what is denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or "
+        "pi0.5.",
+    )
+    joints_each_step: bool = option(
+        False,
+        "Give every step of a staggered chunk the newest joints, not only those at its start, for a policy "
+        "with a state token (pi0) (docs/lab/staggered.md). The policy was not trained this way: measure "
+        "success before you rely on it.",
+        fleet=False,
+    )
+    scheduling: str = option(
+        AUTO,
+        "Scheduling policy, which decides what runs next: whole, staggered, throughput, batches, tokens or "
+        "one of another package (entry points vla_accel_ros.policies); auto follows from the other options.",
+    )
+    lanes: str = option(
+        ONE,
+        "What runs at once, each lane in its own CUDA stream: one: nothing, one after another; text: text "
+        "beside further chunks, not beside a frame or its first chunk; two: actions beside frames and text; "
+        "three: frames, actions and text. Chunks have the same bits.",
+        choices=LANES,
+    )
+    partition: str = option(
+        NO_PARTITION,
+        "Sets of the GPU's multiprocessors for two or three lanes: none; A:B in quotes, A for actions and B "
+        "for frames and text; auto measures splits on configure and uses one only if actions would be late "
+        "without it (docs/lab/streaming.md). If a GPU cannot be divided, actions come first by priority.",
+    )
+    prefill_groups: int = option(
+        1,
+        "Groups of layers in which a frame is computed. Between two groups comes a step of staggered "
+        "chunks, which then waits for one group instead of a whole frame (docs/lab/streaming.md). Needs "
+        "fast stages of pi0 or pi0.5. 1: a frame is computed at once.",
+        minimum=1,
+        in_nodes={"maximum": 64},
+    )
+    frames_together: int = option(
+        1,
+        "Most frames in one forward when several wait, as with many robots, for scheduling throughput or "
+        "batches. A chunk then differs by rounding with the frames beside its own, and a replay is near, not "
+        "equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
+        minimum=1,
+        in_nodes={"maximum": 16},
+    )
+    text_groups: int = option(
+        1,
+        "Groups of layers in which a token of text is computed, each scheduled separately between actions "
+        "(docs/lab/streaming.md). Needs fast stages. 1: a token is computed at once.",
+        minimum=1,
+        in_nodes={"maximum": 64},
+    )
+    text_share: float = option(
+        0.0,
+        "Share of time for text when further chunks of a frame would take all of it; new frames and their "
+        "first chunks never wait for it (docs/lab/streaming.md). 0: a token each 0.2 s.",
+        minimum=0.0,
+        maximum=0.5,
+        fleet=False,
+    )
+    answers: int = option(
+        4,
+        "Answers written at once; further ones wait.",
+        minimum=1,
+        in_nodes={"maximum": 32},
+        former="language_answers",
+    )
+    answer_tokens: int = option(
+        16,
+        "Longest answer, in tokens.",
+        minimum=1,
+        in_nodes={"maximum": 512},
+        former="language_max_tokens",
+    )
+    token_mode: str = option(
+        SEQUENTIAL,
+        "How frames of a model that acts by tokens (OpenVLA) share forwards: sequential: not at all; "
+        "pipelined: later frames carry the tokens of earlier ones; speculative: the last action is a draft "
+        "of the next; auto: by measured times and how often drafts are right. In float32 the actions are "
+        "the same.",
+        choices=TOKEN_MODES,
+    )
+    token_prefer: str = option(
+        FRESHNESS,
+        "Goal of token_mode speculative and auto: the freshness of an action, or the rate of actions.",
+        choices=PREFERENCES,
+    )
+    step_dt_s: float = option(
+        1 / 30, "Time between two actions of a chunk, for robots without their own [s].", parameter=False
+    )
+    camera_hz: float = option(
+        0.0,
+        "Rate of frames that token_mode auto and partition auto plan with [Hz]; 0: as often as they are "
+        "wanted.",
+        minimum=0.0,
+        parameter=False,
+    )
+    action_hz: float = option(
+        0.0,
+        "Rate of chunks that partition auto plans with [Hz]; 0: unknown.",
+        minimum=0.0,
+        parameter=False,
+    )
+
+    def __new__(cls, **given: Any) -> EngineConfig:
+        """Note which options are given: a goal leaves those alone."""
+        config = super().__new__(cls)
+        vars(config)["_given"] = tuple(given)
+        return config
 
     def __post_init__(self) -> None:
+        for name, each in options(type(self)).items():
+            each.check(name, getattr(self, name))
         if not self.step_dt_s > 0:
             raise ValueError(f"step_dt_s is {self.step_dt_s}; give the time between two actions in seconds.")
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; give {least} or more.")
+        for name in ("camera_hz", "action_hz"):
+            if getattr(self, name) == float("inf"):
+                raise ValueError(f"{name} is inf; give a rate, or 0.")
         offload_share(self.offload)
         if self.calibration and not self.precision.startswith(W8A8):
             raise ValueError(
@@ -186,54 +344,31 @@ class EngineConfig:
             )
         needs_exact = self.precision == EXACT
         if not self.keep_exact and (needs_exact or self.staggered):
-            why = f"precision is {self.precision}" if needs_exact else f"staggered is {self.staggered}"
+            reason = f"precision is {self.precision}" if needs_exact else f"staggered is {self.staggered}"
             raise ValueError(
-                f"keep_exact is false, but {why}, which computes with the exact weights; leave it true, or "
-                "choose another precision and no staggered chunks."
+                f"keep_exact is false, but {reason}, which computes with the exact weights; leave it true, "
+                "or choose another precision and no staggered chunks."
             )
-        if self.noise not in KINDS:
-            raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
-        if self.solver not in SOLVERS:
-            raise ValueError(f"solver is '{self.solver}'; use one of {SOLVERS}.")
-        if self.lanes not in LANES:
-            raise ValueError(f"lanes is '{self.lanes}'; use one of {LANES}.")
         if self.split is not None and self.lanes not in (ACTIONS_APART, ALL_APART):
             raise ValueError(
                 f"partition is '{self.partition}', but lanes is '{self.lanes}', where frames and actions "
                 f"share a lane: use lanes '{ACTIONS_APART}' or '{ALL_APART}', or partition '{NO_PARTITION}'."
             )
-        if self.staggering not in STAGGERING:
-            raise ValueError(f"staggering is '{self.staggering}'; use one of {STAGGERING}.")
-        if self.staggering == FRESH_FIRST and not self.staggered:
+        if self.staggered == 1:
             raise ValueError(
-                f"staggering is '{FRESH_FIRST}', but staggered is 0: further chunks have no seats; "
-                f"give staggered 2 or more, or use '{STREAM}'."
+                f"staggered is 1, but it is how many chunks are denoised at once: give 2 to {MOST_SEATS}, "
+                "or 0 for one chunk at a time."
             )
-        if self.seats_by_load and not (self.fast and self.staggered):
-            raise ValueError(
-                "seats_by_load is true, but only seats of captured stages cost time when they are empty: "
-                "give fast and staggered, or leave it false."
-            )
-        if self.joints_each_step and not self.staggered:
-            raise ValueError(
-                "joints_each_step is true, but only staggered chunks are computed step by step: "
-                "give staggered 2 or more, or leave it false."
-            )
-        if self.token_mode not in TOKEN_MODES:
-            raise ValueError(f"token_mode is '{self.token_mode}'; use one of {TOKEN_MODES}.")
-        if self.token_prefer not in PREFERENCES:
-            raise ValueError(f"token_prefer is '{self.token_prefer}'; use one of {PREFERENCES}.")
-        if not 0 <= self.text_share <= MOST_TEXT:
-            raise ValueError(f"text_share is {self.text_share}; give 0 to {MOST_TEXT} of the time.")
-        if not 0 <= self.camera_hz < float("inf"):
-            raise ValueError(f"camera_hz is {self.camera_hz}; give the frames a second, or 0.")
-        if not 0 <= self.action_hz < float("inf"):
-            raise ValueError(f"action_hz is {self.action_hz}; give the chunks a second, or 0.")
-        if self.staggered and not 2 <= self.staggered <= MOST_SEATS:
-            raise ValueError(
-                f"staggered is {self.staggered}, but it is how many chunks are denoised at once: give 2 to "
-                f"{MOST_SEATS}, or 0 for one chunk at a time."
-            )
+        seats_for = {
+            f"staggering is '{self.staggering}'": self.staggering == FRESH_FIRST,
+            "seats_by_load is true": self.seats_by_load,
+            "joints_each_step is true": self.joints_each_step,
+        }
+        for setting, wanted in seats_for.items():
+            if wanted and not self.staggered:
+                raise ValueError(
+                    f"{setting}, but staggered is 0: give staggered 2 or more, or leave out the former."
+                )
         if self.frames_together > 1 and self.prefill_groups > 1:
             raise ValueError(
                 f"frames_together is {self.frames_together} and prefill_groups {self.prefill_groups}, but a "
@@ -241,7 +376,22 @@ class EngineConfig:
             )
 
     @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given to the constructor."""
+        return {name: getattr(self, name) for name in vars(self)["_given"]}
+
+    def but(self, **changes: Any) -> EngineConfig:
+        """A config with the given options and these; unlike `dataclasses.replace` it leaves others to a
+        goal."""
+        return type(self)(**{**self.given, **changes})
+
+    @property
     def split(self) -> Split | None:
         """The numeric split in `partition`; None for "none" and "auto". Raises ValueError if it cannot be
         parsed."""
         return None if self.partition in (NO_PARTITION, AUTO) else Split.of(self.partition)
+
+    def further_slots(self, answers: bool) -> int:
+        """Slots that the options need beyond those of one frame after another. answers: whether the policy
+        can answer questions."""
+        return (self.answers - 1 if answers else 0) + self.staggered + self.frames_together - 1

@@ -18,6 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.goals import for_policy
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, Request
@@ -52,7 +53,7 @@ class Engine:
     ) -> None:
         if config is not None and options:
             raise ValueError("the engine was given a config and options; give one of them.")
-        self.policy, self.config = policy, config or EngineConfig(**options)
+        self.policy, self.config = policy, for_policy(policy, config or EngineConfig(**options))
         self.runner = ModelRunner(policy, self.config, robots)
         profile = Profile()
         lanes, chosen = self.runner.lanes, self.runner.scheduling(profile)

@@ -63,8 +63,11 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
             f"frames_together is {config.frames_together}, but only fast stages of pi0 and pi0.5 compute "
             "several frames in one forward; use 1."
         )
-    if config.seats_by_load and not isinstance(policy.model, Pi):
-        raise ValueError(f"seats_by_load is true, but a {kind} policy has seats of one size; leave it false.")
+    if config.seats_by_load and not (config.fast and isinstance(policy.model, Pi)):
+        raise ValueError(
+            "seats_by_load is true, but only seats of fast stages of pi0 and pi0.5 have several sizes; "
+            "leave it false."
+        )
     if config.joints_each_step and not (policy.acts == FLOW and cast(FlowPolicy, policy).takes_state):
         raise ValueError(
             f"joints_each_step is true, but a {kind} policy has its joints in the prefix; leave it false."

@@ -13,15 +13,16 @@ import json
 import platform
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import vla_accel_ros
+from vla_accel_ros.engine.config import renamed
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +56,10 @@ class Session:
     versions: tuple[str, ...]
     build: str
 
+    def by_name(self) -> dict[str, Any]:
+        """The settings; options of an engine by their present names."""
+        return renamed(json.loads(self.settings))
+
     def differences(self, other: Session) -> list[str]:
         """What may make the other session's numbers differ, one phrase each: "seed 0, here 1"."""
         mine, theirs = self._facts(), other._facts()
@@ -69,15 +74,15 @@ class Session:
         return self._of_engine() == other._of_engine()
 
     def _of_engine(self) -> tuple[object, ...]:
-        settings = json.loads(self.settings)
+        settings = self.by_name()
         return self.model, self.checksum, {name: settings[name] for name in settings if name not in OWN}
 
     def _facts(self) -> dict[str, object]:
         """Everything that the numbers depend on, by name."""
         what = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
         versions = dict(version.split(" ", 1) for version in self.versions)
-        settings = json.loads(self.settings)
-        for name in (ROBOT, REPLICA, JPEG):  # do not change the numbers of a replay
+        settings = self.by_name()
+        for name in (ROBOT, REPLICA, JPEG, "goal"):  # do not change the numbers of a replay
             settings.pop(name, None)
         return {**what, **settings, **versions}
 
@@ -95,8 +100,8 @@ def session_of(
 ) -> Session:
     """The session of an engine that was just made, or of a robot that it just began to serve.
 
-    settings: the options it was made with, by name; values that the engine chose replace them. model: the
-    checkpoint's folder. contract, urdf: their texts, empty if there is none. topics: camera -> topic of its
+    settings: what it was made with besides the options of its config, by name. model: the checkpoint's
+    folder. contract, urdf: their texts, empty if there is none. topics: camera -> topic of its
     images. robot: the robot of the session; settings, contract and topics are then the robot's. Make a new
     session when the robot is described again. Raises ValueError for an unknown robot.
     """
@@ -107,10 +112,7 @@ def session_of(
         "statistics_sha256": statistics_checksum(embodiment.policy),
         "device": device.type,
         "dtype": str(engine.policy.kv_dtype).removeprefix("torch."),
-        "fast": engine.config.fast,
-        "denoise_steps": engine.config.steps,
         "time_rule": engine.runner.time_rule,
-        "solver": engine.config.solver,
     }
     return Session(
         id=uuid.uuid4().hex,
@@ -120,7 +122,7 @@ def session_of(
         urdf=urdf,
         cameras=tuple(topics),
         topics=tuple(topics.values()),
-        settings=json.dumps({**settings, **found}, sort_keys=True),
+        settings=json.dumps({**asdict(engine.config), **settings, **found}, sort_keys=True),
         device=device_name(device),
         versions=versions(device),
         build=build(),

@@ -28,7 +28,8 @@ def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool]
     """
     by_name = {parameter.name: parameter for parameter in table}
     for parameter in by_name.values():
-        declared = node.declare_parameter(parameter.name, parameter.default, _descriptor(parameter))
+        default = _value_by_former_name(node, parameter)
+        declared = node.declare_parameter(parameter.name, default, _descriptor(parameter))
         parameter.check(declared.value)
 
     def check(changes: list) -> SetParametersResult:
@@ -42,6 +43,7 @@ def declare(node: Node, table: Iterable[Parameter], settable: Callable[[], bool]
                     _refuse_unless(settable, change.name, value(node, change.name))
         except (TypeError, ValueError) as error:
             return SetParametersResult(successful=False, reason=str(error))
+        _overrides(node).update((change.name, change) for change in changes if change.name in by_name)
         return SetParametersResult(successful=True)
 
     node.add_on_set_parameters_callback(check)
@@ -60,13 +62,33 @@ def _refuse_unless(settable: Callable[[], bool] | None, name: str, present: Any)
         )
 
 
+def _overrides(node: Node) -> dict[str, Any]:
+    """The parameters that files and command lines set, and those that were set since."""
+    return getattr(node, "_parameter_overrides", {})
+
+
+def _value_by_former_name(node: Node, parameter: Parameter) -> Any:
+    """The value that is given by an earlier name of the parameter, with a warning; else its default."""
+    overrides = _overrides(node)
+    former = overrides.pop(parameter.former, None)
+    if former is None:
+        return parameter.default
+    node.get_logger().warning(f"parameter {parameter.former!r} is now called {parameter.name!r}: rename it")
+    return overrides.setdefault(parameter.name, former).value
+
+
 def _warn_of_unknown(node: Node, by_name: dict[str, Parameter]) -> None:
     """Warn, since ROS silently ignores a misspelt parameter. A file for several nodes may contain others'."""
-    for name in getattr(node, "_parameter_overrides", {}):
+    for name in _overrides(node):
         if name not in by_name and name != _CLOCK.name and not name.startswith("qos_overrides."):
             near = difflib.get_close_matches(name, by_name, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(by_name))}"
             node.get_logger().warning(f"parameter {name!r} is unknown to this node: {hint}")
+
+
+def given(node: Node, name: str) -> bool:
+    """Whether a file, a command line or a service has set a declared parameter."""
+    return name in _overrides(node)
 
 
 def value(node: Node, name: str) -> Any:

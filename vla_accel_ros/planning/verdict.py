@@ -93,7 +93,7 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
                 other = replace(work, precision=precision)
                 tried[f"precision: {precision}"] = other
     if "denoise" in plan.stages and work.steps > 5:
-        tried[f"denoise_steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)
+        tried[f"steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)
     can_stagger = isinstance(plan.sizes, PiConfig) and plan.keep_exact and work.steps in SEATS
     if can_stagger and plan.shared is None and not _late(_again(plan, work, work.steps), wanted, which):
         found.append(f"staggered: {work.steps}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand, training_option
+from vla_accel_ros.tools.options import engine_options, subcommand, training_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,7 +43,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         help="folder of peft with a LoRA adapter of PATH, to be merged into the weights",
     )
-    add("--steps", type=int, default=10, help="denoise_steps of the folded constants (default: 10)")
+    engine_options(parser, "steps")
     add(
         "--dtype",
         choices=("float32", "bfloat16"),

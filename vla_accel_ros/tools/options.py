@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from vla_accel_ros.engine.config import EngineConfig, options
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 
 Run = Callable[[argparse.Namespace], int]
@@ -50,6 +52,27 @@ def training_option(parser: argparse.ArgumentParser) -> None:
         "its settings, such as 'action_horizon=10 ...'; of a lerobot checkpoint that asks for it: "
         "prompt_state=padded (lerobot up to 0.4.4) or prompt_state=own (since 0.5.0)",
     )
+
+
+def engine_options(
+    parser: argparse.ArgumentParser,
+    *names: str,
+    further: Mapping[str, tuple[str, ...]] | None = None,
+    config: type[EngineConfig] = EngineConfig,
+) -> None:
+    """Add options of an engine (engine/config.py), such as --keep-exact. further: choices that only this
+    command has."""
+    for name in names:
+        option, default = options(config)[name], getattr(config, name)
+        about: dict[str, Any] = {"default": default, "help": f"{option.help} (default: {default})"}
+        about["help"] = about["help"].replace("%", "%%")
+        if type(default) is bool:
+            about["action"] = argparse.BooleanOptionalAction
+        else:
+            choices = (*filter(None, option.choices), *(further or {}).get(name, ()))
+            about |= {"type": type(default), "choices": choices or None}
+        former = [option.former] if option.former else []
+        parser.add_argument(*(f"--{each.replace('_', '-')}" for each in (name, *former)), **about)
 
 
 def chosen_contract(arguments: argparse.Namespace) -> Path:

@@ -130,7 +130,7 @@ def test_robots_beside_each_other_have_their_own(policy: Policy) -> None:
 
 class TestRefused:
     def test_without_seats(self, policy: Policy) -> None:
-        with pytest.raises(ValueError, match="joints_each_step is true, but only staggered chunks"):
+        with pytest.raises(ValueError, match="joints_each_step is true"):
             Engine(policy, joints_each_step=True)
 
     def test_for_a_policy_with_its_joints_in_the_prompt(self) -> None:

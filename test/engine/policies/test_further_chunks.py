@@ -8,7 +8,7 @@ import simulated_lanes
 from planned import make_again, make_observe
 from simulated_lanes import FRAME_S, Streams
 
-from vla_accel_ros.engine.config import FRESH_FIRST, MOST_TEXT, ONE, EngineConfig
+from vla_accel_ros.engine.config import FRESH_FIRST, ONE, EngineConfig
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks, staggered
 from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.profile import Profile
@@ -111,7 +111,7 @@ class TestInTime:
         assert policy.next("main", (make_again(),), 1.19) is not None
 
 
-@pytest.mark.parametrize("share", [-0.1, MOST_TEXT + 0.1, float("nan")])
+@pytest.mark.parametrize("share", [-0.1, 0.6, float("nan")])
 def test_a_share_that_cannot_be_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=rf"text_share is {share}; give 0 to {MOST_TEXT} of the time\."):
+    with pytest.raises(ValueError, match=f"text_share is {share}"):
         EngineConfig(text_share=share)

@@ -382,9 +382,7 @@ def test_another_number_of_denoising_steps_is_noted(folder: Path) -> None:
     edit_json(folder / "config.json", lambda data: data.update(num_inference_steps=10))
     assert not any("num_inference_steps" in note for note in describe(folder).notes)
     edit_json(folder / "config.json", lambda data: data.update(num_inference_steps=4))
-    assert any(
-        "num_inference_steps is 4" in note and "denoise_steps" in note for note in describe(folder).notes
-    )
+    assert any("num_inference_steps is 4" in note and "steps" in note for note in describe(folder).notes)
 
 
 @pytest.mark.parametrize("train", [{"cudnn_deterministic": False}, {"seed": 1000}])

@@ -18,6 +18,7 @@ from openvla_builders import make_openvla_folder
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.checkpoints.conversion import convert
@@ -193,7 +194,7 @@ def test_an_old_converted_folder_is_the_usual_one_and_says_so(
     edit_json(folder / "config.json", lambda data: data["vla_accel_ros"].pop("trained_as"))
     assert load(folder, "").prompt_state == "own"
     warned: list[str] = []
-    Load(folder, device="cpu", denoise_steps=1).engine(contract, warned.append)
+    Load(folder, EngineConfig(steps=1), device="cpu").engine(contract, warned.append)
     assert any("use_quantile_norm true" in sentence for sentence in warned)
     main(["inspect", str(folder)])
     assert "use_quantile_norm true" in re.sub(r"\s+", " ", capsys.readouterr().out)
@@ -206,7 +207,7 @@ def test_a_node_asks_before_it_loads(folder: Path, contract: Contract) -> None:
     with pytest.raises(ValueError, match=r"action_horizon.*use_quantile_norm"):
         Load(folder, device="cpu").engine(contract)
     words = said("delta_action_mask")
-    engine = Load(folder, device="cpu", denoise_steps=1, trained_as=words).engine(contract)
+    engine = Load(folder, EngineConfig(steps=1), device="cpu", trained_as=words).engine(contract)
     np.testing.assert_array_equal(engine.policy.delta_mask, contract.delta_mask)
     assert engine.policy.config.horizon == 7
     with pytest.raises(ValueError, match="absolute"):

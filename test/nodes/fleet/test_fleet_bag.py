@@ -65,8 +65,8 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
     images: str,
     staggered: int,
 ) -> None:
-    folder, engine = tmp_path / "bags", {"denoise_steps": 2, "seed": 3, "staggered": staggered}
-    start("fleet", autostart=True, model=model_of(tmp_path, kind), language_max_tokens=8, **engine)
+    folder, engine = tmp_path / "bags", {"steps": 2, "seed": 3, "staggered": staggered}
+    start("fleet", autostart=True, model=model_of(tmp_path, kind), answer_tokens=8, **engine)
     start("recorder", autostart=True, record_dir=str(folder))
     start("fleet_inference", autostart=True, engine="fleet", fleet_images=images)
     operator.instruct("reach the red block")
@@ -102,7 +102,7 @@ def test_no_question_waits_in_silence_when_the_scheduler_is_missing_or_is_killed
     assert said.refused and said.text.startswith("no fleet's scheduler has admitted this robot")
 
     model = model_of(tmp_path)
-    scheduler = start("fleet", autostart=True, model=model, denoise_steps=2, language_max_tokens=8)
+    scheduler = start("fleet", autostart=True, model=model, steps=2, answer_tokens=8)
     operator.wait(lambda: served(operator), 120.0, "admission")
     operator.ask(QUESTION)  # without an instruction, too
     operator.wait(lambda: QUESTION in finished(operator), 60.0, "an answer")

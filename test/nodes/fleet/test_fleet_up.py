@@ -48,7 +48,7 @@ def test_it_serves_also_without_a_replica_that_was_killed_and_leaves_nothing(
 ) -> None:
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
     command = [sys.executable, "-m", "vla_accel_ros.tools.cli", "fleet", "up"]
-    command += ["--replicas", "edge:1", "cloud:1", "--model", str(model), "--param", "denoise_steps:=2"]
+    command += ["--replicas", "edge:1", "cloud:1", "--model", str(model), "--param", "steps:=2"]
     log = tmp_path / "up.log"
     context = rclpy.Context()
     rclpy.init(context=context)
@@ -68,7 +68,7 @@ def test_it_serves_also_without_a_replica_that_was_killed_and_leaves_nothing(
         assert {answer.replica for answer in left.answers} <= {"edge0", "cloud0"}
         spin_until((node,), lambda: len(told(left)) == 2, 30.0, "sessions of both")
         for settings in told(left).values():  # of the actors' engines, which a replay makes again
-            assert (settings["denoise_steps"], settings["robot"]) == (2, "/left")
+            assert (settings["steps"], settings["robot"]) == (2, "/left")
         started = below(up.pid)
         actors = [pid for pid, name in started.items() if name.startswith(ACTOR)]
         assert len(actors) == 2

@@ -69,7 +69,7 @@ def test_each_robot_gets_its_own_chunks_and_one_goes_on_when_another_is_killed(
     start: Callable[..., NodeProcess], nodes: Callable[[str], Node], tmp_path: Path
 ) -> None:
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    start("fleet", autostart=True, model=str(model), denoise_steps=2, gone_s=6.0)
+    start("fleet", autostart=True, model=str(model), steps=2, gone_s=6.0)
     node = nodes("/left")
     left = AskingRobot(node, Path(demo_contract()), horizon="static:5")
     watching = Watching(node)
@@ -107,12 +107,12 @@ def test_a_second_scheduler_in_the_domain_is_named_by_both_and_by_the_doctor(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    first = start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    first = start("fleet", autostart=True, model=str(model), steps=2)
     robot = AskingRobot(nodes("/left"), Path(demo_contract()))
     watching = Watching(robot.node)
     until = partial(spin_until, (robot.node,))
     until(lambda: watching.messages.get("graph") == "no other scheduler", 90.0, "scheduler that is alone")
-    second = start("fleet", "spare", autostart=True, model=str(model), denoise_steps=2)
+    second = start("fleet", "spare", autostart=True, model=str(model), steps=2)
     said = "another fleet scheduler is in this ROS domain and serves the same robots"
     until(lambda: f"{said}: /spare/fleet_scheduler; end all but one" in first.log, 90.0, "word of the second")
     until(lambda: f"{said}: /fleet_scheduler; end all but one" in second.log, 90.0, "word of the first")
@@ -136,9 +136,9 @@ def test_a_second_scheduler_in_the_domain_is_named_by_both_and_by_the_doctor(
 
 def test_two_schedulers_of_one_name_are_named(start: Callable[..., NodeProcess], tmp_path: Path) -> None:
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    first = start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    first = start("fleet", autostart=True, model=str(model), steps=2)
     first.wait_for_log("robots that need one a second fit")
-    start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    start("fleet", autostart=True, model=str(model), steps=2)
     first.wait_for_log("serves the same robots: /fleet_scheduler; end all but one")
 
 
@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused_in_words_and_a_robot_that_goes_takes_its_t
     start: Callable[..., NodeProcess], nodes: Callable[[str], Node], tmp_path: Path
 ) -> None:
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    fleet = start("fleet", autostart=True, model=str(model), denoise_steps=2, policy="fifo")
+    fleet = start("fleet", autostart=True, model=str(model), steps=2, policy="fifo")
     watcher = nodes("/watcher")
     bad, good = nodes("/bad"), nodes("/good")
     wrong = tmp_path / "wrong.yaml"
@@ -184,7 +184,7 @@ def test_a_robot_that_would_make_all_late_is_refused_before_it_is_tried_and_diag
     start: Callable[..., NodeProcess], nodes: Callable[[str], Node], tmp_path: Path
 ) -> None:
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    start("fleet", autostart=True, model=str(model), denoise_steps=2, in_time_s=1e-5)
+    start("fleet", autostart=True, model=str(model), steps=2, in_time_s=1e-5)
     first, second = nodes("/first"), nodes("/second")
     robots = AskingRobot(first, Path(demo_contract())), AskingRobot(second, Path(demo_contract()))
     watching = Watching(first)
@@ -211,7 +211,7 @@ def test_strangers_stop_no_robot_and_what_they_sent_is_quoted_briefly(
     start: Callable[..., NodeProcess], nodes: Callable[[str], Node], tmp_path: Path
 ) -> None:
     model = make_checkpoint(tmp_path / "model", make_config(horizon=32), reach=CALM)
-    fleet = start("fleet", autostart=True, model=str(model), denoise_steps=2)
+    fleet = start("fleet", autostart=True, model=str(model), steps=2)
     robot = AskingRobot(nodes("/left"), Path(demo_contract()), chunks_per_s=5.0)
     stranger = AskingRobot(nodes("/stranger"), Path(demo_contract()))
     stranger.asking = False

@@ -70,7 +70,7 @@ def test_chunks_are_sent_with_their_horizon_and_replay_to_the_bit(
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
     model = make_checkpoint(tmp_path / "model", make_config("pi0", horizon=16))
     horizon = "static:13; *blue block=update_ratio:-0.99+least:11+elastic:1"
-    given = {"denoise_steps": STEPS, "language_hz": 0.0, "rtc": "always", "horizon": horizon}
+    given = {"steps": STEPS, "language_hz": 0.0, "rtc": "always", "horizon": horizon}
     start("inference", autostart=True, model=str(model), **given)
     wait_for_recorder(operator)
     for colour, actions in (("red", 13), ("blue", 12)):

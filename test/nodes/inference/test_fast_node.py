@@ -24,7 +24,7 @@ def test_a_robot_acts_by_fast_stages_that_were_made_while_the_node_configured(
         model=str(model),
         device="cpu",
         fast=True,
-        denoise_steps=2,
+        steps=2,
         language_hz=2.0,
     )
     operator.instruct("reach the red block")

@@ -12,6 +12,7 @@ from builders import make_checkpoint
 from sensor_msgs.msg import Image, JointState
 from single_frames import SingleFrames
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.inference.loading import Load
@@ -65,13 +66,11 @@ class Cameras:
 
 def test_every_encoding_arrives_as_the_pixels_that_were_sent(start, operator, contract, tmp_path):
     model = make_checkpoint(tmp_path / "model")
-    node = start(
-        "inference", model=str(model), denoise_steps=4, vision_hz=60.0, language_hz=0.0, autostart=True
-    )
+    node = start("inference", model=str(model), steps=4, vision_hz=60.0, language_hz=0.0, autostart=True)
     cameras = Cameras(operator)
     operator.instruct(INSTRUCTION)
     node.wait_for_log(f"instruction: '{INSTRUCTION}'")
-    engine = Load(model, denoise_steps=4).engine(contract)
+    engine = Load(model, EngineConfig(steps=4)).engine(contract)
     rng = np.random.default_rng(0)
     for encoding in ("rgb8", "bgr8", "rgba8", "mono8"):
         pixels = {c.name: rng.integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8) for c in contract.cameras}
@@ -103,7 +102,7 @@ def test_an_image_that_cannot_be_used_is_refused_in_the_log_and_the_node_lives(
     start, operator, contract, tmp_path, changes, sentence
 ):
     model = make_checkpoint(tmp_path / "model")
-    node = start("inference", model=str(model), denoise_steps=1, vision_hz=60.0, autostart=True)
+    node = start("inference", model=str(model), steps=1, vision_hz=60.0, autostart=True)
     cameras = Cameras(operator)
     operator.instruct(INSTRUCTION)
     node.wait_for_log("instruction:")

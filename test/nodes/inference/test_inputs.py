@@ -76,7 +76,7 @@ def test_without_an_instruction_cameras_are_alive_and_what_is_missing_is_said(
 ):
     with Drivers(contract):
         model = make_checkpoint(tmp_path / "model")
-        node = start("inference", autostart=True, model=str(model), denoise_steps=2, language_hz=0.0)
+        node = start("inference", autostart=True, model=str(model), steps=2, language_hz=0.0)
         first = told.wait(lambda inputs: len(inputs.stamps_ns) == 3, "stamps of all streams")
         assert set(first.stamps_ns) == {"camera/front", "camera/wrist", "joint_states"}
         later = told.wait(
@@ -108,7 +108,7 @@ def test_while_a_slow_model_computes_cameras_are_told_to_be_alive_and_its_pace_i
             autostart=True,
             contract=str(tmp_path / "robot.yaml"),
             model=str(make_slow_model(tmp_path)),
-            denoise_steps=SLOW_STEPS,
+            steps=SLOW_STEPS,
             language_hz=0.0,
         )
         promised = told.wait(lambda inputs: inputs.stamps_ns, "inputs")
@@ -144,7 +144,7 @@ def test_on_a_host_that_others_keep_busy_the_host_is_named_and_not_the_model(
                 autostart=True,
                 contract=str(tmp_path / "robot.yaml"),
                 model=str(make_checkpoint(tmp_path / "model")),
-                denoise_steps=1,
+                steps=1,
                 language_hz=0.0,
             )
             told.wait(lambda inputs: inputs.stamps_ns, "inputs")
@@ -167,9 +167,7 @@ def test_a_robot_that_a_slow_model_stops_is_told_the_pace_of_the_model(start, op
     start("sim_robot", **CALM_SENSORS)
     start("trajectory", autostart=True, lead_s=0.1, contract=path)
     # Of the bundled policy that is a quarter of a second or more.
-    start(
-        "inference", autostart=True, contract=path, denoise_steps=64, language_hz=0.0, model=str(demo_model())
-    )
+    start("inference", autostart=True, contract=path, steps=64, language_hz=0.0, model=str(demo_model()))
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
 
@@ -187,7 +185,7 @@ def test_a_camera_that_sends_nothing_usable_is_named_with_the_reason(
     joints = tuple(contract.joint_names[:-1])
     with Drivers(contract, {"wrist": Fault(encoding="16UC1")}, joints):
         model = make_checkpoint(tmp_path / "model")
-        node = start("inference", autostart=True, model=str(model), denoise_steps=2, language_hz=0.0)
+        node = start("inference", autostart=True, model=str(model), steps=2, language_hz=0.0)
         inputs = told.wait(lambda inputs: "camera/wrist" in inputs.problems, "problem of the camera")
         assert inputs.problems["camera/wrist"].startswith("camera wrist: ")
         assert "16UC1" in inputs.problems["camera/wrist"]
@@ -203,7 +201,7 @@ def test_a_camera_that_sends_nothing_usable_is_named_with_the_reason(
 def test_an_inactive_node_tells_nothing(start, operator, told, contract, tmp_path):
     with Drivers(contract):
         model = make_checkpoint(tmp_path / "model")
-        start("inference", autostart=True, model=str(model), denoise_steps=2, language_hz=0.0)
+        start("inference", autostart=True, model=str(model), steps=2, language_hz=0.0)
         told.wait(lambda inputs: inputs.stamps_ns, "inputs")
         assert change(operator, "inference", Transition.TRANSITION_DEACTIVATE)
         call(operator, GetState, "inference/get_state", GetState.Request())  # what it told before has come

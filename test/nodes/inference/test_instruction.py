@@ -22,7 +22,7 @@ def node(start, tmp_path, operator) -> NodeProcess:
     """It acts on what it was told."""
     start("sim_robot", **CALM_SENSORS)
     model = make_checkpoint(tmp_path / "model")
-    node = start("inference", autostart=True, model=str(model), denoise_steps=1, language_hz=0.0)
+    node = start("inference", autostart=True, model=str(model), steps=1, language_hz=0.0)
     say(operator, TOLD, node)
     acts(operator)
     return node

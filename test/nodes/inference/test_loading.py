@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import torch
 from builders import make_checkpoint, make_config
 from rclpy.parameter import Parameter
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.models.calibration import Calibration, fingerprint, products
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.few_bits import given
@@ -22,7 +22,7 @@ from vla_accel_ros.types import Observation
 
 
 def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_path, contract):
-    engine = Load(make_checkpoint(tmp_path), device="cpu", denoise_steps=3).engine(contract)
+    engine = Load(make_checkpoint(tmp_path), EngineConfig(steps=3), device="cpu").engine(contract)
     assert engine.config.step_dt_s == contract.chunk.step_dt_s and engine.config.steps == 3
     np.testing.assert_array_equal(engine.policy.delta_mask, contract.delta_mask)
     images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
@@ -33,7 +33,9 @@ def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_pa
 
 
 def test_answers_may_be_of_one_token(tmp_path, contract):
-    engine = Load(make_checkpoint(tmp_path), device="cpu", denoise_steps=2, answer_tokens=1).engine(contract)
+    engine = Load(make_checkpoint(tmp_path), EngineConfig(steps=2, answer_tokens=1), device="cpu").engine(
+        contract
+    )
     assert engine.config.answer_tokens == 1
 
 
@@ -52,7 +54,7 @@ def test_another_number_of_joints_is_named(tmp_path, contract):
 
 
 def test_a_further_robot_is_of_its_own_contract_on_the_same_weights(tmp_path, contract):
-    load = Load(make_checkpoint(tmp_path), device="cpu", denoise_steps=3)
+    load = Load(make_checkpoint(tmp_path), EngineConfig(steps=3), device="cpu")
     policy = load.engine(contract).policy
     slow = replace(contract, chunk=replace(contract.chunk, step_dt_s=0.2))
     robot = load.embodiment(policy, slow)
@@ -75,17 +77,17 @@ def test_a_device_that_is_not_there_is_named(tmp_path, contract):
 def test_too_little_room_for_the_frames_is_named(tmp_path, contract):
     folder = make_checkpoint(tmp_path, make_config())
     with pytest.raises(ValueError, match="slots is 0"):
-        Load(folder, kv_slots=0, answers=1).engine(contract)
+        Load(folder, EngineConfig(slots=0, answers=1)).engine(contract)
 
 
 def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract):
     folder, warnings = make_checkpoint(tmp_path), list[str]()
-    load = Load(folder, device="cpu", denoise_steps=2, fast=True, precision="int8")
+    load = Load(folder, EngineConfig(steps=2, fast=True, precision="int8"), device="cpu")
     load.engine(contract, warnings.append)
     assert "precision is int8: actions differ slightly from those of the exact network" in warnings[-1]
     with pytest.raises(ValueError, match="precision is int8, which only the fast stages have; set fast, too"):
-        Load(folder, device="cpu", fast=False, precision="int8").engine(contract)
-    assert Load(folder, device="cpu", denoise_steps=2, precision="int8").engine(contract).config.fast
+        Load(folder, EngineConfig(fast=False, precision="int8"), device="cpu").engine(contract)
+    assert Load(folder, EngineConfig(steps=2, precision="int8"), device="cpu").engine(contract).config.fast
 
 
 def test_a_calibration_smooths_the_weights_while_they_are_loaded_and_must_be_of_them(tmp_path, contract):
@@ -96,33 +98,33 @@ def test_a_calibration_smooths_the_weights_while_they_are_loaded_and_must_be_of_
     errors = dict.fromkeys(named, 0.0)
     seen = Calibration(fingerprint(model), 1, largest, errors)
     seen.write(path)
-    options: Any = {"device": "cpu", "denoise_steps": 2, "precision": "w8a8", "keep_exact": False}
+    config = EngineConfig(steps=2, precision="w8a8", keep_exact=False, calibration=str(path))
     warnings: list[str] = []
-    engine = Load(folder, **options, calibration=str(path)).engine(contract, warnings.append)
+    engine = Load(folder, config, device="cpu").engine(contract, warnings.append)
     assert engine.policy.model.language_model.layers[0].mlp.down_proj.weight.is_meta
     assert given(engine.policy.model.language_model.layers[0])["down"].by is not None
     assert "smoothed as calibrated on 1 observations" in warnings[-1] and engine.runner.text is not None
     replace(seen, model="of another").write(path)
     with pytest.raises(ValueError, match="to another network"):
-        Load(folder, **options, calibration=str(path)).engine(contract)
+        Load(folder, config, device="cpu").engine(contract)
 
 
 def test_streamed_vision_weights_need_fast_stages_and_are_reported(tmp_path, contract):
     folder = make_checkpoint(tmp_path)
-    engine = Load(folder, device="cpu", denoise_steps=2, offload="vision").engine(contract)
+    engine = Load(folder, EngineConfig(steps=2, offload="vision"), device="cpu").engine(contract)
     assert engine.config.fast and engine.config.offload == "vision"
     assert "offload: the weights of 2 of 2 vision layers" in str(engine.runner.offload)
     with pytest.raises(ValueError, match="offload is vision, which only the fast stages have; set fast, too"):
-        Load(folder, device="cpu", fast=False, offload="vision:0.5").engine(contract)
+        Load(folder, EngineConfig(fast=False, offload="vision:0.5"), device="cpu").engine(contract)
     with pytest.raises(ValueError, match="offload is 'half'; use none, vision, or vision with a share"):
-        Load(folder, device="cpu", offload="half").engine(contract)
+        Load(folder, EngineConfig(offload="half"), device="cpu").engine(contract)
 
 
 def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path, contract):
     made, warnings, chunks = list[tuple](), list[str](), list[np.ndarray]()
     folder = make_checkpoint(tmp_path)
     for fast in (False, True):
-        load = Load(folder, device="cpu", denoise_steps=3, fast=fast)
+        load = Load(folder, EngineConfig(steps=3, fast=fast), device="cpu")
         engine = load.engine(contract, warnings.append, preparing=lambda *stage: made.append(stage))
         images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
         observation = Observation(images, np.zeros(6, np.float32), "reach the red block", 1)

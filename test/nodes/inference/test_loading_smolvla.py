@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from smolvla_recording import make_smolvla_folder
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.streaming.ports import Pace, Ports
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
@@ -21,16 +22,16 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     with pytest.raises(
         ValueError, match="precision is int8, but the fast stages of a smolvla policy are its"
     ):
-        Load(folder, device="cpu", fast=True, precision="int8").engine(contract)
+        Load(folder, EngineConfig(fast=True, precision="int8"), device="cpu").engine(contract)
     warned: list[str] = []
     prepared: list[tuple[str, int, int]] = []
-    fast = Load(folder, device="cpu", fast=True, denoise_steps=2)
+    fast = Load(folder, EngineConfig(fast=True, steps=2), device="cpu")
     assert fast.engine(contract, warned.append, preparing=lambda *told: prepared.append(told)).config.fast
     assert "captured stages need a GPU" in warned[0]
     assert [name for name, _, _ in prepared] == [
         f"prefixes of 2 images and {words} words, and steps from them" for words in ("1 to 16", "17 to 32")
     ]
-    engine = Load(folder, device="cpu", denoise_steps=2).engine(contract)
+    engine = Load(folder, EngineConfig(steps=2), device="cpu").engine(contract)
     assert isinstance(engine.policy, SmolVLAPolicy)
     with engine.scheduler.newest() as prefix:
         assert prefix.instruction == "warm up"

@@ -18,7 +18,7 @@ SHARED = Path("/dev/shm")
 def test_it_ends_and_the_next_one_knows_what_it_was_told(start, operator, tmp_path):
     start("sim_robot", **CALM_SENSORS)
     model = make_checkpoint(tmp_path / "model")
-    node = start("inference", autostart=True, model=str(model), denoise_steps=1, language_hz=0.0)
+    node = start("inference", autostart=True, model=str(model), steps=1, language_hz=0.0)
     say(operator, "reach the red block", node)
     acts(operator)
     node.lose_ports()

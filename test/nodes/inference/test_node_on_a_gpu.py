@@ -32,7 +32,7 @@ def test_the_node_streams_on_a_gpu(
             autostart=True,
             model=str(model),
             device="auto",
-            denoise_steps=2,
+            steps=2,
             vision_hz=30.0,
             action_hz=200.0,
             language_hz=2.0,

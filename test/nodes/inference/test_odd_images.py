@@ -38,7 +38,7 @@ class Cameras:
 
 def test_frames_twice_late_and_shuffled(start, operator, tmp_path):
     model = make_checkpoint(tmp_path / "model")
-    start("inference", model=str(model), denoise_steps=1, vision_hz=200.0, language_hz=0.0, autostart=True)
+    start("inference", model=str(model), steps=1, vision_hz=200.0, language_hz=0.0, autostart=True)
     cameras, chance = Cameras(operator), random.Random(0)
     observed: list[Observed] = []
     operator.node.create_subscription(Observed, "observed", observed.append, qos.REPORT)

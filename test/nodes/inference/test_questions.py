@@ -37,10 +37,10 @@ def test_two_questions_at_once_are_answered_while_every_frame_is_acted_on(
         model=str(model),
         device="cpu",
         fast=fast,
-        denoise_steps=1,
+        steps=1,
         vision_hz=5.0,
         language_hz=0.0,
-        language_max_tokens=32,
+        answer_tokens=32,
     )
     operator.instruct("reach the red block")
     operator.wait(lambda: len(operator.chunks) >= 3, 180.0, "three chunks")
@@ -71,9 +71,9 @@ def test_answers_are_broken_off_and_refused_questions_are_told(
         "inference",
         autostart=True,
         model=str(model),
-        denoise_steps=1,
+        steps=1,
         language_hz=0.0,
-        language_max_tokens=512,
+        answer_tokens=512,
     )
     operator.instruct("reach the red block")
     operator.wait(lambda: operator.chunks, 180.0, "a chunk")

@@ -24,7 +24,7 @@ Start = Callable[..., NodeProcess]
 
 def start_inference(start: Start, folder: Path, kind: str = "pi05", **parameters: object) -> NodeProcess:
     model = make_checkpoint(folder / "model", make_config(kind, horizon=16))
-    given = {"denoise_steps": STEPS, "language_hz": 0.0, **parameters}
+    given = {"steps": STEPS, "language_hz": 0.0, **parameters}
     return start("inference", autostart=True, model=str(model), **given)
 
 

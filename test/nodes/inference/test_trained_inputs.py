@@ -22,7 +22,7 @@ def test_joints_and_pictures_outside_of_training_are_warnings_with_numbers(
         state["q01"][joint], state["q99"][joint] = low, high
     file.write_text(json.dumps(data))
     with Drivers(contract):  # joints at 0.1 rad, black pictures
-        node = start("inference", autostart=True, model=str(model), denoise_steps=2, language_hz=0.0)
+        node = start("inference", autostart=True, model=str(model), steps=2, language_hz=0.0)
         node.wait_for_log(f"joint {contract.joint_names[gripper]} did not move in training")
         said = line(operator, "training", contract.joint_names[elbow])
         operator.instruct(INSTRUCTION)

@@ -21,6 +21,7 @@ from single_frames import SingleFrames
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.inference.loading import Load
@@ -106,14 +107,14 @@ def cameras(request, start, operator, tmp_path) -> Iterator[tuple]:
         "inference",
         model=str(model),
         contract=str(path),
-        denoise_steps=2,
+        steps=2,
         vision_hz=60.0,
         language_hz=0.0,
         autostart=True,
     )
     operator.instruct(INSTRUCTION)
     node.wait_for_log(f"instruction: '{INSTRUCTION}'")
-    yield cameras, Load(model, denoise_steps=2).engine(contract), node
+    yield cameras, Load(model, EngineConfig(steps=2)).engine(contract), node
     cameras.close()
 
 
@@ -179,9 +180,7 @@ def test_a_robot_whose_cameras_write_rings_is_driven_and_killed_and_leaves_nothi
     path.write_text(text.replace("/image_raw, image", "/frame, transport: ring, image"))
     model = make_checkpoint(tmp_path / "model")
     robot = start("sim_robot", ring=True, image_hz=0.0)
-    node = start(
-        "inference", model=str(model), contract=str(path), denoise_steps=1, language_hz=0.0, autostart=True
-    )
+    node = start("inference", model=str(model), contract=str(path), steps=1, language_hz=0.0, autostart=True)
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(INSTRUCTION)
     operator.wait(lambda: operator.chunks, 120.0, "chunk")

@@ -89,7 +89,7 @@ def test_a_guided_run_is_replayed_to_the_bit_from_a_bag_and_from_what_a_killed_r
     assert types.keys() == wanted
     assert bag.topics["/arm_controller/joint_trajectory"] == "trajectory_msgs/msg/JointTrajectory"
     parameters = [bag.decode(e).data for e in bag.entries() if e.topic == "/parameters"]
-    assert len(parameters) == 3 and any('"denoise_steps": 2' in told for told in parameters)
+    assert len(parameters) == 3 and any('"steps": 2' in told for told in parameters)
     assert "transient_local" in bag.offered["/instruction"]
 
     assert change(operator, "recorder", Transition.TRANSITION_ACTIVATE)
@@ -127,7 +127,7 @@ def test_frames_of_rings_are_recorded_as_the_images_that_the_policy_saw(start, t
     common = {"autostart": True, "contract": str(contract)}
     start("sim_robot", "left", ring=True, image_hz=0.0)
     recorder = start("recorder", "left", record_dir=str(tmp_path / "bags"), **common)
-    start("inference", "left", model=str(model), denoise_steps=1, language_hz=0.0, **common)
+    start("inference", "left", model=str(model), steps=1, language_hz=0.0, **common)
     with Operator(operator.contract, namespace="left") as left:
         left.wait(lambda: left.measured, 90.0, "joint state")
         wait_for_recorder(left, image="frame")
@@ -152,7 +152,7 @@ def test_questions_asked_while_acting_are_in_the_bag_and_are_answered_again_lett
         autostart=True,
         model=str(model),
         fast=fast,
-        denoise_steps=1,
+        steps=1,
         vision_hz=10.0,
         language_hz=0.0,
     )

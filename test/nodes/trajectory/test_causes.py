@@ -119,7 +119,7 @@ def test_each_cause_is_told_once_in_the_terminal_before_there_is_an_instruction(
         drivers.silence("wrist")
         model = make_checkpoint(tmp_path / "model")
         trajectory = start("trajectory", check_controllers=False)
-        inference = start("inference", model=str(model), denoise_steps=2, language_hz=0.0)
+        inference = start("inference", model=str(model), steps=2, language_hz=0.0)
         begin(operator, "trajectory", "inference")
         causes = ("camera/wrist has not come yet", "no state of joint shoulder_pan", "no instruction yet")
         for cause in causes:

@@ -275,7 +275,7 @@ def lerobot_description(
     steps = {
         name: contents.config[name] for name in STEPS if contents.config.get(name, USUAL_STEPS) != USUAL_STEPS
     }
-    notes = [*notes, *(f"{name} is {value}: set denoise_steps to it" for name, value in steps.items())]
+    notes = [*notes, *(f"{name} is {value}: set `steps` to it" for name, value in steps.items())]
     moments = Missing().read(read_lerobot_moments, contents.folder, statistics, default=(NOTHING, NOTHING))
     sources, names = missing.read(read_names, contents.folder, default=({}, ()))
     return Description(

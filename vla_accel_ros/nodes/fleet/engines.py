@@ -54,10 +54,9 @@ class Making:
                 return contract, own(description).embodiment(engine.policy, contract, warn)
 
         def session(description: RobotDescription, contract: Contract) -> Session:
-            settings = {name: choice for name, choice in vars(own(description)).items() if name != "model"}
             return session_of(
                 engine,
-                settings,
+                own(description).settings,
                 model=self.load.model,
                 contract=description.contract,
                 urdf=description.urdf,

@@ -170,7 +170,7 @@ class FleetSchedulerNode(ManagedNode):
             return remote
         with Meter(f"loading {load.model.name}") as meter:
             engine = load.engine(making.contract, log.warning, meter)
-        log.info(f"loaded {load.model}: {engine.policy.config.kind}, {meter}; {choices(engine)}")
+        log.info(f"loaded {load.model}: {engine.policy.config.kind}, {meter}; {choices(engine, load)}")
         return LocalEngine(engine, making, log.warning)
 
     def _horizon(self, description: RobotDescription) -> Cut:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from vla_accel_ros.contract.findings import WARNING, refuse
 from vla_accel_ros.contract.model_check import judge, read_model
 from vla_accel_ros.engine.config import EXACT, RESIDENT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.goals import before_loading, described, toward_goal, with_slots
 from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.stages.dropping import dropping
@@ -31,6 +31,7 @@ from vla_accel_ros.engine.stages.precision import ROWS
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.calibration import of_a_network_to_come
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
+from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
 from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
@@ -41,44 +42,25 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Load:
-    """What to load and how; see the parameters of the same names. "auto" suits machine and model: on CUDA
-    bfloat16 and, if the family has them, captured stages; elsewhere float32 and plain torch."""
+    """What to load, and with which options of an engine; see the parameters of the same names. "auto" suits
+    machine and model: on CUDA bfloat16, elsewhere float32. If `fast` is not given to the config, captured
+    stages are used where the family has them on this device."""
 
     model: Path
+    config: EngineConfig = field(default_factory=EngineConfig)
     device: str = AUTO
     dtype: str = AUTO
     torch_threads: int = 1
-    kv_slots: int = EngineConfig.slots
-    denoise_steps: int = EngineConfig.steps
-    time_rule: str = EngineConfig.time_rule
-    solver: str = EngineConfig.solver
-    seed: int = EngineConfig.seed
-    noise: str = EngineConfig.noise
-    answers: int = EngineConfig.answers
-    answer_tokens: int = EngineConfig.answer_tokens
     statistics: str = ""
     trained_as: str = ""
     prompt_state: str = AUTO
-    fast: bool | str = AUTO
-    precision: str = EngineConfig.precision
-    calibration: str = EngineConfig.calibration
-    keep_exact: bool = EngineConfig.keep_exact
-    offload: str = EngineConfig.offload
-    scheduling: str = EngineConfig.scheduling
-    lanes: str = EngineConfig.lanes
-    prefill_groups: int = EngineConfig.prefill_groups
-    text_groups: int = EngineConfig.text_groups
-    text_share: float = EngineConfig.text_share
-    frames_together: int = EngineConfig.frames_together
-    partition: str = EngineConfig.partition
-    token_mode: str = EngineConfig.token_mode
-    token_prefer: str = EngineConfig.token_prefer
-    camera_hz: float = EngineConfig.camera_hz
-    action_hz: float = EngineConfig.action_hz
-    staggered: int = EngineConfig.staggered
-    staggering: str = EngineConfig.staggering
-    seats_by_load: bool = EngineConfig.seats_by_load
-    joints_each_step: bool = EngineConfig.joints_each_step
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What a session records of this besides the model and the engine's own config. slots: as asked for;
+        an engine adds those that its options need."""
+        own = {name: value for name, value in vars(self).items() if name not in ("model", "config")}
+        return {**own, "slots": self.config.slots}
 
     def engine(
         self,
@@ -96,23 +78,26 @@ class Load:
         """
         if self.torch_threads:
             torch.set_num_threads(self.torch_threads)
-        policy = self._policy(contract, warn, progress)
-        fast = has_stages(policy) if self.fast == AUTO else str(self.fast).lower() == "true"
-        if self.fast == AUTO and (self.precision != EXACT or self.offload != RESIDENT):
-            fast = True  # only fast stages have these; the engine refuses if there are none
-        engine = Engine(policy, self._config(contract, fast, policy.answers))
-        if fast and policy.device.type != "cuda":
+        policy, config = self._policy(contract, warn, progress)
+        if (
+            "fast" not in config.given
+        ):  # only fast stages have fewer bits and offload: the engine refuses if none
+            fast = has_stages(policy) or config.precision != EXACT or config.offload != RESIDENT
+            config = config.but(fast=fast)
+        config = toward_goal(policy, config.but(step_dt_s=contract.chunk.step_dt_s))
+        engine = Engine(policy, with_slots(policy, config))
+        if config.fast and policy.device.type != "cuda":
             warn(
                 f"fast is true, but the model runs on {policy.device}: captured stages need a GPU; "
                 "without one their reference in plain torch runs, which is not faster"
             )
-        if self.precision != EXACT:
+        if config.precision != EXACT:
             warn(
-                f"precision is {self.precision}: actions differ slightly from those of the exact network; "
+                f"precision is {config.precision}: actions differ slightly from those of the exact network; "
                 "bench/precision.py of the repository measures by how much"
             )
         if engine.runner.int8 is not None:
-            warn(f"precision is {self.precision}: {engine.runner.int8.said}")
+            warn(f"precision is {config.precision}: {engine.runner.int8.said}")
         engine.prepare([len(contract.cameras)], range(1, policy.config.max_prompt + 1), preparing)
         warm(warm_up(engine, contract))
         return engine
@@ -134,25 +119,28 @@ class Load:
         )
         return Embodiment(own, contract.chunk.step_dt_s)
 
-    def _compare(self, contract: Contract, warn: Callable[[str], object]) -> None:
+    def _compare(self, contract: Contract, warn: Callable[[str], object]) -> Description:
         model = read_model(self.model, self.statistics or None, self.trained_as, self.prompt_state)
-        found = judge(model, contract)
-        refuse(found)
-        for finding in found:
+        findings = judge(model, contract)
+        refuse(findings)
+        for finding in findings:
             if finding.level == WARNING:
                 warn(str(finding))
+        return model
 
     def _policy(
         self, contract: Contract, warn: Callable[[str], object], progress: Progress | None
-    ) -> AnyPolicy:
+    ) -> tuple[AnyPolicy, EngineConfig]:
+        """The loaded policy, and the config with what a goal sets while weights are loaded."""
         device = self.device
         if device == AUTO:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         target, dtype = find_device(device), self.dtype
         if dtype == AUTO:
             dtype = "bfloat16" if target.type == "cuda" else "float32"
-        self._compare(contract, warn)
-        return load_policy(
+        model = self._compare(contract, warn)
+        config = before_loading(self.config, model.config.kind, target.type)
+        policy = load_policy(
             self.model,
             target,
             getattr(torch, dtype),
@@ -161,33 +149,29 @@ class Load:
             prompt_state=self.prompt_state,
             trained_as=self.trained_as,
             progress=progress,
-            layer_loaded=None if self.keep_exact else self._dropping(target),
+            layer_loaded=None if config.keep_exact else _dropping(config, target),
         )
-
-    def _dropping(self, device: torch.device) -> LayerLoaded:
-        """The function that drops a layer's exact weights once it is loaded. Raises ValueError for a damaged
-        calibration; whether that belongs to this network is checked when the engine is made."""
-        if self.precision not in ROWS:
-            return dropping(self.precision, device)
-        path = self.calibration
-        seen = of_a_network_to_come(Path(path)) if path else None
-        int8 = Int8.of(self.precision, seen)
-        return dropping(self.precision, device, int8=int8, calibration=path)
-
-    def _config(self, contract: Contract, fast: bool, can_answer: bool) -> EngineConfig:
-        more = (self.answers - 1 if can_answer else 0) + self.staggered + self.frames_together - 1
-        alike = vars(EngineConfig()).keys() & vars(self).keys() - {"fast"}
-        options: dict[str, Any] = {name: getattr(self, name) for name in alike}
-        options |= {"slots": self.kv_slots + more, "steps": self.denoise_steps}
-        return EngineConfig(**options, fast=fast, step_dt_s=contract.chunk.step_dt_s)
+        return policy, config
 
 
-def choices(engine: Engine) -> str:
-    """The choices made for "auto", for the log: "cuda, bfloat16, captured stages"."""
+def _dropping(config: EngineConfig, device: torch.device) -> LayerLoaded:
+    """The function that drops a layer's exact weights once it is loaded. Raises ValueError for a damaged
+    calibration; whether that belongs to this network is checked when the engine is made."""
+    precision, path = config.precision, config.calibration
+    if precision not in ROWS:
+        return dropping(precision, device)
+    calibration = of_a_network_to_come(Path(path)) if path else None
+    int8 = Int8.of(precision, calibration)
+    return dropping(precision, device, int8=int8, calibration=path)
+
+
+def choices(engine: Engine, load: Load) -> str:
+    """The choices made for "auto" and by a goal, for the log: "cuda, bfloat16, captured stages; no goal"."""
     dtype = str(engine.policy.kv_dtype).removeprefix("torch.")
     how = "captured stages" if engine.config.fast else "plain torch"
     why = engine.runner.partitioned.why
-    return f"{engine.policy.device.type}, {dtype}, {how}{why and '; '}{why}"
+    options = described(load.config, engine.config)
+    return f"{engine.policy.device.type}, {dtype}, {how}{why and '; '}{why}; {options}"
 
 
 def warm_up(engine: Engine, contract: Contract) -> float:

@@ -86,7 +86,7 @@ class InferenceNode(ManagedNode):
         self._reporter.hardware_id = contract.robot
         if value(self, "engine") != "local":
             raise ValueError("engine is fleet: start the executable fleet_inference, which needs no GPU")
-        load = chosen(self)
+        load = chosen(self, plans_with_rates=True)
         # an invalid horizon is refused before a model is loaded
         self._horizons = Horizons(value(self, "horizon"))
         engine, warm_s = load_engine(self, load, contract)
@@ -123,7 +123,7 @@ class InferenceNode(ManagedNode):
             pace["vision"],
             pace["action"],
             pace.get("language"),
-            value(self, "language_max_tokens"),
+            engine.config.answer_tokens,
             self._guiding.chunking if engine.policy.acts == FLOW else None,
         )
         self._chunks = ChunkOutput(self, contract)

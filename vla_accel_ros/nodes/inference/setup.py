@@ -12,6 +12,7 @@ from pathlib import Path
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.engine.config import AUTO, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.streaming.ports import Pace
@@ -20,25 +21,27 @@ from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import read_image_statistics
-from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.declare import given, value
 from vla_accel_ros.nodes.inference.loading import Load, choices
+from vla_accel_ros.nodes.params.engine import OPTIONS
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.trained import TrainedImage, TrainedState
 
-_RENAMED = {"answers": "language_answers", "answer_tokens": "language_max_tokens", "camera_hz": "vision_hz"}
-"""Fields of Load whose parameters have other names."""
 
-
-def chosen(node: ManagedNode) -> Load:
-    """What to load and how, from those parameters that the node has. Raises ValueError without a model."""
+def chosen(node: ManagedNode, *, plans_with_rates: bool = False) -> Load:
+    """What to load and how, from the node's parameters. plans_with_rates: whether the engine plans with the
+    rates of the node's loops. Raises ValueError without a model."""
     if not (model := value(node, "model")):
         raise ValueError("model is empty: name a checkpoint's folder with -p model:=/path/to/checkpoint")
-    names = {one.name: _RENAMED.get(one.name, one.name) for one in fields(Load) if one.name != "model"}
-    options = {
-        name: value(node, parameter) for name, parameter in names.items() if node.has_parameter(parameter)
-    }
-    return Load(Path(model), **options)
+    names = [each.name for each in fields(Load) if each.name not in ("model", "config")]
+    options = {name: value(node, name) for name in OPTIONS if node.has_parameter(name) and given(node, name)}
+    if (fast := options.pop("fast", AUTO)) != AUTO:
+        options["fast"] = str(fast).lower() == "true"
+    if plans_with_rates:
+        options |= {"camera_hz": value(node, "vision_hz"), "action_hz": value(node, "action_hz")}
+    settings = {name: value(node, name) for name in names}
+    return Load(Path(model), EngineConfig(**options), **settings)
 
 
 def load_engine(node: ManagedNode, load: Load, contract: Contract) -> tuple[Engine, float]:
@@ -52,7 +55,7 @@ def load_engine(node: ManagedNode, load: Load, contract: Contract) -> tuple[Engi
     with Meter(f"loading {load.model.name}") as meter:
         engine = load.engine(contract, log.warning, meter, preparing, warm_s.append)
     kind, device = engine.policy.config.kind, engine.policy.device
-    log.info(f"loaded {load.model} on {device}: {kind}, {meter}; {choices(engine)}")
+    log.info(f"loaded {load.model} on {device}: {kind}, {meter}; {choices(engine, load)}")
     offload = engine.runner.offload
     if offload is not None and offload.hidden:
         log.info(str(offload))
@@ -104,7 +107,7 @@ def session(node: ManagedNode, engine: Engine, load: Load, contract: Contract) -
     """The session: what chunks are computed with."""
     return session_of(
         engine,
-        {name: choice for name, choice in vars(load).items() if name != "model"},
+        load.settings,
         model=load.model,
         contract=Path(value(node, "contract") or demo_contract()).read_text(),
         urdf="" if contract.urdf is None else Path(contract.urdf).read_text(),

@@ -4,38 +4,8 @@ scheduling."""
 from __future__ import annotations
 
 from vla_accel_ros.fleet.policies.policy import PolicyOptions
-from vla_accel_ros.nodes.params.inference import INFERENCE
+from vla_accel_ros.nodes.params.engine import MODEL, parameters
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
-
-OF_THE_MODEL = (
-    "model",
-    "statistics",
-    "trained_as",
-    "prompt_state",
-    "device",
-    "dtype",
-    "fast",
-    "precision",
-    "calibration",
-    "offload",
-    "torch_threads",
-    "kv_slots",
-    "scheduling",
-    "lanes",
-    "prefill_groups",
-    "frames_together",
-    "partition",
-    "denoise_steps",
-    "solver",
-    "staggered",
-    "seats_by_load",
-    "time_rule",
-    "seed",
-    "noise",
-    "language_answers",
-    "language_max_tokens",
-)
-"""Names of the parameters that are the same as in the node inference."""
 
 _POLICY = PolicyOptions()
 
@@ -48,7 +18,8 @@ FLEET_SCHEDULER = (
         read_only=True,
     ),
     CONTRACT,
-    *(parameter for parameter in INFERENCE if parameter.name in OF_THE_MODEL),
+    *MODEL,
+    *parameters(fleet=True),
     Parameter(
         "policy",
         "fifo",

@@ -19,7 +19,8 @@ class Parameter:
     """One declared parameter.
 
     minimum, maximum: inclusive range of a number, None for none. choices: the allowed strings, empty for any.
-    read_only: cannot change after the node has started. live: a change takes effect at once.
+    read_only: cannot change after the node has started. live: a change takes effect at once. former: an
+    earlier name, which files and command lines may still use. by_goal: whether `goal` may set it.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Parameter:
     choices: tuple[str, ...] = ()
     read_only: bool = False
     live: bool = False
+    former: str = ""
+    by_goal: bool = False
 
     def __post_init__(self) -> None:
         self.check(self.default)

@@ -8,7 +8,7 @@ from pathlib import Path
 from vla_accel_ros.control.chunking.buffer import MODES
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.demo.plan import DEMO_S, Options
-from vla_accel_ros.tools.options import output_file, subcommand
+from vla_accel_ros.tools.options import engine_options, output_file, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,6 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="families of tasks, played in turn (default: %(default)s)",
     )
     add("--mode", default="blend", choices=MODES, help="how one chunk follows another (default: %(default)s)")
+    engine_options(parser, "goal")
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the bundled policy)")
     add("--contract", type=Path, metavar="FILE", help="contract of the arm (default: the bundled one)")
     add("--ring", action="store_true", help="read the cameras from shared memory instead of image topics")

@@ -38,6 +38,7 @@ class Options:
     seed: int
     tasks: tuple[str, ...]
     mode: str
+    goal: str
     model: Path | None
     contract: Path
     ring: bool

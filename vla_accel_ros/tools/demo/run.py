@@ -34,7 +34,7 @@ from vla_accel_ros.tools.running.graph import own_graph
 from vla_accel_ros.tools.running.processes import resident_mb
 
 # Two answers a second, so that a short episode has one; five steps, as in the policy's evaluation.
-INFERENCE = {"denoise_steps": 5, "language_hz": 2.0}
+INFERENCE = {"steps": 5, "language_hz": 2.0}
 MEMORY_EVERY_S = 60.0
 
 
@@ -83,7 +83,7 @@ class Demo:
         shared = {"autostart": True, "contract": str(contract.resolve())}
         model = str((options.model or demo_model()).resolve())
         parameters: dict[str, dict[str, object]] = {
-            "inference": {**shared, "model": model, **INFERENCE, "seed": options.seed},
+            "inference": {**shared, "model": model, **INFERENCE, "seed": options.seed, "goal": options.goal},
             "trajectory": {**shared, "mode": options.mode},
             "sim_robot": {"ring": options.ring},
         }

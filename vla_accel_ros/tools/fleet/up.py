@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand
+from vla_accel_ros.tools.options import engine_options, subcommand
 
 END_S = 15.0
 """Seconds that the scheduler may take to end its replicas; then it is killed."""
@@ -25,7 +25,9 @@ END_S = 15.0
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
     what = "start a Ray head, replicas and the scheduler of a fleet on this machine, until Ctrl-C"
-    add = subcommand(subparsers, "up", what, run).add_argument
+    parser = subcommand(subparsers, "up", what, run)
+    engine_options(parser, "goal")
+    add = parser.add_argument
     add("--replicas", nargs="+", default=["edge:1"], metavar="TIER:COUNT[:GPUS]",
         help="how many replicas on which tier, nearest first (default: edge:1)")  # fmt: skip
     add("--address", default="", help="Ray cluster to join: auto or host:port (default: one of its own)")
@@ -66,6 +68,8 @@ def node_arguments(arguments: argparse.Namespace) -> list[str]:
         "ray_replicas": " ".join(arguments.replicas),
         "ray_address": arguments.address,
     }
+    if arguments.goal:
+        chosen["goal"] = arguments.goal
     for name in ("model", "contract"):
         if (path := getattr(arguments, name)) is not None:
             chosen[name] = str(path.resolve())

@@ -73,7 +73,7 @@ class Fleet:
         self._environment = {**environment, "XDG_STATE_HOME": self._state.name}
         simulated = {"use_sim_time": True}
         shared = {"autostart": True, "contract": str(self.contract), **simulated}
-        of_scheduler = {"model": str(demo_model()), "denoise_steps": DENOISE_STEPS, "seed": seed}
+        of_scheduler = {"model": str(demo_model()), "steps": DENOISE_STEPS, "seed": seed}
         of_scheduler |= {"policy": policy, "stale_s": STALE_S, **ADMISSION}
         nodes = [self._node("", "fleet", {**shared, **of_scheduler})]
         for name in names:

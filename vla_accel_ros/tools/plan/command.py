@@ -19,8 +19,11 @@ from vla_accel_ros.planning.fleet import plan_fleet
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import Wanted, judge
-from vla_accel_ros.tools.options import output_file, subcommand, training_option
+from vla_accel_ros.tools.options import engine_options, output_file, subcommand, training_option
 from vla_accel_ros.tools.plan.text import as_json, fleet_text, numbers_text, plan_text
+
+ELSEWHERE = {"precision": tuple(name for name in PRECISIONS if name.startswith("all-"))}
+"""Every stage quantised, as in other engines."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,21 +36,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--views", type=int, help="cameras (default: 2, or as many as the model has)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
     add("--chunk", type=int, help="actions of a chunk (default: the model's)")
-    add("--steps", type=int, default=10, help="denoising steps (default: %(default)s)")
-    add(
-        "--precision",
-        choices=tuple(PRECISIONS),
-        default="exact",
-        help="all-*: every stage quantised, as in other engines",
-    )
-    add(
-        "--keep-exact",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="keep the exact weights beside the quantised ones (default: kept)",
-    )
+    engine_options(parser, "steps", "precision", "keep_exact", "slots", further=ELSEWHERE)
     add("--text", action="store_true", help="count the memory that pi0 or pi0.5 needs to answer questions")
-    add("--slots", type=int, default=5, help="prefixes that the pool holds (default: %(default)s)")
     add("--vision-hz", type=float, default=10.0, help="frames a second (default: %(default)s)")
     add("--action-hz", type=float, default=10.0, help="chunks a second (default: %(default)s)")
     add("--max-age", type=float, metavar="S", help="largest age of a chunk")

@@ -7,10 +7,9 @@ denoising updates, and the letters of answers.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -19,7 +18,7 @@ import torch
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Camera
-from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION
+from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION, EngineConfig, options
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session, device_name, session_of
 from vla_accel_ros.fleet.replicas.decoding import pixels_of
@@ -109,7 +108,7 @@ class _Stage:
         say: Callable[[str], object],
         beside: _Stage | None = None,
     ) -> None:
-        self.session, settings = session, json.loads(session.settings)
+        self.session, settings = session, session.by_name()
         self._jpeg_quality: int | None = settings.get(JPEG)
         model = otherwise.model or Path(session.model)
         if not model.is_dir():
@@ -134,10 +133,7 @@ class _Stage:
             self._engine = beside._engine
         here = session_of(
             self._engine,
-            {
-                **{name: choice for name, choice in vars(load).items() if name != "model"},
-                **({JPEG_BY: cv2.__version__} if self._jpeg_quality else {}),
-            },
+            {**load.settings, **({JPEG_BY: cv2.__version__} if self._jpeg_quality else {})},
             model=model,
             contract=session.contract,
             urdf=session.urdf,
@@ -146,7 +142,7 @@ class _Stage:
             robot=self._robot,
         )
         self.notes = [*company(settings), *session.differences(here)]
-        self._answer_tokens = load.answer_tokens
+        self._answer_tokens = load.config.answer_tokens
         say(f"on {here.device}, {load.dtype}")
 
     def takes(self, robot: str, load: Load, contract: Contract) -> bool:
@@ -263,22 +259,15 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     changes bits only through its launch table, which belongs to one kind of device; on another one no
     partition is used.
     """
-    names = {field.name for field in fields(Load)}
-    settings = {name: choice for name, choice in json.loads(session.settings).items() if name in names}
+    settings = {"noise": FRESH, "solver": EULER, **session.by_name()}
     if "partition" in settings and (settings["partition"] == AUTO or session.device != _gpu()):
         settings["partition"] = NO_PARTITION
+    config = EngineConfig(**{name: settings[name] for name in options() if name in settings})
+    settings = {name: settings[name] for name in vars(Load(model)) if name in settings}
     changes = {"device": otherwise.device, "dtype": otherwise.dtype, "trained_as": otherwise.trained_as}
     if "prompt_state=" in otherwise.trained_as:
         changes["prompt_state"] = AUTO
-    return Load(
-        **{
-            "noise": FRESH,
-            "solver": EULER,
-            **settings,
-            **{n: w for n, w in changes.items() if w},
-            "model": model,
-        }
-    )
+    return Load(model, config, **{**settings, **{name: change for name, change in changes.items() if change}})
 
 
 def _gpu() -> str:

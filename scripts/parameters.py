@@ -1,0 +1,138 @@
+"""Write what is made from the parameters of the nodes: config/*.yaml and docs/reference/parameters.md.
+
+With --check, only report whether they are up to date. The parameters stand in vla_accel_ros/nodes/params,
+those of an engine in vla_accel_ros/engine/config.py. Launch arguments give `contract`, `model` and
+`autostart`, so the files leave them out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from vla_accel_ros.nodes.params.parameter import Parameter, Value  # noqa: E402
+from vla_accel_ros.nodes.params.tables import NODES  # noqa: E402
+
+WIDTH = 118
+BY_LAUNCH = ("autostart", "contract", "model")
+BY_GOAL = (
+    "A line #name: value has the default of an engine's option: remove the # to set it, also over what goal "
+    "sets."
+)
+FILES = {
+    "params.yaml": (
+        ("inference", "trajectory", "recorder"),
+        "Parameters of the nodes on a robot, read on configure. These values are the nodes' own defaults, "
+        "so keep only what you change. The robot's own settings (topics, joints, limits, ages) are in its "
+        "contract; contract, model "
+        "and autostart are arguments of bringup.launch.py. " + BY_GOAL,
+    ),
+    "fleet.yaml": (
+        ("fleet_scheduler",),
+        "Parameters of the scheduler of a fleet (docs/lab/fleet_scheduler.md), read on configure. These "
+        "values are the node's own defaults, so keep only what you change. contract, model and autostart "
+        "are arguments of "
+        "fleet.launch.py. " + BY_GOAL,
+    ),
+    "sim.yaml": (
+        ("sim_robot",),
+        "Parameters of the simulated robot. These values are the node's own defaults, so keep only what you "
+        "change.",
+    ),
+    "camera.yaml": (
+        ("camera",),
+        "Parameters of a camera. These values are the node's own defaults, so keep only what you change. "
+        "For several cameras give each its own section, with the name of its node (name:= of "
+        "camera.launch.py).",
+    ),
+}
+PAGE = """# Parameters
+
+Made by `python scripts/parameters.py` from the code; do not edit.
+
+Set them in a copy of [params.yaml](../../config/params.yaml) or [fleet.yaml](../../config/fleet.yaml), passed
+as `params_file`. Options of an engine are also arguments of bringup.launch.py, of fleet.launch.py and, in
+Python, of `Engine(...)`. `goal` sets those that are not set themselves.
+"""
+
+
+def document(name: str) -> str:
+    """The text of a parameter file."""
+    nodes, head = FILES[name]
+    lines = _comment(head)
+    for node in nodes:
+        lines += ["", f"/**/{node}:", "  ros__parameters:"]
+        for parameter in NODES[node]:
+            if parameter.name not in BY_LAUNCH:
+                lines += _comment(f"{parameter.description}{_range(parameter)}", "    ")
+                sign = "#" if parameter.by_goal else ""
+                lines.append(f"    {sign}{parameter.name}: {_yaml(parameter.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The text of docs/reference/parameters.md."""
+    lines = [PAGE]
+    for node, table in NODES.items():
+        lines += [f"## {node}", "", "| parameter | default | |", "| --- | --- | --- |"]
+        for parameter in table:
+            former = f" Formerly `{parameter.former}`." if parameter.former else ""
+            text = f"{parameter.description}{_range(parameter)}{former}".replace("|", "\\|")
+            lines.append(f"| `{parameter.name}` | `{_yaml(parameter.default)}` | {text} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def documents() -> dict[Path, str]:
+    """Each generated file and its text."""
+    files = {ROOT / "config" / name: document(name) for name in FILES}
+    return {**files, ROOT / "docs" / "reference" / "parameters.md": page()}
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    prefix = f"{indent}# "
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=prefix,
+        subsequent_indent=prefix,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _range(parameter: Parameter) -> str:
+    low, high = parameter.minimum, parameter.maximum
+    return "" if low is None or high is None else f" From {low:g} to {high:g}."
+
+
+def _yaml(value: Value) -> str:
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[a-z0-9_-]*[a-z][a-z0-9_-]*", value) else f'"{value}"'
+    return str(value).lower()
+
+
+def main() -> int:
+    """Return the exit status: 1 if --check finds a file out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a file is out of date")
+    check, status = parser.parse_args().check, 0
+    for path, text in documents().items():
+        if not check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            print(
+                f"{path.relative_to(ROOT)} is out of date; run python scripts/parameters.py", file=sys.stderr
+            )
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,102 @@
+"""Every option of an engine is a field of EngineConfig; parameters, commands and sessions follow it."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import pickle
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from builders import make_policy
+
+from vla_accel_ros.engine.config import EngineConfig, option, options, renamed
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.session import session_of
+from vla_accel_ros.nodes.params.engine import parameters
+from vla_accel_ros.nodes.params.over_file import launch_arguments
+from vla_accel_ros.nodes.params.tables import NODES
+from vla_accel_ros.tools.options import engine_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wider(EngineConfig):
+    """A config with one option more."""
+
+    patience: int = option(3, "How long it waits.", minimum=1, maximum=9, former="endurance")
+
+
+def test_new_field_is_parameter_command_option_and_part_of_session() -> None:
+    (parameter,) = (each for each in parameters(Wider) if each.name == "patience")
+    assert (parameter.default, parameter.minimum, parameter.maximum) == (3, 1, 9)
+    assert (parameter.description, parameter.former) == ("How long it waits.", "endurance")
+    parser = argparse.ArgumentParser()
+    engine_options(parser, "patience", config=Wider)
+    assert parser.parse_args(["--patience", "5"]).patience == 5
+    assert parser.parse_args(["--endurance", "5"]).patience == 5
+    with pytest.raises(ValueError, match="patience is 10"):
+        Wider(patience=10)
+    engine = Engine(make_policy("pi0"), Wider(patience=4))
+    session = session_of(engine, {}, model="", contract="", urdf="", topics={})
+    assert json.loads(session.settings)["patience"] == 4
+
+
+def test_every_option_is_parameter_of_its_nodes_and_launch_argument() -> None:
+    table = options()
+    for node, fleet in (("inference", False), ("fleet_scheduler", True)):
+        names = [name for name, each in table.items() if each.parameter and (each.fleet or not fleet)]
+        assert set(names) <= {parameter.name for parameter in NODES[node]}
+        assert [name for name, _, _ in launch_arguments(node, names)] == names
+    assert not {"step_dt_s", "camera_hz"} & {parameter.name for parameter in NODES["inference"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "x") for name, each in options().items() if each.choices),
+        *((name, each.minimum - 1) for name, each in options().items() if each.minimum is not None),
+        *((name, each.maximum + 1) for name, each in options().items() if each.maximum is not None),
+        ("text_share", float("nan")),
+        ("step_dt_s", 0.0),
+        ("action_hz", float("inf")),
+        ("staggered", 1),
+    ],
+)
+def test_value_that_option_cannot_have_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is '?{value}"):
+        EngineConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("named", "given"),
+    [
+        ("calibration", {"calibration": "file"}),
+        ("keep_exact", {"keep_exact": False}),
+        ("keep_exact", {"keep_exact": False, "precision": "w8a8", "staggered": 2}),
+        ("partition", {"partition": "32:100"}),
+        ("partition", {"partition": "1"}),
+        ("staggering", {"staggering": "fresh"}),
+        ("seats_by_load", {"seats_by_load": True}),
+        ("joints_each_step", {"joints_each_step": True}),
+        ("frames_together", {"frames_together": 2, "prefill_groups": 2}),
+    ],
+)
+def test_combination_that_cannot_be_is_refused(named: str, given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{named} is "):
+        EngineConfig(**given)
+
+
+def test_config_knows_what_it_was_given_also_as_copy() -> None:
+    config = EngineConfig(steps=10, seed=1)
+    for same in (config, copy.copy(config), pickle.loads(pickle.dumps(config))):
+        assert same.given == {"steps": 10, "seed": 1}
+    assert config.but(seed=2, slots=9).given == {"steps": 10, "seed": 2, "slots": 9}
+    assert replace(config, seed=2).given.keys() == options().keys()
+    assert config == EngineConfig(seed=1)
+
+
+def test_settings_of_earlier_versions_have_present_names() -> None:
+    former = {"kv_slots": 5, "denoise_steps": 4, "language_answers": 2, "language_max_tokens": 8, "seed": 1}
+    assert renamed(former) == {"slots": 5, "steps": 4, "answers": 2, "answer_tokens": 8, "seed": 1}
