@@ -103,7 +103,7 @@ def measure(kind: str, horizon: int, joints: int, step_s: float, chunks: int) ->
         chunk = watch.time("parse", partial(convert.chunk_from_message, message, names))
         sent = watch.time("update", partial(buffer.update, chunk, now_ns))
         assert sent is not None
-        watch.time("fill", partial(sender.fill, sent))
+        watch.time("fill", partial(sender.fill, sent, sent.start_ns))
         points = max(points, len(sent))
         assert buffer.report is not None
         if request >= WARM_UP:

@@ -24,6 +24,7 @@ EXTENDING = (
     "vla_accel_ros.models.checkpoints.formats:Contents",
     "vla_accel_ros.nodes.adapters.adapter:Setup",
     "vla_accel_ros.nodes.adapters.adapter:Adapter",
+    "vla_accel_ros.control.outputs.output:Output",
 )
 """The interfaces for adding a model family, a controller or a policy; see CONTRIBUTING.md."""
 WIDTH = 100

@@ -55,7 +55,7 @@ def play(
 ) -> Result:
     """One episode; what it raises is broken too."""
     episode = episode_of(seed, faults, kind, chunk_hz)
-    mode = episode.parameters.mode
+    mode = episode.parameters.options.mode
     try:
         episode.run()
     except Exception as error:

@@ -10,7 +10,6 @@ import numpy as np
 from adversary_inputs import HOLD_SLACK_NS
 from adversary_messages import Delivered
 from adversary_scene import MS, S
-from rosless_sending import PASSING, RESTARTED
 
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import TrajectoryPoint
@@ -88,7 +87,7 @@ class Episode(Delivered):
 
     def hold(self, name: str) -> None:
         """~/hold."""
-        self._input("order", self.node.hold)
+        self._input("order", lambda: self.node.order("hold"))
         self._resumed_later()
 
     def resume(self, name: str) -> None:
@@ -96,7 +95,7 @@ class Episode(Delivered):
 
         def give() -> None:
             self._unhold()
-            self.node.resume()
+            self.node.order("resume")
 
         self._input("order", give)
 
@@ -109,7 +108,11 @@ class Episode(Delivered):
 
         def others() -> None:
             idle = self.t_ns > self.others_until_ns
-            if self.node.silent and idle and self.robot.kind in ("joint_trajectory", "servo_twist"):
+            if (
+                self.node.motion.lending.is_lent
+                and idle
+                and self.robot.kind in ("joint_trajectory", "servo_twist")
+            ):
                 goal = self.robot.limits.lower + self.array.uniform(0.1, 0.9, len(self.where)) * (
                     self.robot.limits.upper - self.robot.limits.lower
                 )
@@ -123,7 +126,7 @@ class Episode(Delivered):
                 self.others_until_ns = path.end_ns
                 self._unhold()
 
-        self._input("order", self.node.release)
+        self._input("order", lambda: self.node.order("release"))
         self._at(self.t_ns + S, others)
         if self.rng.random() < 0.7:
             self._at(self.t_ns + round(self.rng.uniform(0.5, 6.0) * S), lambda: self.reclaim(name))
@@ -133,30 +136,27 @@ class Episode(Delivered):
 
         def give() -> None:  # which a node that stalls hears later: others may have begun meanwhile
             if self.t_ns > self.others_until_ns + S // 5:
-                self.node.reclaim()
+                self.node.order("reclaim")
 
         self._input("order", give)
 
     def home(self, name: str) -> None:
         """~/home."""
-        self._input("order", self.node.home)
+        self._input("order", lambda: self.node.order("home"))
         self._resumed_later()
 
     def restart(self, name: str) -> None:
         """The process ends and another begins, maybe with other parameters; holds survive."""
         if self.rng.random() < 0.5:
             self.parameters = self._parameters()
-        holds = {reason: None for reason in self.node.holds if reason not in PASSING}
-        if self.rng.random() < 0.8:
-            holds[RESTARTED] = None
-        self.node.silent, restarts = False, self.happened["restart"]
+        go_on, restarts = self.rng.random() < 0.2, self.happened["restart"]
 
         def begin() -> None:
             if self.happened["restart"] != restarts:
                 return  # this one was ended before it began: the next begins in its place
             self._unhold()
             self.began, self.restarted = False, True
-            self.node = self._start(holds)
+            self.node = self._start(go_on)
             self._resumed_later()
 
         self.began = False
@@ -183,6 +183,7 @@ class Episode(Delivered):
             self._unhold()
             self.controller.hold(self.where.copy(), self.t_ns)
             self.activated = set(self.robot.joints)
+            self.began_ns = dict.fromkeys(self.robot.groups or (self.robot.joints,), self.now_ns())
 
 
 FAULTS: dict[str, Callable[[Any, str], None]] = {

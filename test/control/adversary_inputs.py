@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from adversary_judge import Judged
 from adversary_scene import EPOCH, MS, S
-from rosless_sending import OPERATOR, RELEASED
 
 from vla_accel_ros.control.following.joint_faults import usual
+from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
 from vla_accel_ros.types import Chunk
 
 HOLD_SLACK_NS = S // 2
@@ -56,7 +56,7 @@ class Given(Judged):
     def node_joints(self, position: np.ndarray, stamp_ns: int, follows: bool) -> None:
         """Measured joints; follows: they are where the controllers are commanded to be."""
         before, node = set(self.node.holds), self.node
-        node.joints(position, stamp_ns)
+        node.joints(self.robot.joints, position, stamp_ns)
         if follows and any(NOT_FOLLOWING in reason for reason in set(node.holds) - before):
             self._break("held because joints do not follow, and they do")
 
@@ -65,37 +65,36 @@ class Given(Judged):
 
     def node_watch(self) -> None:
         """The watchdog's timer, and what the holds mean from then on."""
-        silent = self.node.silent
+        silent = self.node.motion.lending.is_lent
         self.node.watch()
-        if self.node.silent and not silent and self.ticks:  # the last command is all that there is
+        lent = self.node.motion.lending.is_lent
+        if lent and not silent and self.ticks:  # the last command is all that there is
             last = self.ticks[-1][1] if self.robot.kind == "forward_command" else np.zeros(self._rates)
             self.ticks.append((self.t_ns + round(self.robot.period_s * S), last))
         held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
         if held and self.holding is None:
             longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
             # A join that has begun ends where it goes to: a stop on an unknown way could be anywhere.
-            from_ns = max(self.t_ns + round(longest * S), self.node.joined_ns - self.offset_ns)
+            joined_ns = self.node.robot.follower.joining.until_ns - self.offset_ns
+            from_ns = max(self.t_ns + round(longest * S), joined_ns)
             from_ns += max(self.arrivals_ns - self.t_ns, 0)
             # A stream that was behind its path still catches up with it while it stops.
             slack_ns = HOLD_SLACK_NS * (1 if self.robot.kind == "joint_trajectory" else 2)
             self.holding = (from_ns + slack_ns, 0)
 
     def _tick(self) -> None:
-        self._input("tick", self.node_tick)
+        self._input("tick", lambda: self.node.tick())
 
-    def node_tick(self) -> None:
-        """The stream's timer."""
-        command = self.node.tick()
-        if command is not None:
-            if self.node.silent:
-                self._break("sent something while released")
-            if self.restarted and self.robot.kind == "forward_command":
-                # It knows the joints only, which drives that were off may have left elsewhere: from there on
-                # it is judged anew.
-                self.anew.append(len(self.ticks))
-                self.ticks.append((self.t_ns - round(self.robot.period_s * S), self.where.copy()))
-            self.restarted = False
-            self.ticks.append((self.t_ns, command.copy()))
+    def _commanded(self, command: np.ndarray) -> None:
+        if self.node.motion.lending.is_lent:
+            self._break("sent something while released")
+        if self.restarted and self.robot.kind == "forward_command":
+            # It knows the joints only, which drives that were off may have left elsewhere: from there on it
+            # is judged anew.
+            self.anew.append(len(self.ticks))
+            self.ticks.append((self.t_ns - round(self.robot.period_s * S), self.where.copy()))
+        self.restarted = False
+        self.ticks.append((self.t_ns, command.copy()))
 
     def _chunks(self) -> None:
         if self.active("no chunks"):

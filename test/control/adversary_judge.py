@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from adversary_scene import MS, S, Scene
-from rosless_sending import HOMING
+from adversary_scene import ANGULAR, LINEAR, MS, S, Scene
 
+from vla_accel_ros.control.following.watchdog import HOMING
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sim.executed import Broken, judge_path, judge_positions, judge_velocities
 
@@ -26,9 +26,9 @@ class Judged(Scene):
         limits = self.robot.limits
         brake_ns = round((limits.velocity / limits.acceleration).max() * S)
         age_ns = round(self.robot.chunk_age_s * S)
-        allowed = max(self.now_ns() + round(4 * self.parameters.lead_s * S), self.newest_chunk_ns + age_ns)
+        allowed = max(self.now_ns() + 2 * self.node.robot.kept_ns, self.newest_chunk_ns + age_ns)
         if HOMING in self.node.holds:
-            most_ns = self.node.most_ns
+            most_ns = self.node.motion.homing.most_ns
             allowed = max(allowed, self.now_ns() + most_ns, trajectory.start_ns + most_ns // 2)
         over = int(trajectory.times_ns[last]) - allowed - brake_ns
         if over > 10 * MS:
@@ -66,7 +66,7 @@ class Judged(Scene):
             limits = robot.limits
             self.broken += judge_velocities(self.ticks, limits.velocity, limits.acceleration, longest_s)
         elif robot.kind == "servo_twist":
-            for half, most in ((slice(0, 3), robot.linear), (slice(3, 6), robot.angular)):
+            for half, most in ((slice(0, 3), LINEAR), (slice(3, 6), ANGULAR)):
                 sizes = [(t, v[half]) for t, v in self.ticks]
                 self.broken += judge_velocities(sizes, np.full(3, most), np.full(3, most / 0.15), longest_s)
         if robot.kind in ("forward_command", "servo_joint"):

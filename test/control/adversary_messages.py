@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from adversary_inputs import Given
 from adversary_scene import Ended, S
@@ -9,13 +11,12 @@ from adversary_scene import Ended, S
 from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
-KEEP_NS = S
-
 
 class Delivered(Given):
     """With messages on their way."""
 
-    def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
+    def _sent(self, trajectory: Trajectory, start_ns: int, stamped: bool) -> None:
+        on_arrival = not stamped
         sent_ns, offset_ns, off = self.t_ns, self.offset_ns, self.active("reactivate")
         held, held_ns = self._held(trajectory.joints)
         come_ns = self.sent_ns.get(trajectory.joints, 0) + round(self.parameters.lead_s * S)
@@ -23,7 +24,7 @@ class Delivered(Given):
         known &= not self.active("lying controllers")
         self.sent_ns[trajectory.joints] = sent_ns
         self.began = True
-        if self.node.silent:
+        if self.node.motion.lending.is_lent:
             self._break("sent something while released")
         self._check_length(trajectory, on_arrival)
         most = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
@@ -36,18 +37,12 @@ class Delivered(Given):
         def arrive() -> None:
             # A time from arrival is what it was from sending; any other is ROS time.
             shift_ns = self.t_ns - (sent_ns + offset_ns) if on_arrival else -self.offset_ns
-            times = trajectory.times_ns + shift_ns
-            positions, velocities = trajectory.positions, trajectory.velocities
-            if times[-1] < times[0] + KEEP_NS:
-                times = np.append(times, times[0] + KEEP_NS)
-                positions = np.concatenate([positions, positions[-1:]])
-                if velocities is not None:
-                    velocities = np.concatenate([velocities, velocities[-1:]])
-            moved = Trajectory(trajectory.joints, times, positions, velocities)
+            moved = replace(trajectory, times_ns=trajectory.times_ns + shift_ns)
             where = self._where(trajectory.joints)
             measured = TrajectoryPoint(self.t_ns, where, np.zeros_like(where))
             if not self._deactivated(moved, off and on_arrival, known):
                 self._controller(moved.joints).accept(moved, self.t_ns, measured)
+                self.began_ns[moved.joints] = self.now_ns() if on_arrival else start_ns
                 if on_arrival:
                     self.controller.eased.append((self.t_ns, moved.end_ns))
                     if not self.controller.from_desired:

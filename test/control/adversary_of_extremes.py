@@ -17,10 +17,13 @@ from dataclasses import replace
 import numpy as np
 from adversary import main
 from adversary_of_many import EpisodeOfMany
-from adversary_scene import MODES, S
-from rosless_sending import Parameters, Robot
+from adversary_scene import MODES, Robot, S
+from world import Parameters
 
+from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+
+LEADS_S = (0.0, 0.01, 0.1, 0.3)
 
 
 class EpisodeOfExtremes(EpisodeOfMany):
@@ -59,12 +62,8 @@ class EpisodeOfExtremes(EpisodeOfMany):
 
     def _parameters(self) -> Parameters:
         rng = self._extreme
-        return Parameters(
-            rng.choice(MODES),
-            rng.choice((0.0, 0.05, 0.5, 2.0)),
-            rng.choice((0.0, 0.01, 0.1, 0.3)),
-            rng.choice((None, 1, 2, 8, 100)),
-        )
+        mode, blend_s, lead_s = rng.choice(MODES), rng.choice((0.0, 0.05, 0.5, 2.0)), rng.choice(LEADS_S)
+        return Parameters(Options(mode, blend_s, rng.choice((None, 1, 2, 8, 100))), lead_s)
 
     def _every(self, period_ns: int, happen: Callable[[], None]) -> None:
         super()._every(S // self._watchdog_hz if happen == self._watch else period_ns, happen)

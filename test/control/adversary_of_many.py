@@ -20,15 +20,21 @@ from typing import Any
 import numpy as np
 from adversary import main
 from adversary_faults import FAULTS, Episode
-from adversary_scene import S
-from rosless import TrajectoryLogic
-from rosless_force import FORCE_HZ, MOST, RETREAT, STOPS, YIELDS, Touching
-from rosless_sending import Robot
+from adversary_scene import Robot, S
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.joint_faults import usual
+from vla_accel_ros.control.force.executed import Retreat
+from vla_accel_ros.control.force.guard import Force, Phase
+from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
+from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import TrajectoryController
 from vla_accel_ros.types import Chunk
+
+FORCE_HZ = 250
+YIELDS, STOPS, MOST = 10.0, 30.0, 200.0
+RETREAT = Retreat(rad=0.2, s=0.6)
 
 
 class Controllers:
@@ -95,8 +101,6 @@ class Controllers:
 class EpisodeOfMany(Episode):
     """With what is above."""
 
-    node: TrajectoryLogic
-
     def __init__(
         self,
         seed: int,
@@ -106,7 +110,7 @@ class EpisodeOfMany(Episode):
     ) -> None:
         self._apart = random.Random(f"many {seed}")
         self._touches = self._apart.random() < 0.5
-        self._size = 0.0
+        self._sample_ns = 0
         super().__init__(seed, faults, kind, chunk_hz)
         groups = self.robot.groups
         if groups:
@@ -120,7 +124,7 @@ class EpisodeOfMany(Episode):
 
     def run(self) -> Episode:
         if self._touches:
-            self._every(S // FORCE_HZ, self._force)
+            self._every(min(S // FORCE_HZ, round(self.robot.period_s * S)), self._thread)
         return super().run()
 
     def _robot(self, kind: str) -> Robot:
@@ -131,45 +135,61 @@ class EpisodeOfMany(Episode):
         order = self._apart.sample(robot.joints, len(robot.joints))
         return replace(robot, groups=(tuple(order[:first]), tuple(order[first:])))
 
-    def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
+    def _contract(self) -> Contract:
+        contract = super()._contract()
         if not self._touches:
-            return super()._start(holds)
-        given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
-        return Touching(*given, self._reference, self._held_up, self._says)
+            return contract
+        quantity = Quantity("force", "N", ("x", "y", "z"), YIELDS, STOPS, most=MOST)
+        sensor = ForceSensor("wrench", (quantity,), rate_hz=FORCE_HZ, max_age_s=0.03, slot="wrist")
+        return replace(contract, force=Force((sensor,), RETREAT))
 
-    def _says(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
-        if not self.active("lying controllers"):
-            return super()._says(joints)
+    def _report(self, joints: tuple[str, ...], last_ns: list[int]) -> ReportedState | None:
+        report = super()._report(joints, last_ns)
+        if report is None or not self.active("lying controllers"):
+            return report
         where, rng = self._where(joints), self._apart
         far = usual(self.robot.limits.velocity)[[self.robot.joints.index(name) for name in joints]]
         j = rng.randrange(len(joints))
         off = (rng.choice((-1.0, 1.0)) * rng.uniform(2.0, 10.0) * far[j], 1e9, np.nan, -np.inf)
         where[j] += rng.choice(off)
-        return where, self.now_ns() - round(rng.uniform(0.0, 0.1) * S)
+        stamp_ns = self.now_ns() - round(rng.uniform(0.0, 0.1) * S)
+        began_ns = rng.choice((report.began_ns, stamp_ns - S // 10))
+        return ReportedState(began_ns, stamp_ns, dict(zip(joints, where.tolist())), rests=True)
 
     def _controller(self, joints: tuple[str, ...]) -> TrajectoryController:
         return self._many.ones[joints] if self.robot.groups else self.controller
 
     def _check_length(self, trajectory: Trajectory, on_arrival: bool) -> None:
-        if not (isinstance(self.node, Touching) and self.node.reacting):
+        guard = self.node.robot.outputs.guard
+        if guard is None or guard.phase is Phase.WATCHING:
             super()._check_length(trajectory, on_arrival)
             return
         longest_s = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
-        most_s = 4 * self.parameters.lead_s + RETREAT.s + 3 * longest_s
-        if trajectory.end_ns > self.now_ns() + round(most_s * S):
+        most_s = 2e-9 * self.node.robot.kept_ns + RETREAT.s + 3 * longest_s
+        moving = np.flatnonzero(trajectory.speeds.any(axis=1))
+        rests_ns = trajectory.times_ns[min(int(moving.max(initial=-1)) + 1, len(trajectory) - 1)]
+        if rests_ns > self.now_ns() + round(most_s * S):
             self._break("a longer way back than it may be")
 
-    def _force(self) -> None:
+    def _tick(self) -> None:
+        if not self._touches:  # else the thread of the sensor makes the ticks
+            super()._tick()
+
+    def _thread(self) -> None:
+        """A step of the thread of the sensor, which has a new sample FORCE_HZ times a second."""
+        due = self.t_ns >= self._sample_ns + S // FORCE_HZ and not self.active("no force")
+        self._sample_ns = self.t_ns if due else self._sample_ns
         sizes = {"touch": 1.5 * YIELDS, "hit": 1.5 * STOPS, "saturated": MOST + 1.0}
         size = max([size for name, size in sizes.items() if self.active(name)], default=0.0)
         sample = (size + self._apart.random() * 0.1, 0.0, 0.0)
-        stamp_ns, silent = self.now_ns(), self.active("no force")
+        samples = [(self.now_ns(), sample)] if due else []
 
-        def give() -> None:
-            if isinstance(self.node, Touching):
-                self.node.feel(None if silent else sample, stamp_ns)
+        def feel() -> None:
+            reflexes = self.node.motion.reflexes
+            assert reflexes is not None
+            reflexes.tick(reflexes.feel([samples], [""]))
 
-        self._input("force", give)
+        self._input("force", feel)
 
     def node_joints(self, position: np.ndarray, stamp_ns: int, follows: bool) -> None:
         if not self.active("odd joints"):
@@ -194,7 +214,7 @@ class EpisodeOfMany(Episode):
         else:
             stamp_ns -= round(rng.uniform(0.0, 0.7) * S)
         self._last_stamp_ns = stamp_ns
-        self.node.joints(np.array(values), stamp_ns, tuple(names))
+        self.node.joints(names, np.array(values), stamp_ns)
 
     def _chunks(self) -> None:
         super()._chunks()

@@ -11,14 +11,19 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from rosless import TrajectoryLogic
-from rosless_sending import Parameters, Robot
+from world import Clock, Disk, Parameters, Process, StreamLine, TrajectoryLine, make_contract, make_joints
 
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.parts import ChunkTiming, Controller, Stream
 from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sim.executed import Broken, TrajectoryController
 from vla_accel_ros.types import Chunk
@@ -28,6 +33,37 @@ MS = S // 1000
 EPOCH = 1_000 * S
 KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
+LEADS_S = (0.0, 0.01, 0.03, 0.1)
+LINEAR, ANGULAR = 0.5, 1.0
+"""Greatest speeds of a hand, see make_contract."""
+
+
+@dataclass(frozen=True)
+class Robot:
+    """What the node is configured with. kind: of the controllers; ages in seconds. groups: the joints of each
+    controller that takes trajectories, where they are several."""
+
+    kind: str
+    joints: tuple[str, ...]
+    limits: JointLimits
+    home: np.ndarray
+    period_s: float
+    chunk_age_s: float = 0.8
+    joints_age_s: float = 0.3
+    groups: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def contract(self) -> Contract:
+        """Its contract."""
+        return make_contract(
+            self.kind,
+            make_joints(self.joints, self.limits),
+            rate_hz=1.0 / self.period_s,
+            groups=self.groups,
+            joint_states=Stream("joint_states", 100.0, self.joints_age_s),
+            chunk=ChunkTiming(1 / 30, self.chunk_age_s),
+            home={} if self.kind == "servo_twist" else dict(zip(self.joints, self.home.tolist())),
+        )
 
 
 class Ended(Exception):
@@ -96,7 +132,9 @@ class Scene(ABC):
         self._felt_ns = 0
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
-        self.node = self._start({})
+        self.disk = Disk()
+        self.began_ns = dict[tuple[str, ...], int]()  # of what each controller executes, by its clock
+        self.node = self._start()
 
     @property
     @abstractmethod
@@ -104,8 +142,12 @@ class Scene(ABC):
         """What the kinds of faults are."""
 
     @abstractmethod
-    def _sent(self, trajectory: Trajectory, on_arrival: bool) -> None:
-        """The node sent a trajectory."""
+    def _sent(self, trajectory: Trajectory, start_ns: int, stamped: bool) -> None:
+        """The node sent a trajectory that begins at start_ns, or on arrival if it is not stamped."""
+
+    @abstractmethod
+    def _commanded(self, command: np.ndarray) -> None:
+        """The node sent a command of a stream."""
 
     @abstractmethod
     def _held_up(self) -> None:
@@ -139,22 +181,38 @@ class Scene(ABC):
 
     def _parameters(self) -> Parameters:
         rng = self.rng
-        return Parameters(
-            rng.choice(MODES),
-            rng.choice((0.0, 0.05, 0.2, 1.0)),
-            rng.choice((0.0, 0.01, 0.03, 0.1)),
-            rng.choice((None, None, 1, 8)),
-        )
+        mode, blend_s, lead_s = rng.choice(MODES), rng.choice((0.0, 0.05, 0.2, 1.0)), rng.choice(LEADS_S)
+        return Parameters(Options(mode, blend_s, rng.choice((None, None, 1, 8))), lead_s)
 
-    def _start(self, holds: dict[str, None]) -> TrajectoryLogic:
-        given = self.robot, self.parameters, self.now_ns, lambda: self.t_ns, self._sent, holds
-        return TrajectoryLogic(*given, self._reference, self._held_up, self._says)
+    def _contract(self) -> Contract:
+        return self.robot.contract
 
-    def _reference(self) -> np.ndarray | None:
-        """What a joint_trajectory_controller tells of itself; no other kind does."""
-        if self.robot.kind not in ("joint_trajectory", "servo_twist") or self.active("reactivate"):
+    def _start(self, go_on: bool = True) -> Process:
+        """The first process, or the next. go_on: do not hold because the last ended uncleanly."""
+        clock = Clock(self.now_ns, lambda: self.t_ns)
+        return Process(self._contract(), self.parameters, clock, self._line, self.disk, go_on)
+
+    def _line(self, controller: Controller) -> Any:
+        """The channel of a controller."""
+        if controller.kind != "joint_trajectory":
+            return StreamLine(self._commanded)
+        state = partial(self._report, controller.joints, [0])
+        return TrajectoryLine(self._sent, self._held_up, state, self._is_acknowledged)
+
+    def _is_acknowledged(self) -> bool:
+        return self.t_ns >= self.arrivals_ns
+
+    def _report(self, joints: tuple[str, ...], last_ns: list[int]) -> ReportedState | None:
+        """What a joint_trajectory_controller newly tells of itself, as it reaches the node; not before it was
+        activated."""
+        at_ns = (self.t_ns - self.told_later_ns) // self.told_every_ns * self.told_every_ns
+        if at_ns <= max(self.until.get("reactivate", -1), last_ns[0]):
             return None
-        return self.controller.state(self.t_ns).position
+        last_ns[0] = at_ns
+        state = self._controller(joints).state(at_ns)
+        reference = dict(zip(joints, state.position.tolist()))
+        rests = state.velocity is None or not state.velocity.any()
+        return ReportedState(self.began_ns.get(joints), at_ns + self.offset_ns, reference, rests)
 
     def _held(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
         """What a joint_trajectory_controller tells of a hold by its own will, every so often, a little later;
@@ -165,10 +223,6 @@ class Scene(ABC):
         if told_ns <= self.until.get("reactivate", -1):
             return None, 0
         return self._controller(joints).held(told_ns), told_ns + self.offset_ns
-
-    def _says(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
-        """`_held`, as it reaches the node."""
-        return self._held(joints)
 
     def _controller(self, joints: tuple[str, ...]) -> TrajectoryController:
         """That of some joints."""

@@ -3,16 +3,50 @@ the controller executes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from handing_over import LEAD, LEAD_S, MS, START, Arm, play, with_hold
+from handing_over import LEAD, LEAD_S, MS, START, Arm, play
 from motion import JOINTS, LIMITS, S, make_chunk, make_ramp
-from rosless import TrajectoryLogic
-from rosless_sending import HOMING, Parameters, Robot
+from world import Clock, Parameters, Process, TrajectoryLine, make_contract, make_joints
 
+from vla_accel_ros.contract.parts import ChunkTiming, Stream
+from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.contract import Options
+from vla_accel_ros.control.following.watchdog import HOMING
 from vla_accel_ros.control.limits.joint_limits import brake
+from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
+
+
+def process(
+    now: list[int],
+    line: TrajectoryLine,
+    home: np.ndarray = START,
+    mode: Mode = "blend",
+    ages_s: tuple[float, float] = (0.8, 0.3),
+) -> Process:
+    """A node of three joints. now: of all clocks. ages_s: limits of chunks' and joints' ages."""
+    contract = make_contract(
+        "joint_trajectory",
+        make_joints(JOINTS, LIMITS),
+        home=dict(zip(JOINTS, home.tolist())),
+        chunk=ChunkTiming(1 / 30, ages_s[0]),
+        joint_states=Stream("joint_states", 100.0, ages_s[1]),
+    )
+    return Process(contract, Parameters(Options(mode)), Clock(lambda: now[0]), lambda controller: line)
+
+
+def reports(controller: TrajectoryController, now: list[int]) -> Callable[[], ReportedState]:
+    """A controller that says where it is commanded to be, and nothing else."""
+
+    def report() -> ReportedState:
+        position = controller.state(now[0]).position
+        return ReportedState(None, now[0], dict(zip(JOINTS, position.tolist())))
+
+    return report
 
 
 def test_after_the_clock_was_set_it_stops_on_what_it_executes_and_once():
@@ -186,24 +220,21 @@ def test_joints_are_compared_with_what_is_executed_and_not_with_what_was_decided
     def held_up() -> None:
         now[0] += round(held_up_s * S)
 
-    def send(path: Trajectory, on_arrival: bool) -> None:
-        here = controller.state(now[0])
-        assert controller.accept(with_hold(path), now[0], TrajectoryPoint(now[0], here.position))
+    def send(path: Trajectory, start_ns: int, stamped: bool) -> None:
+        assert controller.accept(path, now[0], controller.state(now[0]))
 
-    robot = Robot("joint_trajectory", JOINTS, LIMITS, START, 0.02, chunk_age_s=1.2, joints_age_s=0.6)
-    given = lambda: now[0], lambda: now[0], send
-    logic = TrajectoryLogic(robot, Parameters("block"), *given, held_up=held_up)
+    node = process(now, TrajectoryLine(send, held_up, heard=False), mode="block", ages_s=(1.2, 0.6))
     while now[0] < 12 * S and held is None:
         now[0] += 10 * MS
         if off_s is None or now[0] < off_s * S:
             where = controller.state(now[0]).position
-        logic.joints(where, now[0])
-        logic.watch()
+        node.joints(JOINTS, where, now[0])
+        node.watch()
         number += 1
         if number % 30 == 0:
             t = now[0] / S + np.arange(1, 31)[:, None] * 0.05
-            logic.chunk(make_chunk(np.tile(0.4 * np.sin(2.5 * t), 3), now[0], 0.05, request_id=number))
-        held = next((reason for reason in logic.holds if "does not follow" in reason), None)
+            node.chunk(make_chunk(np.tile(0.4 * np.sin(2.5 * t), 3), now[0], 0.05, request_id=number))
+        held = next((reason for reason in node.holds if "does not follow" in reason), None)
     assert np.ptp(controller.path(now[0])[1], axis=0).min() > 0.5
     assert (held is None) == (off_s is None)
 
@@ -214,28 +245,25 @@ def test_a_way_home_of_a_controller_that_others_activated_elsewhere_gets_there()
     controller = TrajectoryController(JOINTS, START, True)
     controller.starts[0] = now[0]
 
-    def send(path: Trajectory, on_arrival: bool) -> None:
-        here = controller.state(now[0])
-        assert controller.accept(with_hold(path), now[0], TrajectoryPoint(now[0], here.position))
+    def send(path: Trajectory, start_ns: int, stamped: bool) -> None:
+        assert controller.accept(path, now[0], controller.state(now[0]))
 
-    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
-    given = lambda: now[0], lambda: now[0], send
-    logic = TrajectoryLogic(robot, Parameters(), *given, reference=lambda: controller.state(now[0]).position)
+    node = process(now, TrajectoryLine(send, state=reports(controller, now)), home)
     for tick in range(1200):
         now[0] += 10 * MS
         if 300 < tick <= 400:
             controller.hold(np.array([-0.005, -0.01, 0.0]) * (tick - 300), now[0])
-        logic.joints(controller.state(now[0]).position, now[0])
-        logic.watch()
+        node.joints(JOINTS, controller.state(now[0]).position, now[0])
+        node.watch()
         if tick == 100:
             t = np.arange(1, 31)[:, None] * 0.05
-            logic.chunk(make_chunk(np.tile(0.1 * t, 3), now[0], 0.05))
+            node.chunk(make_chunk(np.tile(0.1 * t, 3), now[0], 0.05))
         elif tick == 300:
-            logic.hold()
+            node.order("hold")
         elif tick == 500:
-            logic.resume()
-            logic.home()
-    assert HOMING not in logic.holds
+            node.order("resume")
+            node.order("home")
+    assert HOMING not in node.holds
     assert controller.state(now[0]).position == pytest.approx(home)
 
 
@@ -246,25 +274,24 @@ def test_of_a_way_home_that_begins_later_than_it_was_decided_a_controller_has_no
     controller.starts[0] = now[0]
     longest_ns = round((LIMITS.velocity / LIMITS.acceleration).max() * S)
 
-    def send(path: Trajectory, on_arrival: bool) -> None:
-        here = controller.state(now[0])
-        if HOMING in logic.holds:
-            most_ns = max(now[0] + logic.most_ns, path.start_ns + logic.most_ns // 2)
-            beyond.append(path.end_ns - most_ns - longest_ns)
+    def send(path: Trajectory, start_ns: int, stamped: bool) -> None:
+        if HOMING in node.holds:
+            longest_move_ns = node.motion.homing.most_ns
+            most_ns = max(now[0] + longest_move_ns, path.start_ns + longest_move_ns // 2)
+            moves_ns = path.times_ns[np.flatnonzero(path.speeds.any(axis=1))].max(initial=0)
+            beyond.append(moves_ns - most_ns - longest_ns)
             starts_s.append((path.start_ns - now[0]) / S)
-        assert controller.accept(with_hold(path), now[0], TrajectoryPoint(now[0], here.position))
+        assert controller.accept(path, now[0], controller.state(now[0]))
 
-    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02, chunk_age_s=2.0)
-    given = lambda: now[0], lambda: now[0], send
-    logic = TrajectoryLogic(robot, Parameters(), *given, reference=lambda: controller.state(now[0]).position)
+    node = process(now, TrajectoryLine(send, state=reports(controller, now)), home, ages_s=(2.0, 0.3))
     for tick in range(1400):
         now[0] += 10 * MS
         if 700 < tick <= 800:
             controller.hold(home + np.array([-0.01, 0.01, 0.0]) * (tick - 700), now[0])
-        logic.joints(controller.state(now[0]).position, now[0])
-        logic.watch()
+        node.joints(JOINTS, controller.state(now[0]).position, now[0])
+        node.watch()
         if tick in (250, 850):
-            logic.home()
+            node.order("home")
         if tick == 700:
             assert controller.state(now[0]).position == pytest.approx(home)
     assert max(starts_s) > 1.0  # as it was decided, half of that
@@ -280,24 +307,22 @@ def test_a_way_home_of_which_the_first_part_is_held_up_gets_there(held_up_s):
     controller.starts[0] = now[0]
 
     def held_up() -> None:
-        if HOMING in logic.holds and late:
+        if HOMING in node.holds and late:
             now[0] += round(late.pop() * S)
 
-    def send(path: Trajectory, on_arrival: bool) -> None:
-        here = controller.state(now[0])
-        assert controller.accept(with_hold(path), now[0], TrajectoryPoint(now[0], here.position))
+    def send(path: Trajectory, start_ns: int, stamped: bool) -> None:
+        assert controller.accept(path, now[0], controller.state(now[0]))
 
-    robot = Robot("joint_trajectory", JOINTS, LIMITS, home, 0.02)
-    logic = TrajectoryLogic(robot, Parameters(), lambda: now[0], lambda: now[0], send, held_up=held_up)
+    node = process(now, TrajectoryLine(send, held_up), home)
     asked = False
     for _ in range(1000):
         now[0] += 10 * MS
-        logic.joints(controller.state(now[0]).position, now[0])
-        logic.watch()
+        node.joints(JOINTS, controller.state(now[0]).position, now[0])
+        node.watch()
         if not asked and now[0] > 4 * S:
             asked = True
-            logic.home()
-    assert not late and HOMING not in logic.holds
+            node.order("home")
+    assert not late and HOMING not in node.holds
     assert controller.state(now[0]).position == pytest.approx(home)
     assert not judge_path(*controller.path(now[0]), LIMITS, [], [])
 

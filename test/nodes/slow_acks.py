@@ -17,8 +17,8 @@ ACKNOWLEDGED_S = 0.12
 make, sent_s = JointTrajectoryAdapter.__init__, dict[Publisher, float]()
 
 
-def made(adapter: JointTrajectoryAdapter, *arguments: Any, **more: Any) -> None:
-    make(adapter, *arguments, **more)
+def made(adapter: JointTrajectoryAdapter, setup: Any) -> None:
+    make(adapter, setup)
     publisher = adapter._publisher
     publish = publisher.publish
 

@@ -40,7 +40,7 @@ def send(operator: Operator) -> Callable[[Trajectory], None]:
     def send(trajectory: Trajectory) -> None:
         for controller, publisher in zip(controllers, publishers):
             operator.wait(publisher.get_subscription_count, 90.0, "controller listening")
-            publisher.publish(TrajectoryMessage(controller.joints, "now").fill(trajectory))
+            publisher.publish(TrajectoryMessage(controller.joints).fill(trajectory, trajectory.start_ns))
 
     return send
 

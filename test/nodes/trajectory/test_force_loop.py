@@ -4,18 +4,13 @@ the cause is named."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
-from force_driver import QUANTITIES
-from stand_ins import write_contract
 
-from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.control.force.reflexes import Reflexes
 from vla_accel_ros.nodes.trajectory import force as force_module
 from vla_accel_ros.nodes.trajectory.force import ForceLoop
 
@@ -38,90 +33,50 @@ class Source:
         pass
 
 
-class Adapter:
+class Stream:
     """A controller that is commanded at a rate."""
 
     def __init__(self) -> None:
-        self.controller, self.ticks, self.more = SimpleNamespace(rate_hz=500.0), 0, threading.Event()
+        self.controller, self.more = SimpleNamespace(rate_hz=500.0), threading.Event()
 
     def tick(self, now_ns: int) -> None:
-        self.ticks += 1
         self.more.set()
 
 
-class Held:
-    """What the loop asks of a node's hold."""
-
-    def __init__(self) -> None:
-        self.holds: dict[str, None] = {}
-        logger = SimpleNamespace(error=lambda text: self.said.append(text))
-        self.said: list[str] = []
-        self.node = SimpleNamespace(
-            active=True,
-            now_ns=lambda: 10**9,
-            get_logger=lambda: logger,
-            get_clock=lambda: SimpleNamespace(ros_time_is_active=True),
-        )
-
-    def fault(self, sentence: str) -> None:
-        self.holds[sentence] = None
-
-
-@pytest.fixture
-def contract(tmp_path: Path) -> Contract:
-    joints = yaml.safe_load(demo_contract().read_text())["joints"]
-    wrench = {"slot": "nobody-writes", "rate_hz": 1000, "max_age_s": 1.0, **QUANTITIES}
-    kind = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": 500.0}
-    controllers = [{**kind, "joints": [joint["name"] for joint in joints]}]
-    more = {"controllers": controllers, "joints": joints, "force": {"wrench": wrench}}
-    return Contract.load(write_contract(tmp_path, {}, home=None, **more))
-
-
-@pytest.fixture
-def parts(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, ...]]:
-    source, adapter, held = Source(), Adapter(), Held()
+def test_commands_go_on_when_the_sensors_cannot_be_judged_and_the_cause_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, stream, log = Source(), Stream(), list[str]()
+    sensor: Any = SimpleNamespace(rate_hz=1000.0)
     guard = SimpleNamespace(
         armed=False,
         watches=[SimpleNamespace(note="")],
         step=lambda now_ns, lead_ns: None,
-        forget=lambda: None,
+        force=SimpleNamespace(sensors=[sensor]),
     )
-    outputs: Any = SimpleNamespace(
-        guard=guard, adapters=[adapter], lock=threading.Lock(), react=lambda reaction: None
-    )
+    outputs = SimpleNamespace(streams=[stream], lock=threading.Lock())
+    clock = SimpleNamespace(now_ns=time.time_ns, monotonic_ns=time.monotonic_ns, simulated=False)
+    robot: Any = SimpleNamespace(outputs=outputs, clock=clock, kept_ns=10**8)
+    reflexes = Reflexes(robot, guard)  # type: ignore[arg-type]
+    motion: Any = SimpleNamespace(robot=robot, reflexes=reflexes)
+    node: Any = SimpleNamespace(active=True, get_logger=lambda: SimpleNamespace(error=log.append))
     monkeypatch.setattr(force_module, "open_source", lambda node, sensor: source)
     monkeypatch.setattr(force_module, "value", lambda node, name: 0)
-    follower = SimpleNamespace(buffer=SimpleNamespace(kept_s=0.1))
-    monkeypatch.setattr(ForceLoop, "_follower", follower, raising=False)
-    loop = ForceLoop(held, outputs, contract)  # type: ignore[arg-type]
-    yield loop, source, adapter, held
-    loop.close()
+    loop = ForceLoop(node, motion, [sensor])
 
-
-def test_commands_go_on_and_the_robot_stops_until_the_node_is_restarted(
-    parts: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, source, adapter, held = parts
-    loop._taking_over = SimpleNamespace(watch=lambda now_ns: "")
-    ended: list[str] = []
-    loop.cancel_move = ended.append
-
-    def ticks(count: int) -> None:
+    def wait_for_ticks(count: int) -> None:
         for _ in range(count):
-            adapter.more.clear()
-            assert adapter.more.wait(WAIT_S)
+            stream.more.clear()
+            assert stream.more.wait(WAIT_S)
 
-    ticks(3)
-    loop.watch()
-    assert not held.holds
-    source.fails.set()
-    ticks(20)
-    assert source.read_after == 1, "what failed is not asked again"
-    loop.watch()
-    (sentence,) = held.holds
-    assert "this sensor's code is wrong" in sentence and "restart the trajectory node" in sentence
-    assert ended == [sentence]
-    assert any("Traceback" in text for text in held.said)
-    held.holds.clear()  # a person resumes
-    loop.watch()
-    assert list(held.holds) == [sentence]
+    try:
+        wait_for_ticks(3)
+        assert not reflexes.failed
+        source.fails.set()
+        wait_for_ticks(20)
+        assert source.read_after == 1, "what failed is not asked again"
+        assert "this sensor's code is wrong" in reflexes.failed
+        assert "restart the trajectory node" in reflexes.failed
+        assert any("Traceback" in text for text in log)
+    finally:
+        loop.close()

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rclpy.task import Future
 from stand_ins import ARM, Arm, write_contract
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.homing import Outcome
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.interfaces import interface
-from vla_accel_ros.nodes.trajectory.moves import JointMove, Outcome, Tolerances
+from vla_accel_ros.nodes.trajectory.moves import JointMove, Tolerances
 
 S = 1_000_000_000
 ACTION = "arm_controller/follow_joint_trajectory"
@@ -48,19 +48,20 @@ def way(arm: Arm, seconds: float = 0.5) -> Trajectory:
     return Trajectory(tuple(ARM), times, np.array([here, here + 0.1]), np.zeros((2, 5)))
 
 
-def outcome(operator: Operator, future: Future, move: JointMove | None = None) -> Outcome:
-    def done() -> bool:
-        if move is not None:
-            move.poll()
-        return future.done()
+def outcome(operator: Operator, move: JointMove) -> Outcome:
+    def ended() -> bool:
+        move.poll()
+        return move.outcome is not None
 
-    operator.wait(done, 90.0, "outcome")
-    return future.result()
+    operator.wait(ended, 90.0, "outcome")
+    assert move.outcome is not None
+    return move.outcome
 
 
 def test_a_goal_is_reached_with_the_tolerances_it_was_given(operator, arm, make_move):
     move = make_move(tolerances=Tolerances(path=0.2, goal=0.01, time_s=1.5))
-    assert outcome(operator, move.start(way(arm), 0)) == Outcome(True, f"{ACTION}: reached")
+    move.start(way(arm), 0)
+    assert outcome(operator, move) == Outcome(True, f"{ACTION}: reached")
     (goal,) = arm.goals[TOPIC].asked
     assert {t.position for t in goal.path_tolerance} == {0.2} and len(goal.path_tolerance) == 5
     assert {t.position for t in goal.goal_tolerance} == {0.01}
@@ -71,25 +72,27 @@ def test_a_goal_is_reached_with_the_tolerances_it_was_given(operator, arm, make_
 
 def test_nobody_offers_the_action(operator, arm):
     move = JointMove(operator.node, "elsewhere/follow_joint_trajectory")
-    found = outcome(operator, move.start(way(arm), 0))
+    move.start(way(arm), 0)
+    failure = outcome(operator, move)
     move.close()
-    assert not found.reached and "no node has the action elsewhere" in found.sentence
+    assert not failure.reached and "no node has the action elsewhere" in failure.sentence
 
 
 def test_a_later_goal_replaces_an_earlier_one(operator, arm, make_move):
     move = make_move()
-    first = move.start(way(arm, 5.0), 0)
+    move.start(way(arm, 5.0), 0)
     operator.wait(lambda: arm.goals[TOPIC].asked, 90.0, "goal")
-    second = move.start(way(arm), 0)
-    assert outcome(operator, first).sentence == f"{ACTION}: replaced by another move"
-    assert outcome(operator, second).reached
+    move.start(way(arm), 0)
+    assert move.outcome is None
+    assert outcome(operator, move).reached and len(arm.goals[TOPIC].asked) == 2
 
 
 def test_a_goal_whose_end_is_not_told_is_given_up_and_cancelled(operator, arm, make_move):
     arm.goals[TOPIC].lost = True
     move = make_move(grace_s=0.3)
-    found = outcome(operator, move.start(way(arm), 0), move)
-    assert not found.reached and "did not report the result; check that it still runs" in found.sentence
+    move.start(way(arm), 0)
+    failure = outcome(operator, move)
+    assert not failure.reached and "did not report the result; check that it still runs" in failure.sentence
     operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 90.0, "cancellation")
 
 

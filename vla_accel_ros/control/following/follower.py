@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -33,6 +34,36 @@ _RESTART_NS = 200_000_000
 _DOUBT_NS = 1_000_000_000
 
 
+class Controllers(Protocol):
+    """What controllers do with what they were sent: control/outputs. float64 [D], NaN where unknown."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether one is about to report its setpoint; nothing begins before."""
+        ...
+
+    @property
+    def awaits_arrival(self) -> bool:
+        """Whether chunks should wait until what was sent before has arrived."""
+        ...
+
+    def reference(self) -> np.ndarray:
+        """Where they report to be commanded now."""
+        ...
+
+    def rests_ns(self) -> int:
+        """When they come to rest, if a message was sent later than it was decided, else 0."""
+        ...
+
+    def commanded(self, t_ns: int) -> np.ndarray:
+        """Their commanded position at a time, NaN where that equals the decided motion."""
+        ...
+
+    def lead_s(self) -> float:
+        """How long to keep the old motion, until all have the new one."""
+        ...
+
+
 class ChunkFollower:
     """Turns chunks and joint states into trajectories to send. Time is given. Use it from one thread at a
     time.
@@ -42,12 +73,11 @@ class ChunkFollower:
         all.
     following: limits of the buffer's joints; None for the usual ones. A joint that it does not watch may be
         asked to go from end to end at once.
+    controllers: measured joints are compared with what these are commanded; None for the decided motion.
 
-    Attributes: `joining`, where motion continues from; `executed`, set by the sender: gives the controllers'
-    commanded position at a time, float64 [D], NaN where that equals the decided motion. Measured joints are
-    compared with it; `awaits_arrival`, set by the sender: the newest chunk waits until what was sent before
-    has arrived. For diagnostics: `counts` of what was not sent, beside the buffer's own; `faults`, the
-    sentences that `resume` clears.
+    Attributes: `joining`, where motion continues from; `awaits_arrival`: the newest chunk waits until what
+    was sent before has arrived. For diagnostics: `counts` of what was not sent, beside the buffer's own;
+    `faults`, the sentences that `resume` clears.
     """
 
     def __init__(
@@ -57,13 +87,14 @@ class ChunkFollower:
         max_age_s: float,
         twist: TwistBuffer | None = None,
         following: FollowingError | None = None,
+        controllers: Controllers | None = None,
     ) -> None:
         self.buffer, self.safety, self._twist = buffer, safety, twist
+        self._controllers = controllers
         self.counts: Counter[str] = Counter()
         self.faults: dict[str, None] = {}
         self.joining = Joining(buffer, safety, self.counts)
         self._following = following or FollowingError.of(buffer.limits)
-        self.executed: Callable[[int], np.ndarray] | None = None
         self.awaits_arrival = False
         self._flips = np.isinf(self._following.rad)
         self._leaps = LeapWatch(buffer.limits)
@@ -197,6 +228,19 @@ class ChunkFollower:
             self._newest_ns = chunk.stamp_ns
             self.safety.watchdog.seen_chunk(chunk.stamp_ns, now_ns)
         return trajectory
+
+    def look(self) -> None:
+        """Take what the controllers report; called before `step`."""
+        if self._controllers is not None:
+            self.joining.told(self._controllers.reference())
+            self.joining.rests(self._controllers.rests_ns())
+            self.joining.waits = self._controllers.waits
+
+    def adapt(self) -> None:
+        """Adapt to how long messages take; called when what `step` returned has been sent."""
+        if self._controllers is not None:
+            self.buffer.lead_s = self._controllers.lead_s()
+            self.awaits_arrival = self._controllers.awaits_arrival
 
     def step(self, now_ns: int) -> tuple[Change | None, Trajectory | None]:
         """Check the ages. Returns the change of what is allowed, if any, and the trajectory to send, if
@@ -351,9 +395,9 @@ class ChunkFollower:
     def _commanded(self, t_ns: int) -> np.ndarray:
         """What the controllers were commanded at a time, float64 [D]."""
         commanded, _ = self.buffer.reference(t_ns)
-        if self.executed is None:
+        if self._controllers is None:
             return commanded
-        executed = self.executed(t_ns)
+        executed = self._controllers.commanded(t_ns)
         return np.where(np.isfinite(executed), executed, commanded)
 
     def _fault(self, sentence: str, joint: int, stamp_ns: int) -> str:

@@ -209,6 +209,23 @@ class MotionState(Enum):
     HOLDING = "holding"
 
 
+class Event(Enum):
+    """What changes the state of the motion."""
+
+    BLOCKED = "an input is late, or something holds the robot"
+    RESTED = "the commanded motion has ended"
+    SETTLED = "all inputs have been fresh for a moment, and nothing holds the robot"
+
+
+TRANSITIONS: Mapping[MotionState, tuple[Event, MotionState]] = {
+    MotionState.RUNNING: (Event.BLOCKED, MotionState.STOPPING),
+    MotionState.STOPPING: (Event.RESTED, MotionState.HOLDING),
+    MotionState.HOLDING: (Event.SETTLED, MotionState.RUNNING),
+}
+"""State -> the event that ends it, and the state that follows. A stop that has begun is never taken back:
+what was blocked and is free again comes to rest first."""
+
+
 @dataclass(frozen=True)
 class Change:
     """A change of what is allowed. reasons: sentences, empty when it starts running."""
@@ -272,7 +289,9 @@ class Safety:
             self._fresh_since_ns = None
         elif self._fresh_since_ns is None or self._fresh_since_ns > now_ns:
             self._fresh_since_ns = now_ns
-        before, self.state = self.state, self._next(now_ns, at_rest, bool(why))
+        before, (event, after) = self.state, TRANSITIONS[self.state]
+        if event in self._events(now_ns, at_rest, bool(why)):
+            self.state = after
         if not why and self.state is not MotionState.RUNNING:
             sentence = BRAKING if self.state is MotionState.STOPPING else self.pause or SETTLING
             why = [sentence]
@@ -280,13 +299,14 @@ class Safety:
         self.causes = tuple(late.get(reason) or unnumbered(reason) for reason in why)
         return None if self.state is before else Change(before, self.state, self.reasons)
 
-    def _next(self, now_ns: int, at_rest: bool, blocked: bool) -> MotionState:
-        if self.state is MotionState.RUNNING:
-            return MotionState.STOPPING if blocked else MotionState.RUNNING
-        if self.state is MotionState.STOPPING:
-            return MotionState.HOLDING if at_rest else MotionState.STOPPING
-        settled = self._fresh_since_ns is not None and now_ns - self._fresh_since_ns >= self._settle_ns
-        return MotionState.RUNNING if settled and not self.pause else MotionState.HOLDING
+    def _events(self, now_ns: int, at_rest: bool, blocked: bool) -> set[Event]:
+        fresh_ns = -1 if self._fresh_since_ns is None else now_ns - self._fresh_since_ns
+        events = {
+            Event.BLOCKED: blocked,
+            Event.RESTED: at_rest,
+            Event.SETTLED: fresh_ns >= self._settle_ns and not self.pause,
+        }
+        return {event for event, holds in events.items() if holds}
 
 
 class ClockWatch:

@@ -1,5 +1,4 @@
-"""Sends motion to controllers: one adapter for each kind of controller, all behind one interface.
+"""The topics of controllers, one adapter for each kind; what is sent on them is decided in control/outputs.
 
-adapter: the interface; joint_trajectory, forward_command, servo: the kinds; locked: an adapter for two
-threads; outputs: all controllers of a robot together.
+adapter: what one is made from; joint_trajectory, forward_command, servo: the kinds; outputs: makes one.
 """

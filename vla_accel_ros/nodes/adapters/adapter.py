@@ -1,28 +1,20 @@
-"""The interface between the motion and one controller.
+"""What an added kind of controller is made from: an Output (control/outputs/output.py) with a node at hand.
 
-An adapter takes absolute trajectories that are within limits, each in place of the one before, and makes its
-controller follow them. The optional methods are for controllers that need more than an occasional message:
-those that are commanded at a fixed rate, and those that can be paused. An adapter decides nothing about the
-motion.
+The kinds of this package have their decisions in control/outputs, and here only the topics; another
+package's adapter may do both in one class.
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
 from dataclasses import dataclass
-
-import numpy as np
 
 from vla_accel_ros.contract.contract import Controller
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.outputs.output import Clock, Output
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
-
-# Methods that most controllers do not need do nothing, on purpose.
-# ruff: noqa: B027
 
 
 @dataclass(frozen=True)
@@ -38,109 +30,39 @@ class Setup:
     limits: JointLimits
     twist: TwistBuffer | None = None
 
+    @property
+    def clock(self) -> Clock:
+        """The node's."""
+        return NodeClock(self.node)
 
-class Adapter(ABC):
+
+class Adapter(Output):
     """Sends commands to one controller. All calls come from the node's thread."""
-
-    def __init__(self, controller: Controller) -> None:
-        self.controller = controller
 
     @classmethod
     @abstractmethod
-    def make(cls, setup: Setup) -> Adapter:
+    def make(cls, setup: Setup) -> Output:
         """The adapter of one controller, made when the node configures. Raises ValueError if something is
         missing."""
 
-    @abstractmethod
-    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
-        """Follow this trajectory from now on; it may have other joints too. decided_ns: when it was decided;
-        this process may not have been scheduled since."""
 
-    def measured(self, positions: Mapping[str, float], stamps_ns: Mapping[str, int], believed: bool) -> None:
-        """Take measured joint positions by name, as they arrive. stamps_ns: when each was measured. believed:
-        False while a joint leaps or does not follow, until a person has resumed; nothing may be moved to such
-        positions."""
+class NodeClock:
+    """The clocks of a node."""
 
-    def reference(self, now_ns: int) -> Mapping[str, float]:
-        """Commanded position that its controller reports, by joint name; empty without a recent report."""
-        return {}
-
-    def commanded(self, t_ns: int) -> Mapping[str, float]:
-        """Commanded position of its controller's joints at a time, by the trajectories sent before, by joint
-        name; empty if that equals the decided motion."""
-        return {}
-
-    def begin(self) -> None:
-        """Send nothing until the next trajectory: the robot is elsewhere, or others drive it."""
-
-    def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
-        """Come to rest, because the clock has jumped and the trajectory's times have lost their meaning.
-
-        braking: the stop in the new time, for a controller that executes by itself; None if it is at rest.
-        Returns what its controller executes instead, at the latest times possible; None if it executes
-        `braking`.
-        """
-        return None
-
-    def rests_ns(self) -> int:
-        """When its controller comes to rest, if the last trajectory was sent later than it was decided, else
-        0."""
-        return 0
-
-    def tick(self, now_ns: int) -> None:
-        """Send what is due now."""
-
-    def open(self) -> list[str]:
-        """Prepare the controller at activation; returns one sentence for each thing that failed."""
-        return []
-
-    def rest(self) -> None:
-        """The robot has come to rest, and is held."""
-
-    def at_rest(self, now_ns: int) -> bool:
-        """Whether there is no stream of commands to send, or it has come to its end."""
-        return True
-
-    @abstractmethod
-    def close(self) -> None:
-        """Leave the controller alone, at deactivation; returns when everything sent has arrived."""
-
-    def lead_s(self, now_ns: int) -> float:
-        """How long a trajectory takes to reach the controller, as far as known; called at the watchdog's
-        rate."""
-        return 0.0
+    def __init__(self, node: ManagedNode) -> None:
+        self._node = node
+        self.now_ns, self.was_set = node.now_ns, node.clock_was_set
 
     @property
-    def waits(self) -> bool:
-        """Whether its controller is about to report its setpoint; no motion begins before."""
-        return False
+    def jumped_ns(self) -> int:
+        """How far ROS time was set last."""
+        return self._node.jumped_ns
 
     @property
-    def awaits_arrival(self) -> bool:
-        """Whether chunks should wait for a moment, until what was sent has arrived."""
-        return False
+    def simulated(self) -> bool:
+        """Whether ROS time comes from /clock."""
+        return self._node.get_clock().ros_time_is_active
 
-    @property
-    def hindrance(self) -> str:
-        """One sentence, always the same, that says why the controller would not execute trajectories as they
-        are meant; empty if it would. The robot is held meanwhile."""
-        return ""
-
-    @property
-    def trouble(self) -> str:
-        """A sentence if the controller does not get its trajectories in time, else empty."""
-        return ""
-
-    def values(self) -> dict[str, object]:
-        """Numbers for diagnostics."""
-        return {}
-
-
-def steady_ns(node: ManagedNode) -> int | None:
-    """The present by a clock that is never set; None in simulated time, which the motion then follows."""
-    return None if node.get_clock().ros_time_is_active else time.monotonic_ns()
-
-
-def by_name(names: tuple[str, ...], positions: np.ndarray | None) -> dict[str, float]:
-    """float64 [D] positions by name; empty if unknown."""
-    return {} if positions is None else dict(zip(names, positions.tolist()))
+    def monotonic_ns(self) -> int:
+        """A clock that is never set."""
+        return time.monotonic_ns()

@@ -1,7 +1,6 @@
-"""The node between chunks and controllers.
+"""The node between chunks and controllers: it converts messages for control.Motion, and calls it.
 
-node: the lifecycle node; chunk_source: where its chunks come from; hold: brings the robot to rest for a
-reason and keeps it there; home and moves: discrete moves; release: the robot in other hands and back;
-publishers: detects a second publisher; causes: finds who is missing at the other end of its topics; force and
-force_sources: the thread of the force sensors; reports: its topic `motion` and its diagnostics.
+node: the lifecycle node; moves: the action of a controller; manager: the controller manager; causes: what the
+graph shows; force and force_sources: the thread of the force sensors; reports: its topic `motion` and its
+diagnostics.
 """

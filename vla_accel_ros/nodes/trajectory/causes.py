@@ -8,13 +8,15 @@ recorders, bags or bridges listen holds the robot. For inputs that do not come i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import Wanted, fitting, outputs, states
 from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.control.following.watchdog import CLOCK_STANDS
-from vla_accel_ros.nodes.graph import UNNAMED, GraphCheck, endpoints, look, publishers
+from vla_accel_ros.control.motion import CHUNKS
+from vla_accel_ros.control.publishers import Graph
+from vla_accel_ros.nodes.graph import UNNAMED, GraphCheck, endpoints, look, name_of, publishers
 from vla_accel_ros.nodes.running.host import Host
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
@@ -32,7 +34,7 @@ class Causes:
     def __init__(self, node: ManagedNode, contract: Contract, graph: GraphCheck) -> None:
         self._node, self._contract, self._graph = node, contract, graph
         self._unnamed, self._host = Counter[str](), Host()
-        self.hindrances: dict[str, Sequence[str]] = {}
+        self.hindrances: Mapping[str, Sequence[str]] = {}
         self.silence = ""
 
     def look(self, released: bool) -> None:
@@ -42,6 +44,17 @@ class Causes:
         if clock.ros_time_is_active and not clock.now().nanoseconds and not publishers(self._node, "/clock"):
             found.append(f"{CLOCK_STANDS}: use_sim_time is true, but nobody publishes /clock")
         self.hindrances = dict.fromkeys(found, ())
+
+    def publishers(self) -> Graph:
+        """Who publishes the topics on which a second publisher matters."""
+        node, topics = self._node, [controller.topic for controller in self._contract.controllers]
+        return {
+            topic: [
+                (tuple(info.endpoint_gid), "" if info.node_name == UNNAMED else name_of(info))
+                for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic))
+            ]
+            for topic in (self._contract.joint_states.topic, CHUNKS, *topics)
+        }
 
     def unheard(self, joint: str) -> tuple[str, ...]:
         """Beginnings of the reasons for which a joint may not follow: nobody listens to its topics."""

@@ -2,12 +2,13 @@
 
 It is not for a stream of chunks: every goal preempts the one before and is judged by tolerances. However a
 goal ends (rejected, aborted with a code, cancelled, replaced, no answer), its outcome has one sentence with
-the mend, which can be shown as it is. Nothing here waits: outcomes are futures of the node's executor.
+the mend, which can be shown as it is. Nothing here waits.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from vla_accel_ros.control.homing import Outcome
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
@@ -50,44 +52,49 @@ class Tolerances:
     time_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a goal ended. reached: the joints are at the goal. sentence: says that, or why not."""
-
-    reached: bool
-    sentence: str
-
-
 class JointMove:
     """Moves one controller's joints to the end of a trajectory.
 
     action: name of its FollowJointTrajectory action. grace_s: how much longer than planned a goal may take
-    before it is cancelled. Raises ValueError if control_msgs is not installed.
+    before it is cancelled. ended: called when a goal has an outcome. Raises ValueError if control_msgs is not
+    installed.
     """
 
     def __init__(
-        self, node: Node, action: str, tolerances: Tolerances = Tolerances(), grace_s: float = 5.0
+        self,
+        node: Node,
+        action: str,
+        tolerances: Tolerances = Tolerances(),
+        grace_s: float = 5.0,
+        ended: Callable[[], object] = lambda: None,
     ) -> None:
         kind = interface("control_msgs/action/FollowJointTrajectory", f"the action {action}")
         self._tolerance = interface("control_msgs/msg/JointTolerance", f"the action {action}")
         self._kind, self._tolerances, self.action = kind, tolerances, action
-        self._grace_s = grace_s
+        self._grace_s, self._ended = grace_s, ended
         self._client = ActionClient(node, kind, action)
         self._goal: _Goal | None = None
+        self._last: _Goal | None = None
 
     def ready(self) -> bool:
         """Whether there is a server of the action."""
         return self._client.server_is_ready()
 
-    def start(self, trajectory: Trajectory, now_ns: int) -> Future:
-        """Send a goal; the future's result is an Outcome. It replaces an unfinished goal.
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the last goal ended; None while it is on its way."""
+        return None if self._last is None else self._last.outcome
+
+    def start(self, trajectory: Trajectory, now_ns: int) -> None:
+        """Send a goal, which replaces an unfinished one.
 
         Times count from when the goal arrives, instead of from now_ns. From its own setpoint the controller
         goes to the first point, which must be far enough ahead for that.
         """
         replaced, self._goal = self._goal, None
         length_s = (trajectory.end_ns - now_ns) * 1e-9
-        goal = _Goal(self.action, length_s + self._tolerances.time_s + self._grace_s)
+        goal = _Goal(self.action, length_s + self._tolerances.time_s + self._grace_s, self._ended)
+        self._last = goal
         if not self.ready():
             goal.end(
                 False,
@@ -98,7 +105,6 @@ class JointMove:
             self._client.send_goal_async(self._message(trajectory, now_ns)).add_done_callback(goal.answered)
         if replaced is not None:
             replaced.end(False, f"{self.action}: replaced by another move")
-        return goal.outcome
 
     def cancel(self, why: str) -> bool:
         """Cancel the goal; why: the sentence of the outcome. Returns whether a goal was unfinished; its
@@ -136,23 +142,25 @@ class JointMove:
 class _Goal:
     """One goal from sending to its outcome, which comes once."""
 
-    def __init__(self, action: str, longest_s: float) -> None:
-        self._action, self.outcome = action, Future()
+    def __init__(self, action: str, longest_s: float, ended: Callable[[], object]) -> None:
+        self._action, self._told = action, ended
+        self.outcome: Outcome | None = None
         self._until = time.monotonic() + longest_s
         self._handle: Any = None
         self._cancelled = False
 
     @property
     def overdue(self) -> bool:
-        return time.monotonic() > self._until and not self.outcome.done()
+        return time.monotonic() > self._until and self.outcome is None
 
     def end(self, reached: bool, sentence: str) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(Outcome(reached, sentence))
+        if self.outcome is None:
+            self.outcome = Outcome(reached, sentence)
+            self._told()
 
     def cancel(self, sentence: str) -> bool:
         """Cancel the goal; returns whether it was unfinished."""
-        self._cancelled, unfinished = True, not self.outcome.done()
+        self._cancelled, unfinished = True, self.outcome is None
         if self._handle is not None and unfinished:
             self._handle.cancel_goal_async()
         self.end(False, sentence)
@@ -174,8 +182,8 @@ class _Goal:
         if answer.status == GoalStatus.STATUS_SUCCEEDED and code == 0:
             self.end(True, f"{self._action}: reached")
         elif code in ERRORS:
-            what, mend = ERRORS[code]
-            self.end(False, f"{self._action}: the controller {what}{said}; {mend}")
+            failure, fix = ERRORS[code]
+            self.end(False, f"{self._action}: the controller {failure}{said}; {fix}")
         elif answer.status == GoalStatus.STATUS_CANCELED:
             self.end(False, f"{self._action}: cancelled by the controller or another client{said}")
         else:

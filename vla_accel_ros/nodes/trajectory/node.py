@@ -15,37 +15,39 @@ p99_s over the last 512 trajectories, runs counts them, misses those older than 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import TimeoutError
+from contextlib import contextmanager, suppress
 from functools import partial
 
-import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import ActionChunk, Inputs, LoopStats
 from vla_accel_msgs.msg import Motion as MotionMessage
+from vla_accel_ros.contract import graph_check
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import Sender
-from vla_accel_ros.contract.graph_check import chunks, forces, outputs, states
 from vla_accel_ros.control import on_arrival
-from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.reasons import unnumbered
-from vla_accel_ros.control.following.watchdog import (
-    CHUNK,
-    INFERENCE,
-    JOINT_STATES,
-    Change,
-    MotionState,
-    Safety,
-    Watchdog,
-)
-from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.contract import Options
+from vla_accel_ros.control.following.watchdog import Change, MotionState
+from vla_accel_ros.control.holds import Holds
+from vla_accel_ros.control.motion import CHUNKS, Motion
+from vla_accel_ros.control.orders import Order
+from vla_accel_ros.control.outputs.output import Output
+from vla_accel_ros.control.outputs.outputs import Outputs
+from vla_accel_ros.control.publishers import LOOKS_HZ
+from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.outputs import Outputs
+from vla_accel_ros.nodes.adapters.adapter import NodeClock
+from vla_accel_ros.nodes.adapters.outputs import make_output
+from vla_accel_ros.nodes.brief import brief
+from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
@@ -55,18 +57,26 @@ from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
-from vla_accel_ros.nodes.throttled import AGAIN_S, Reasons, Throttled
+from vla_accel_ros.nodes.throttled import Reasons
 from vla_accel_ros.nodes.trajectory.causes import Causes
-from vla_accel_ros.nodes.trajectory.chunk_source import ChunkSource
 from vla_accel_ros.nodes.trajectory.force import ForceLoop
-from vla_accel_ros.nodes.trajectory.hold import OPERATOR, RELEASED, RESET, Hold
-from vla_accel_ros.nodes.trajectory.home import Home
-from vla_accel_ros.nodes.trajectory.moves import Tolerances
-from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
-from vla_accel_ros.nodes.trajectory.release import Release, say
-from vla_accel_ros.nodes.trajectory.reports import MotionTopic, controller_lines, motion_line, state_line
+from vla_accel_ros.nodes.trajectory.manager import ControllerManager
+from vla_accel_ros.nodes.trajectory.moves import JointMove, Tolerances
+from vla_accel_ros.nodes.trajectory.reports import (
+    chunk_lines,
+    controller_lines,
+    motion_line,
+    motion_message,
+    output_lines,
+    state_line,
+)
+from vla_accel_ros.sensing.chunk_slot import ChunkSlot
 from vla_accel_ros.sensing.joints import JointHistory
-from vla_accel_ros.types import Chunk
+from vla_accel_ros.timeline import Flows
+
+TRAJECTORIES_HZ = 60.0
+"""Highest rate of whole trajectories to a controller, for chunks from the slot."""
+_AT_ONCE_S = 0.003
 
 
 class TrajectoryNode(ManagedNode):
@@ -74,343 +84,328 @@ class TrajectoryNode(ManagedNode):
 
     def __init__(self) -> None:
         super().__init__("trajectory", TRAJECTORY)
-        self._contract: Contract | None = None
-        state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
-        self._hold = Hold(self, state)
-        self._refused = {kind: Throttled(self, AGAIN_S) for kind in ("chunk", "inputs", "joint_states")}
+        self._motion: Motion | None = None
+        self._holds = Holds(StateFile(self.get_fully_qualified_name(), self.context.get_domain_id()))
+        self._answering: list[Future] = []
+        self._flows = dict[Output, Flows]()
         self._reasons = Reasons(self)
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
-        self._hold.restore(value(self, "after_restart") == "go_on", self.get_logger().warning)
+        for sentence in self._holds.restore(value(self, "after_restart") == "go_on"):
+            self.get_logger().warning(sentence)
         contract = Contract.load(value(self, "contract") or demo_contract())
         if value(self, "stamp") == "zero":
             contract = contract.eased("joint_trajectory", on_arrival.SPEED, on_arrival.ACCELERATION)
-        self._contract = contract
         self._reporter.hardware_id = contract.robot
-        motion = self.output(MotionMessage, "motion", qos.LATCHED)
-        self._motion = MotionTopic(motion, value(self, "mode"))
+        self._publisher = self.output(MotionMessage, "motion", qos.LATCHED)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
-        self._outputs = Outputs(self, contract)
-        self._source = ChunkSource(self, contract, self._take, self._on_lost_slot)
-        self._source.poll_before_commands(self._outputs)
-        self._force = ForceLoop(self._hold, self._outputs, contract)
+        self._graph = self._check_graph(contract)
+        self._causes = Causes(self, contract, self._graph)
+        motion = self._motion = self._make_motion(contract)
+        self._time_commands(motion)
+        self._force = ForceLoop(self, motion, () if contract.force is None else contract.force.sensors)
         self.on_release(self._force.close)
-        self._begin(contract)
+        hold, sender = partial(self._holds.hold, passing=True), Sender.of(contract, value(self, "stamp"))
         manager = value(self, "controller_manager")
-        hold, sender = partial(self._hold.hold, passing=True), Sender.of(contract, value(self, "stamp"))
         self._check = ControllerCheck(self, contract.controllers, sender, manager, hold)
         self.on_release(self._check.close)
-        self._configure_moves(contract, manager)
-        if self._source.listens:
-            self.listen(ActionChunk, "action_chunk", self._source.came, qos.COMMAND)
+        if motion.source.listens:
+            self.listen(ActionChunk, CHUNKS, self._on_chunk, qos.COMMAND)
         self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
         self.listen(Inputs, "inputs", self._on_inputs, qos.REPORT)
-        self.serve(Trigger, "~/hold", self._on_hold)
-        self.serve(Trigger, "~/reset", self._on_reset)
-        self.serve(Trigger, "~/resume", self._on_resume)
+        for name in ("hold", "reset", "resume", "release", "reclaim", "home"):
+            self._serve(name)
+        if contract.force is not None:
+            self.serve(Trigger, "~/tare", self._on_tare)
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
-        joints, commanded = states(contract), outputs(contract)
-        stopping = [joints.about, *(output.about for output in commanded)]
-        self._graph = GraphCheck(
-            self,
-            [joints, *forces(contract), *commanded],
-            [chunks(ours=False)],
-            contract.joint_states.topic,
-            stopping,
-        )
         self._graph.refuse_wrong()
-        self._causes = Causes(self, contract, self._graph)
-        commands = [controller.topic for controller in contract.controllers]
-        self._neighbours = Publishers(
-            self._hold, contract.joint_states.topic, "action_chunk", commands, lambda: self._source.writer
-        )
         self.every(1.0 / LOOKS_HZ, self._look)
         self.every(1.0, self._report)
 
-    def _configure_moves(self, contract: Contract, manager: str) -> None:
-        theirs = tuple(name.strip() for name in value(self, "release_to").split(",") if name.strip())
-        self._release = Release(self._hold, contract, value(self, "release_by"), theirs, manager)
+    def _check_graph(self, contract: Contract) -> GraphCheck:
+        joints, commanded = graph_check.states(contract), graph_check.outputs(contract)
+        stopping = [joints.about, *(wanted.about for wanted in commanded)]
+        wanted = [joints, *graph_check.forces(contract), *commanded]
+        return GraphCheck(
+            self, wanted, [graph_check.chunks(ours=False)], contract.joint_states.topic, stopping
+        )
+
+    def _make_motion(self, contract: Contract) -> Motion:
+        options = Options(
+            value(self, "mode"),
+            value(self, "blend_s"),
+            value(self, "execution_horizon") or None,
+            value(self, "move_speed"),
+            value(self, "release_by") == "switch",
+            tuple(name.strip() for name in value(self, "release_to").split(",") if name.strip()),
+        )
+        twist, clock = options.make_twist(contract), NodeClock(self)
+        sent = [make_output(self, contract, controller, twist) for controller in contract.controllers]
+        turning = [joint.name for joint in contract.joints if joint.continuous]
+        history = partial(JointHistory, contract.joint_names, continuous=turning)
+        outputs = Outputs.of(contract, sent, clock, value(self, "lead_s"), twist, threading.RLock())
+        robot = Robot(contract, options, outputs, self._holds, clock, history, twist)
+        manager = ControllerManager(self, contract, value(self, "controller_manager"), options.switches)
         tolerances = Tolerances(*(value(self, f"move_{name}") for name in ("path", "goal", "time_s")))
-        self._home = Home(self._hold, contract, self._outputs.adapters, value(self, "move_speed"), tolerances)
-        self.on_release(self._home.close)
-        self.serve(Trigger, "~/release", self._on_release)
-        self.serve(Trigger, "~/reclaim", self._release.reclaim)
-        self.serve(Trigger, "~/home", self._home.home)
-        if contract.force is not None:
-            self._force.cancel_move = self._home.cancel
-            self.serve(Trigger, "~/tare", self._force.tare)
+        actions = {
+            controller.topic: JointMove(self, controller.action, tolerances, ended=self._on_outcome)
+            for controller in contract.controllers
+            if controller.action and set(controller.joints) <= set(contract.home)
+        }
+        wanted, rates = (
+            value(self, "chunks_from"),
+            [controller.rate_hz for controller in contract.controllers],
+        )
+        wanted = "topic" if wanted == "auto" and not all(rates) else wanted
+        slot = None if wanted == "topic" else self._open_slot(contract, rates)
+        motion = Motion(
+            robot,
+            self.get_fully_qualified_name(),
+            self._causes,
+            manager,
+            actions,
+            slot,
+            wanted != "slot",
+            self,
+        )
+        self.on_release(partial(self._close_motion, motion, list(actions.values())))
+        return motion
+
+    def _open_slot(self, contract: Contract, rates: Sequence[float]) -> ChunkSlot:
+        """The slot of chunks. A controller that gets whole trajectories gets at most TRAJECTORIES_HZ of them,
+        and one motion is decided for all."""
+        slot = ChunkSlot(
+            slot_name(self),
+            contract.action_names,
+            max(TRAJECTORIES_HZ, *rates),
+            0.0 if all(rates) else TRAJECTORIES_HZ,
+            track=f"topic {self.resolve_topic_name(CHUNKS)}",
+        )
+        self.on_release(slot.close)
+        return slot
+
+    def _time_commands(self, motion: Motion) -> None:
+        """Make the timers of controllers that are commanded at a fixed rate; with a force sensor its thread
+        makes the ticks. The slot is polled before each command of the fastest controller."""
+        streams = motion.robot.outputs.streams
+        fastest = max(streams, key=lambda output: output.controller.rate_hz, default=None)
+        poll_hz = TRAJECTORIES_HZ if fastest is None else fastest.controller.rate_hz
+        if motion.reflexes is not None or fastest is None:
+            self.every(1.0 / poll_hz, self._poll)
+            return
+        for output in streams:
+            tick = partial(self._tick, output, output is fastest)
+            self.every(1.0 / output.controller.rate_hz, tick)
 
     def activate(self) -> None:
-        assert self._contract is not None
-        self._hold.resume_passing()
+        assert self._motion is not None
+        self._holds.resume_passing()
         if value(self, "check_controllers"):
             self._check.refuse_wrong()
-        self._begin(self._contract)
-        self._neighbours.begin()
-        self._causes.look(self._hold.released)
-        self._outputs.begin()
-        if RELEASED not in self._hold.holds:
-            self._outputs.open()
+        self._causes.look(self._holds.released)
+        self._motion.activate()
+        self._drain()
 
     def deactivate(self) -> None:
-        self._home.cancel("the trajectory node was deactivated")
-        self._hold.abandon()
-        self._force.stop()
-        now_ns = self.now_ns()
-        self._outputs.send(self._follower.stop(now_ns), now_ns)
-        self._motion.tell("released", ("the trajectory node is not active",), self.now_ns())
-        self._outputs.close()
+        assert self._motion is not None
+        for pause_s in self._motion.deactivate():
+            self._drain()
+            time.sleep(pause_s)
+        self._drain()
 
     def release(self) -> None:
-        self._contract = None
+        self._motion = None
 
     def finish(self) -> None:
-        self._hold.finish()
+        self._holds.finish()
 
     def clock_jumped(self) -> None:
-        if self._contract is not None:
-            self._force.adopt(self.jumped_ns)
-            braking = self._follower.stop_in_new_time(self.now_ns(), self.now_ns() - self.jumped_ns)
-            setpoint, counted = self._follower.joining.setpoint, self._joints.counted
-            self._begin(self._contract)
-            self._counts = bool(np.isfinite(counted).all())
-            self._joints.count_from(counted)
-            self._follower.joining.begin_at(setpoint)
-            for stop in self._outputs.stop(braking):
-                self._follower.joining.begin_after(stop)
-                self._hold.braking(stop.end_ns)
-            self._home.cancel("ROS time has jumped", jumped=True)
+        if self._motion is not None:
+            self._motion.jump()
+            self._drain()
 
-    def _begin(self, contract: Contract) -> None:
-        """Start without knowledge of the motion, and command nothing."""
-        self._source.begin()
-        self._motion.begin()
-        joints = contract.action_joints
-        buffer = TrajectoryBuffer(
-            tuple(joint.name for joint in joints),
-            JointLimits.of(joints),
-            value(self, "mode"),
-            blend_s=value(self, "blend_s"),
-            lead_s=self._outputs.lead_s(),
-            execution_horizon=value(self, "execution_horizon") or None,
-            max_age_s=contract.chunk.max_age_s,
-        )
-        safety = Safety(Watchdog(contract.max_ages_s))
-        following = FollowingError(
-            *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
-        )
-        self._follower = ChunkFollower(
-            buffer, safety, contract.chunk.max_age_s, self._outputs.twist, following
-        )
-        columns = self._columns = [contract.joint_names.index(name) for name in buffer.joints]
-        self._follower.executed = lambda t_ns: self._outputs.commanded(t_ns)[columns]
-        self._limits = JointLimits.of(contract.joints)
-        turning = [joint.name for joint in contract.joints if joint.continuous]
-        self._joints = JointHistory(contract.joint_names, continuous=turning)
-        self._joints_age_ns = round(contract.joint_states.max_age_s * 1e9)
-        self._joints_refused = ""
-        self._counts = self._rests = False
-        self._hold.over(self._follower, self._joints, self._outputs, self._motion)
-        self._force.begin(self._follower)
+    @contextmanager
+    def following(self, stamp_ns: int) -> Iterator[None]:
+        """A chunk of this image becomes motion: the first command of each stream after it ends its flow."""
+        assert self._motion is not None
+        sent, of_frame = self._motion.robot.outputs, self.timeline.following(stamp_ns)
+        before = sent.sent
+        with of_frame:
+            yield
+            if sent.sent != before:
+                self._flows = dict.fromkeys(sent.streams, self.timeline.flows)
 
-    def _take(self, received: Callable[[], Chunk]) -> bool:
-        """Follow a chunk; False if it is refused."""
-        self._force.adopt()
-        try:
-            try:
-                chunk = received()
-            except ValueError as refusal:
-                self._follower.refused(str(refusal))
-                raise
-            with self.timeline.following(chunk.stamp_ns):
-                now_ns = self.now_ns()
-                self._outputs.send(self._follower.follow(chunk, now_ns, self.now_ns), now_ns)
-        except ValueError as refusal:
-            self._refused["chunk"].error(f"chunk refused: {refusal}")
-            return False
-        return True
+    def _tick(self, output: Output, polls: bool) -> None:
+        if polls:
+            self._poll()
+        self.timeline.flows = self._flows.pop(output, ())
+        output.tick(self.now_ns())
+        self.timeline.flows = ()
 
-    def _on_lost_slot(self, why: str) -> None:
-        self._follower.safety.watchdog.note("chunk", why)
+    def _poll(self) -> None:
+        assert self._motion is not None
+        self._motion.source.poll()
+        self._drain()
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        motion = self._motion
+        assert motion is not None
+        names = motion.robot.contract.action_names
+        number = (convert.stamp_ns(message.header.stamp), message.request_id)
+        motion.receive(partial(convert.chunk_from_message, message, names), number)
+        self._drain()
 
     def _on_inputs(self, message: Inputs) -> None:
+        assert self._motion is not None
         if self.active:
             try:
-                told = convert.inputs_from_message(message)
+                report = convert.inputs_from_message(message)
             except ValueError as refusal:
-                self._refused["inputs"].error(f"inputs refused: {refusal}")
-                return
-            self._follower.safety.watchdog.told(
-                told.stamps_ns, self.now_ns(), told.problems, told.waiting_for, told.slow
-            )
+                self._motion.refuse("inputs", refusal)
+            else:
+                self._motion.hear(report.stamps_ns, report.problems, report.waiting_for, report.slow)
+            self._drain()
 
     def _on_joints(self, message: JointState) -> None:
-        if not self.active:
-            return
-        try:
-            stamp_ns = convert.stamp_ns(message.header.stamp)
-            new = self._joints.add(message.name, message.position, stamp_ns, self.now_ns())
-        except ValueError as refusal:
-            self._joints_refused = str(refusal)
-            self._refused["joint_states"].error(f"joint_states refused: {refusal}")
-            return
-        self._joints_refused = ""
-        if not new or self._joints.missing:
-            return
-        self._count_turns()
-        newest, stamps_ns, now_ns = self._joints.newest(), self._joints.stamps_ns, self.now_ns()
-        oldest_ns, newest_ns = int(stamps_ns.min()), int(stamps_ns.max())
-        # one joint that is stamped ahead hides that it is late
-        stamp_ns = newest_ns if newest_ns - now_ns > self._joints_age_ns else oldest_ns
-        columns = self._columns
-        fault = self._follower.measured(newest[columns], stamp_ns, now_ns, stamps_ns[columns])
-        self._outputs.measured(newest, stamps_ns, self._follower.believes(stamp_ns))
-        if fault and self._hold.lent:
-            self._follower.resume()  # others move it; its position is found when it comes back
-        elif fault:
-            unheard = (self._causes.unheard(name) for name in self._joints.joints if fault.startswith(name))
-            self._hold.fault(fault, [about for abouts in unheard for about in abouts])
-            self._watch()
-
-    def _count_turns(self) -> None:
-        """Count continuous joints on from what is commanded; at the beginning, in a turn within their
-        range."""
-        if not self._limits.continuous.any():
-            return
-        if not self._counts:
-            self._counts = True
-            self._joints.count_from(self._limits.inside(self._joints.newest()))
-        elif self._follower.joining.begun and not self._hold.lent:
-            commanded = np.full(len(self._joints.joints), np.nan)
-            commanded[self._columns], _ = self._follower.buffer.reference(self.now_ns())
-            self._joints.count_from(commanded)
+        assert self._motion is not None
+        stamp_ns = convert.stamp_ns(message.header.stamp)
+        change = self._motion.measure(message.name, message.position, stamp_ns)
+        self._drain(change)
 
     def _look(self) -> None:
-        """Look at the graph, and for why inputs are late."""
-        assert self._contract is not None
-        self._neighbours.look()
-        self._causes.look(self._hold.released)
-        watchdog = self._follower.safety.watchdog
-        lates, slow = watchdog.late(self.now_ns()), self._causes.slow()
-        told = {unnumbered(late.note) for late in lates}
-        for late in lates:
-            if late.name == JOINT_STATES:
-                self._causes.look_for_joints()
-            elif late.name == INFERENCE or (late.name == CHUNK and not late.note and not watchdog.reported):
-                watchdog.note(late.name, self._causes.chunks())
-            elif late.age_s is not None and not late.note and slow and unnumbered(slow) not in told:
-                told.add(unnumbered(slow))
-                watchdog.note(late.name, slow)
+        assert self._motion is not None
+        self._causes.look(self._holds.released)
+        self._motion.look(self._causes.publishers())
+        self._drain()
 
     def _watch(self) -> None:
-        self._source.follow_newest()
-        self._force.adopt()
-        self._follower.joining.told(self._outputs.reference()[self._columns])
-        self._follower.joining.rests(self._outputs.rests_ns())
-        self._follower.joining.waits = self._outputs.waits
-        self._hold.hindered(self._causes.hindrances | self._outputs.hindrances)
-        now_ns = self.now_ns()
-        change, path = self._follower.step(now_ns)
-        self._outputs.send(path, now_ns)
+        assert self._motion is not None
+        change = self._motion.tick()
         if self.clock_was_set():
-            return  # the clock was set meanwhile: believe nothing before `clock_jumped`
-        self._force.watch()
-        self._note_silence()
-        self._follower.buffer.lead_s = self._outputs.lead_s()
-        self._follower.awaits_arrival = self._outputs.awaits_arrival
-        if change is not None:
-            self._tell(change)
-        self._hold.poll()
-        self._home.poll()
-        safety = self._follower.safety
-        joins = self._follower.joining.lasts(self.now_ns())
-        rests = safety.state is MotionState.HOLDING and not joins and bool(self._hold.holds)
-        if rests and not self._rests:
-            self._outputs.rest()
-        self._rests = rests
-        lent = self._hold.lent and safety.state is MotionState.HOLDING
-        self._motion.keep(self._follower.buffer.kept_s)
-        state = "released" if lent else safety.state.value
-        self._motion.tell(state, safety.reasons, self.now_ns())
+            return  # `clock_jumped` comes
+        self._drain(change)
+        safety = self._motion.robot.follower.safety
         self._reasons.log("not moving", dict(zip(safety.causes, safety.reasons, strict=True)))
 
-    def _note_silence(self) -> None:
-        """Note why the joints or chunks are late, and which of their topics were silent."""
-        assert self._contract is not None
-        watchdog, states = self._follower.safety.watchdog, self._contract.joint_states
-        for late in watchdog.late(self.now_ns()):
-            if late.name == "joint_states":
-                self._neighbours.silent(states.topic)
-                problem = self._joints.problem(self.now_ns(), states.max_age_s)
-                if note := self._joints_refused or problem or self._causes.silence:
-                    watchdog.note("joint_states", note)
-            elif late.name == "chunk":
-                self._neighbours.silent("action_chunk")
-                if not late.note and not self._source.listens and self._source.problem:
-                    watchdog.note("chunk", self._source.problem)
+    def _on_outcome(self) -> None:
+        """The action of a controller has ended."""
+        if self._motion is not None:
+            self._motion.homing.take_outcomes()
 
-    def _tell(self, change: Change) -> None:
+    def _drain(self, change: Change | None = None) -> None:
+        """Publish and log what the motion has to say, and answer."""
+        motion = self._motion
+        assert motion is not None
+        reports, motion.reports = motion.reports, []
+        for report in reports:
+            self._publisher.publish(motion_message(report, value(self, "mode"), self.now_ns()))
+        log, lines = self.get_logger(), list(motion.robot.log)
+        motion.robot.log.clear()
+        for level, line in lines:
+            # rclpy binds a line of code to one severity
+            if level == "error":
+                log.error(line)
+            elif level == "warning":
+                log.warning(line)
+            else:
+                log.info(line)
+        if change is not None:
+            self._log(change)
+        self._wake()
+
+    def _log(self, change: Change) -> None:
+        assert self._motion is not None
         if change.after is MotionState.STOPPING:
-            safety = self._follower.safety
+            safety = self._motion.robot.follower.safety
             self._reasons.log("stopping", dict(zip(safety.causes, safety.reasons, strict=True)), at_once=True)
         elif change.after is MotionState.RUNNING:
             self.get_logger().info("running")
         else:
-            self._outputs.rest()
             self.get_logger().info("holding")
 
-    async def _on_hold(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._hold.hold()
-        self._home.cancel(OPERATOR)
-        return say(response, True, f"stopping; ~/resume goes on{await self._hold.kept()}")
+    def _wake(self) -> None:
+        """Let those that wait for an answer look again; also called by the thread that has written a file."""
+        waiting, self._answering = self._answering, []
+        for future in waiting:
+            future.set_result(None)
 
-    async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._hold.resume_all()
-        self._force.forgive()
-        await self._hold.kept()
-        late = [str(late) for late in self._follower.safety.watchdog.late(self.now_ns())]
-        held = "; ".join(self._hold.holds)
-        words = f"going on when fresh: {'; '.join(late)}" if late else "going on"
-        return say(response, True, f"still held: {held}" if held else words)
+    def _serve(self, name: str) -> None:
+        """Serve an order of the motion."""
 
-    async def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        if not self.active:
-            return say(response, True, "the trajectory node is not active")
-        self._home.cancel(RESET)
-        if not await self._hold.come_to_rest(RESET):
-            return say(response, True, "the trajectory node is no longer active")
-        self._force.begin(self._follower)
-        self._hold.go_on(RESET)
-        return say(response, True, "beginning anew from where the joints are")
+        async def answer(request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+            assert self._motion is not None
+            order: Order = getattr(self._motion, name)()
+            await self._answered(order)
+            assert order.answer is not None
+            return _filled(response, *order.answer)
 
-    async def _on_release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._home.cancel("the controllers are released to others")
-        return await self._release.release(request, response)
+        self.serve(Trigger, f"~/{name}", answer)
+
+    async def _answered(self, order: Order) -> None:
+        """Return when an order has its answer."""
+        motion, written = self._motion, self._holds.written
+        if order.answer is None and written is not None:
+            # usually at once, without another turn of the executor
+            with suppress(TimeoutError):
+                written.result(_AT_ONCE_S)
+            order.step()
+        self._drain()
+        while order.answer is None and motion is self._motion:
+            wait: Future = Future()
+            self._answering.append(wait)
+            written = self._holds.written
+            if written is not None and not written.done():
+                written.add_done_callback(self._on_written)
+            await wait
+            if not self.active:  # nothing else lets it go on
+                order.step()
+
+    def _on_written(self, _: object) -> None:
+        """Runs in the thread that has written the file."""
+        self._wake()
+        if self.executor is not None:
+            self.executor.wake()
+
+    def _on_tare(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        assert self._motion is not None
+        return _filled(response, *self._motion.tare())
+
+    def _close_motion(self, motion: Motion, actions: Sequence[JointMove]) -> None:
+        motion.homing.cancel("the trajectory node was cleaned up")
+        motion.advance()
+        for action in actions:
+            action.close()
 
     def _report(self) -> None:
+        assert self._motion is not None
         self._graph.poll()
         if value(self, "check_controllers"):
             self._check.poll()
         now_ns = self.now_ns()
-        self._stats.publish(convert.loop_stats(self._follower.stats(now_ns), now_ns))
+        self._stats.publish(convert.loop_stats(self._motion.robot.follower.stats(now_ns), now_ns))
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:
-        if self._contract is None:
+        motion = self._motion
+        if motion is None:
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not active")]
-        faults = [*self._hold.faults, *self._neighbours.beside]
-        motion = motion_line(self._follower, self._contract, faults, self.now_ns())
+        faults = [*self._holds.faults, *motion.publishers.beside]
         return [
-            motion,
+            motion_line(motion.robot, faults, self.now_ns()),
             *controller_lines(self._check),
-            *self._source.statuses(),
-            *self._outputs.statuses(),
+            *chunk_lines(motion.source),
+            *output_lines(motion.robot.outputs),
             *self._force.statuses(),
             self._graph.status(),
-            state_line(self._hold.forgets),
+            state_line(self._holds.forgets),
         ]
+
+
+def _filled(response: Trigger.Response, success: bool, message: str) -> Trigger.Response:
+    response.success, response.message = success, brief(message)
+    return response
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -1,70 +1,45 @@
-"""Reports of the trajectory node: the topic `motion`, and its lines in /diagnostics.
-
-`motion`, what the node does with chunks, is latched; guidance in inference depends on it. It is published on
-changes, not at a rate: a chunk computed after a change was published must not agree with motion that was
-never executed. While the robot does not run it always gives the reasons, and is published again when the
-causes change.
-"""
+"""Reports of the trajectory node: the topic `motion`, latched, on which guidance in inference depends, and
+its lines in /diagnostics."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.lifecycle import LifecyclePublisher
 
 from vla_accel_msgs.msg import Motion as MotionMessage
-from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.reasons import unnumbered
+from vla_accel_ros.control.chunking.source import ChunkSource
 from vla_accel_ros.control.following.watchdog import MotionState
+from vla_accel_ros.control.motion import Report
+from vla_accel_ros.control.outputs.outputs import Outputs
+from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 from vla_accel_ros.nodes.messages import convert
 
-# Reported in steps, rounded up: an exact figure would change all the time.
-_LEAD_STEP_S = 0.01
+
+def motion_message(report: Report, mode: str, now_ns: int) -> MotionMessage:
+    """The message of a report. mode: of the trajectory buffer."""
+    message = MotionMessage(
+        mode=mode,
+        beginning=report.beginning,
+        state=convert.MOTION[report.state],
+        lead_s=report.lead_s,
+        reasons=[brief(reason) for reason in report.reasons],
+    )
+    convert.set_stamp(message.header.stamp, now_ns)
+    return message
 
 
-class MotionTopic:
-    """Publishes changes. mode: of the trajectory buffer."""
-
-    def __init__(self, publisher: LifecyclePublisher, mode: str) -> None:
-        self._publisher = publisher
-        self._message = MotionMessage(mode=mode)
-        self._lead_s, self._causes = 0.0, tuple[str, ...]()
-
-    def keep(self, kept_s: float) -> None:
-        """Set how much of the old motion a new chunk keeps; published by the next `tell`."""
-        self._lead_s = math.ceil(kept_s / _LEAD_STEP_S - 1e-6) * _LEAD_STEP_S
-
-    def begin(self) -> None:
-        """The commanded motion starts anew; published by the next `tell`."""
-        self._message.beginning += 1
-        self._message.state = 0
-
-    def tell(self, state: str, reasons: tuple[str, ...], now_ns: int) -> None:
-        """Publish the present state, one of convert.MOTION, and why it does not run, if more than a number in
-        that has changed."""
-        message, causes = self._message, tuple(map(unnumbered, reasons))
-        if (message.state, message.lead_s, self._causes) != (convert.MOTION[state], self._lead_s, causes):
-            message.lead_s, self._causes = self._lead_s, causes
-            message.state, message.reasons = convert.MOTION[state], [brief(reason) for reason in reasons]
-            convert.set_stamp(message.header.stamp, now_ns)
-            self._publisher.publish(message)
-
-
-def motion_line(
-    follower: ChunkFollower, contract: Contract, faults: Collection[str], now_ns: int
-) -> DiagnosticStatus:
+def motion_line(robot: Robot, faults: Collection[str], now_ns: int) -> DiagnosticStatus:
     """What the robot does and why, ages of the inputs, counts of chunks. faults: each makes the line an
     error."""
+    follower = robot.follower
     safety, buffer = follower.safety, follower.buffer
     running = safety.state is MotionState.RUNNING
     stats = follower.stats(now_ns)
-    ages = {f"age of {name} [s]": safety.watchdog.age_s(name, now_ns) for name in contract.max_ages_s}
+    ages = {f"age of {name} [s]": safety.watchdog.age_s(name, now_ns) for name in robot.contract.max_ages_s}
     values = {
         **{name: "never seen" if age is None else age for name, age in ages.items()},
         "image_to_trajectory p50 [ms]": stats.p50_s * 1e3,
@@ -84,9 +59,28 @@ def motion_line(
 def controller_lines(check: ControllerCheck) -> list[DiagnosticStatus]:
     """The findings about each controller that was asked."""
     return [
-        status(topic, WARN if found else OK, "; ".join(found) or "parameters fit")
-        for topic, found in check.findings.items()
+        status(topic, WARN if findings else OK, "; ".join(findings) or "parameters fit")
+        for topic, findings in check.findings.items()
     ]
+
+
+def output_lines(outputs: Outputs) -> list[DiagnosticStatus]:
+    """A line for each controller that has values."""
+    lines = []
+    with outputs.lock:
+        for output in outputs:
+            if values := output.values():
+                level, sentence = (WARN, output.trouble) if output.trouble else (OK, output.controller.kind)
+                lines.append(status(f"{output.controller.topic} stream", level, sentence, values))
+    return lines
+
+
+def chunk_lines(source: ChunkSource) -> list[DiagnosticStatus]:
+    """A line, if a slot of chunks may be used."""
+    if source.summary is None:
+        return []
+    fine, sentence = source.summary
+    return [status("chunks", OK if fine else WARN, sentence, dict(source.counts))]
 
 
 def state_line(forgets: str) -> DiagnosticStatus:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from world import Clock
 
-from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.control.chunking.chunk_record import ChunkWriter
-from vla_accel_ros.nodes.messages import convert
-from vla_accel_ros.nodes.trajectory import chunk_source
-from vla_accel_ros.nodes.trajectory.chunk_source import SILENT_S, ChunkSource
+from vla_accel_ros.control.chunking.source import SILENT_S, ChunkSource
+from vla_accel_ros.sensing.chunk_slot import ChunkSlot
 from vla_accel_ros.sensing.slot import SlotWriter
 from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Chunk
 
+TRAJECTORIES_HZ = 60.0
 JOINTS = ("a", "b")
 STAMP = 1_000_000_000_000
 FUTURE = 1_000_000_000
@@ -31,21 +28,20 @@ _names = itertools.count()
 class Bench:
     """A source, what it gave to be followed, and the writer of its slot. took_s: that following one takes."""
 
-    def __init__(self, wanted: str, rates: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-        name = f"test-{os.getpid()}-{next(_names)}-chunks"
-        monkeypatch.setattr(chunk_source, "value", lambda node, parameter: wanted)
-        monkeypatch.setattr(chunk_source, "slot_name", lambda node: name)
-        self.name, self.s, self.took_s = name, 100.0, 0.0
+    def __init__(self, wanted: str, most_hz: float) -> None:
+        self.name, self.s, self.took_s = f"test-{os.getpid()}-{next(_names)}-chunks", 100.0, 0.0
         self.followed: list[int] = []
         self.refused: list[str] = []
         self.lost: list[str] = []
-        self.node = MagicMock()
-        controllers = [SimpleNamespace(rate_hz=rate) for rate in rates]
-        contract: Any = SimpleNamespace(controllers=controllers, action_names=JOINTS)
-        self.contract = contract
+        self.log: list[tuple[str, str]] = []
         self.writer: SlotWriter | None = None
         self.open()
-        self.source = ChunkSource(self.node, contract, self._take, self.lost.append, lambda: self.s)
+        slot = None
+        if wanted != "topic":
+            track, clock = "topic /r/action_chunk", lambda: self.s
+            slot = ChunkSlot(self.name, JOINTS, 500.0, most_hz, track=track, clock=clock)
+        steady = Clock(lambda: round(self.s * 1e9))
+        self.source = ChunkSource(self, steady, self.log, slot, listens=wanted != "slot")
 
     def open(self) -> None:
         """A writer, the next one."""
@@ -65,15 +61,12 @@ class Bench:
 
     def message(self, request: int) -> bool:
         """A chunk by the topic; whether it is to be followed."""
-        chunk = self._chunk(request)
-        message = ActionChunk(request_id=request)
-        convert.set_stamp(message.header.stamp, chunk.stamp_ns)
-        return self.source.takes(message)
+        return self.source.takes((self._chunk(request).stamp_ns, request))
 
     def came(self, request: int) -> None:
         """A chunk by the topic, in the node's callback."""
         chunk = self._chunk(request)
-        self.source.came(convert.chunk_to_message(chunk, self.contract, 0.0, chunk.actions))
+        self.source.receive(lambda: chunk, (chunk.stamp_ns, request))
 
     def polled(self, after_s: float = 0.0) -> list[int]:
         """What was followed after so long."""
@@ -85,14 +78,18 @@ class Bench:
     @property
     def said(self) -> str:
         """All of the log."""
-        log = self.node.get_logger.return_value
-        return "\n".join(str(call.args[0]) for call in (*log.info.mock_calls, *log.warning.mock_calls))
+        return "\n".join(line for _, line in self.log)
 
     def _chunk(self, request: int) -> Chunk:
         zeros = np.zeros((3, len(JOINTS)), np.float32)
         return Chunk(zeros, STAMP + request, 0.1, 1, request, np.zeros(3, np.float32))
 
-    def _take(self, received: Callable[[], Chunk]) -> bool:
+    def lose_slot(self, why: str) -> None:
+        """See Follows."""
+        self.lost.append(why)
+
+    def take(self, received: Callable[[], Chunk]) -> bool:
+        """See Follows."""
         self.s += self.took_s
         try:
             chunk = received()
@@ -109,11 +106,11 @@ Make = Callable[..., Bench]
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def make() -> Iterator[Make]:
     made: list[Bench] = []
 
-    def make(wanted: str = "auto", rates: tuple[float, ...] = (500.0,)) -> Bench:
-        made.append(Bench(wanted, rates, monkeypatch))
+    def make(wanted: str = "auto", most_hz: float = 0.0) -> Bench:
+        made.append(Bench(wanted, most_hz))
         return made[-1]
 
     yield make
@@ -234,32 +231,8 @@ def test_a_message_that_waits_when_the_motion_starts_anew_is_never_followed(make
     assert bench.followed == [1]
 
 
-def test_a_node_that_is_not_active_follows_no_message(make: Make):
-    bench = make("topic")
-    bench.node.active = False
-    bench.came(1)
-    assert bench.followed == []
-
-
-@pytest.mark.parametrize(
-    ("wanted", "rates", "by_slot", "listens"),
-    [
-        ("auto", (500.0, 100.0), True, True),
-        ("auto", (500.0, 0.0), False, True),
-        ("topic", (500.0,), False, True),
-        ("slot", (500.0, 0.0), True, False),
-    ],
-)
-def test_auto_is_the_slot_where_all_controllers_get_commands_at_a_rate(make, wanted, rates, by_slot, listens):
-    bench = make(wanted, rates)
-    bench.write(1)
-    assert bench.polled(0.01) == ([1] if by_slot else [])
-    assert bench.source.listens == listens
-    assert bench.message(2) == (not by_slot)
-
-
 def test_whole_trajectories_are_sent_at_sixty_a_second(make: Make):
-    bench = make("slot", (0.0,))
+    bench = make("slot", TRAJECTORIES_HZ)
     followed = 0
     for request in range(1, 481):
         bench.write(request)
@@ -269,8 +242,6 @@ def test_whole_trajectories_are_sent_at_sixty_a_second(make: Make):
 
 def test_what_comes_by_the_slot_is_on_the_timeline(make: Make) -> None:
     bench = make()
-    bench.node.resolve_topic_name.return_value = "/r/action_chunk"
-    bench.source = ChunkSource(bench.node, bench.contract, bench._take, bench.lost.append, lambda: bench.s)
     begun_ns = TIMELINE.now_ns()
     bench.write(3)
     bench.polled(0.01)

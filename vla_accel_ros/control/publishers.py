@@ -14,14 +14,15 @@ On the way home this node commands, and looks for others.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from vla_accel_ros.nodes.graph import UNNAMED, name_of
-from vla_accel_ros.nodes.trajectory.hold import Hold
+from vla_accel_ros.control.holds import Holds
+from vla_accel_ros.control.outputs.output import Clock
 
 Gid = tuple[int, ...]
+Graph = Mapping[str, Sequence[tuple[Gid, str]]]
+"""The publishers of each topic: id, and full name of the node, empty while that is unknown."""
 LOOKS_HZ = 5.0
 # Discovery runs in the background: publishers found in the first looks, within some seconds, were there
 # before.
@@ -37,29 +38,23 @@ _FORGOTTEN_S = 30.0
 class Publishers:
     """Checks the publishers of a node's topics, LOOKS_HZ times a second.
 
-    hold: holds the robot for what is found. states, chunks: topics that its node subscribes to. commands:
-    topics on which the node has one publisher. writer: the node that writes chunks to shared memory, empty
-    for none; it counts as a publisher of them. Attribute `beside`: sentences about present publishers that
-    may pass by themselves.
+    holds: hold the robot for what is found. own: full name of this node. states, chunks: topics that it
+    subscribes to. commands: topics on which it has one publisher. Attribute `beside`: sentences about present
+    publishers that may pass by themselves.
     """
 
     def __init__(
-        self,
-        hold: Hold,
-        states: str,
-        chunks: str,
-        commands: Collection[str],
-        writer: Callable[[], str] = lambda: "",
+        self, holds: Holds, clock: Clock, own: str, states: str, chunks: str, commands: Collection[str]
     ) -> None:
-        self._hold, self._states, self._chunks, self._commands = hold, states, chunks, commands
-        self._writer = writer
+        self._holds, self._clock, self._own = holds, clock, own
+        self._states, self._chunks, self._commands = states, chunks, commands
         self.begin()
 
     def begin(self) -> None:
         """Start anew: publishers found in the next looks were there before. Called at activation, and when
         this node commands again."""
         self.beside: tuple[str, ...] = ()
-        self._looks, self._began_s = 0, time.monotonic()
+        self._looks, self._began_s = 0, self._now_s()
         self._silent_s: dict[str, float] = {}  # when a topic was last silent
         self._unnamed = Counter[Gid]()  # number of looks at a publisher without a known node
         self._came_s: dict[Gid, float] = {}  # when a publisher was first seen
@@ -69,26 +64,27 @@ class Publishers:
 
     def silent(self, topic: str) -> None:
         """Nothing arrives on a topic now, or nothing of some joints."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         if topic == self._states and now_s > self._silent_s.get(topic, -math.inf) + _SILENCE_S:
             self._drivers.fell_silent(self._known.get(topic, {}).values())
         self._silent_s[topic] = now_s
 
-    def look(self) -> None:
-        """Check the publishers, and hold the robot while it must not move."""
-        lasting, passing = self._found(self._hold.released)
+    def look(self, graph: Graph, writer: str) -> None:
+        """Check the publishers, and hold the robot while it must not move. writer: the node that writes
+        chunks to shared memory, empty for none; it counts as a publisher of them."""
+        lasting, passing = self._second(graph, writer, self._holds.released)
         for sentence in lasting:
-            self._hold.fault(sentence)
+            self._holds.fault(sentence)
         for sentence in set(self.beside) - set(passing):
-            self._hold.resume(sentence)
+            self._holds.resume(sentence)
         for sentence in passing:
-            self._hold.hold(sentence, passing=True)
+            self._holds.hold(sentence, passing=True)
         self.beside = tuple(passing)
 
-    def _found(self, released: bool) -> tuple[list[str], list[str]]:
+    def _second(self, graph: Graph, writer: str, released: bool) -> tuple[list[str], list[str]]:
         """Sentences that need a person, and sentences that pass by themselves. released: others may command
         now."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         if released:
             self._known = {topic: its for topic, its in self._known.items() if topic not in self._commands}
             self._doubtful.clear()
@@ -96,7 +92,8 @@ class Publishers:
         first = self._looks <= _FIRST_LOOKS or now_s <= self._began_s + _DISCOVERY_S
         lasting, passing = [], []
         for topic in (self._states, self._chunks, *(() if released else self._commands)):
-            others, ours = self._others(topic), topic in self._commands
+            others = self._others(topic, graph[topic], writer if topic == self._chunks else "")
+            ours = topic in self._commands
             early = first or topic not in self._known
             before = self._known.get(topic, {})
             new = others.keys() - before
@@ -136,30 +133,30 @@ class Publishers:
         """Whether it appeared, named or not, soon after its topic was silent."""
         return self._came_s.get(gid, now_s) <= self._silent_s.get(topic, -math.inf) + _SILENCE_S
 
-    def _others(self, topic: str) -> dict[Gid, str]:
+    def _others(self, topic: str, publishers: Sequence[tuple[Gid, str]], writer: str) -> dict[Gid, str]:
         """Publishers of a topic that are not ours: id -> node. Of those with our name one is ours."""
-        node = self._hold.node
-        own, found, named = node.get_fully_qualified_name(), dict[Gid, str](), list[Gid]()
-        for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic)):
-            name, gid = name_of(info), tuple(info.endpoint_gid)
-            self._came_s.setdefault(gid, time.monotonic())
-            if info.node_name == UNNAMED:
+        others, named = dict[Gid, str](), list[Gid]()
+        for gid, name in publishers:
+            self._came_s.setdefault(gid, self._now_s())
+            if not name:
                 self._unnamed[gid] += 1
                 if self._unnamed[gid] <= _UNNAMED_LOOKS:
                     continue
                 name = "a publisher outside ROS"
-            if name == own:
+            if name == self._own:
                 named.append(gid)
             else:
-                found[gid] = name
-        writer = self._writer() if topic == self._chunks else ""
-        if writer and writer not in found.values():
+                others[gid] = name
+        if writer and writer not in others.values():
             slot = (-1, *writer.encode())
-            self._came_s.setdefault(slot, time.monotonic())
-            found[slot] = writer
+            self._came_s.setdefault(slot, self._now_s())
+            others[slot] = writer
         if topic in self._commands:
             named = sorted(named)[1:]
-        return found | dict.fromkeys(named, own)
+        return others | dict.fromkeys(named, self._own)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() * 1e-9
 
 
 class Drivers:
@@ -201,5 +198,5 @@ class Drivers:
 
 def _sentence(topic: str, names: Collection[str], verb: str, ours: bool) -> str:
     who = ", ".join(sorted(set(names)))
-    what = "another publisher of commands" if ours else "a second publisher"
-    return f"{what} {verb} on {topic}: {who}; end it"
+    publisher = "another publisher of commands" if ours else "a second publisher"
+    return f"{publisher} {verb} on {topic}: {who}; end it"

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
 
-from vla_accel_ros.nodes.trajectory import publishers
-from vla_accel_ros.nodes.trajectory.publishers import LOOKS_HZ, Publishers
+from vla_accel_ros.control.publishers import LOOKS_HZ, Publishers
 
 OLD, NEW = (1,), (2,)
 STATES, CHUNKS, COMMANDS = "joint_states", "action_chunk", "arm/commands"
 
 
 class Graph:
-    """Publishers of a topic: id -> name of the node, or what the middleware says while it knows none."""
+    """Publishers of a topic: id -> full name of the node, empty while it is unknown."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.topic, self.there = 100.0, STATES, {OLD: "sim_robot"}
+    def __init__(self) -> None:
+        self.now_s, self.topic, self.there = 100.0, STATES, {OLD: "/sim_robot"}
         self.writer = ""
         self.hold = MagicMock(released=False, lent=False)
-        self.hold.node.get_fully_qualified_name.return_value = "/trajectory"
-        self.hold.node.resolve_topic_name.side_effect = lambda topic: topic
-        self.hold.node.get_publishers_info_by_topic.side_effect = self._infos
-        monkeypatch.setattr(publishers, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        self.publishers = Publishers(self.hold, STATES, CHUNKS, [COMMANDS], lambda: self.writer)
+        clock = MagicMock()
+        clock.monotonic_ns.side_effect = lambda: round(self.now_s * 1e9)
+        self.publishers = Publishers(self.hold, clock, "/trajectory", STATES, CHUNKS, [COMMANDS])
 
     def look(self, seconds: float, silent: bool = False) -> None:
         for _ in range(round(seconds * LOOKS_HZ)):
             self.now_s += 1.0 / LOOKS_HZ
             if silent:
                 self.publishers.silent(self.topic)
-            self.publishers.look()
+            published = dict.fromkeys((STATES, CHUNKS, COMMANDS), ())
+            self.publishers.look(published | {self.topic: tuple(self.there.items())}, self.writer)
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -42,14 +39,10 @@ class Graph:
     def faults(self) -> list[str]:
         return [call.args[0] for call in self.hold.fault.mock_calls]
 
-    def _infos(self, topic: str) -> list[SimpleNamespace]:
-        there = self.there if topic == self.topic else {}
-        return [SimpleNamespace(node_name=n, node_namespace="/", endpoint_gid=g) for g, n in there.items()]
-
 
 @pytest.fixture
-def graph(monkeypatch: pytest.MonkeyPatch) -> Graph:
-    graph = Graph(monkeypatch)
+def graph() -> Graph:
+    graph = Graph()
     graph.look(5.0)
     return graph
 
@@ -59,14 +52,14 @@ def test_one_that_comes_in_a_silence_took_the_others_place_however_late_its_name
     graph: Graph, unnamed_s: float
 ) -> None:
     graph.look(2.0, silent=True)  # the driver was killed; the middleware has not forgotten it
-    graph.there[NEW] = "_NODE_NAME_UNKNOWN_" if unnamed_s else "sim_robot"
+    graph.there[NEW] = "" if unnamed_s else "/sim_robot"
     graph.look(unnamed_s)
-    graph.there[NEW] = "sim_robot"
+    graph.there[NEW] = "/sim_robot"
     graph.look(5.0)
     assert graph.faults == []
 
 
-@pytest.mark.parametrize("name", ["another", "_NODE_NAME_UNKNOWN_"])
+@pytest.mark.parametrize("name", ["/another", ""])
 def test_one_that_comes_beside_one_that_tells_is_a_second(graph: Graph, name: str) -> None:
     graph.there[NEW] = name
     graph.look(3.0)
@@ -77,15 +70,15 @@ def test_a_driver_that_is_back_at_once_under_its_name_has_its_own_place(graph: G
     """An arm and a gripper share the joint states; the gripper's driver is restarted, faster than it is
     late."""
     gripper, again = (3,), (4,)
-    graph.there[gripper] = "gripper"
+    graph.there[gripper] = "/gripper"
     graph.publishers.begin()
     graph.look(5.0)
     del graph.there[gripper]
     graph.look(0.2)
-    graph.there[again] = "gripper"
+    graph.there[again] = "/gripper"
     graph.look(3.0)
     assert graph.faults == []
-    graph.there[(5,)] = "gripper"  # and another time, beside itself
+    graph.there[(5,)] = "/gripper"  # and another time, beside itself
     graph.look(1.0)
     assert len(graph.faults) == 1 and "/gripper" in graph.faults[0]
 
@@ -96,13 +89,13 @@ def test_a_driver_that_comes_back_beside_the_one_that_took_its_place_is_told_as_
     graph: Graph, later_s: float, forgotten: bool
 ) -> None:
     graph.look(2.0, silent=True)  # sim_robot was killed
-    graph.there[NEW] = "substitute"
+    graph.there[NEW] = "/substitute"
     graph.look(1.0, silent=True)
     if forgotten:
         del graph.there[OLD]
     graph.look(later_s)
     assert graph.faults == []
-    graph.there[(3,)] = "sim_robot"
+    graph.there[(3,)] = "/sim_robot"
     graph.look(1.0)
     (fault,) = graph.faults
     assert "/sim_robot has come back on joint_states beside" in fault and "/substitute" in fault
@@ -110,7 +103,7 @@ def test_a_driver_that_comes_back_beside_the_one_that_took_its_place_is_told_as_
 
 def test_a_driver_may_take_turns_with_a_substitute_that_ended(graph: Graph) -> None:
     for _ in range(3):
-        for gid, name in (((2,), "substitute"), ((3,), "sim_robot")):
+        for gid, name in (((2,), "/substitute"), ((3,), "/sim_robot")):
             graph.look(2.0, silent=True)
             graph.there = {gid: name}
             graph.look(5.0)
@@ -120,7 +113,7 @@ def test_a_driver_may_take_turns_with_a_substitute_that_ended(graph: Graph) -> N
 def test_one_that_comes_long_after_a_silence_is_a_second(graph: Graph) -> None:
     graph.look(2.0, silent=True)
     graph.look(2.0)
-    graph.there[NEW] = "another"
+    graph.there[NEW] = "/another"
     graph.look(1.0)
     assert len(graph.faults) == 1
 
@@ -129,13 +122,13 @@ def test_one_that_comes_long_after_a_silence_is_a_second(graph: Graph) -> None:
 def test_another_publisher_of_commands_is_a_second_commander_also_on_the_way_home(graph, homing):
     graph.hold.lent, graph.topic, graph.there = homing, COMMANDS, {}
     graph.look(1.0)
-    graph.there = {NEW: "stranger"}
+    graph.there = {NEW: "/stranger"}
     graph.look(1.0)
     assert graph.faults and "another publisher of commands has appeared on arm/commands" in graph.faults[0]
 
 
 def test_while_released_others_may_command(graph):
-    graph.hold.released, graph.topic, graph.there = True, COMMANDS, {NEW: "move_group"}
+    graph.hold.released, graph.topic, graph.there = True, COMMANDS, {NEW: "/move_group"}
     graph.look(1.0)
     assert not graph.faults and not graph.beside
 
@@ -145,10 +138,10 @@ def replaced(graph) -> Graph:
     """One of chunks, and another that has come in a silence of the first and tells from then on."""
     graph.topic, graph.there = CHUNKS, {}
     graph.look(1.0, silent=True)
-    graph.there = {OLD: "inference"}
+    graph.there = {OLD: "/inference"}
     graph.look(10.0)
     graph.look(1.0, silent=True)
-    graph.there[NEW] = "another"
+    graph.there[NEW] = "/another"
     graph.look(25.0)
     assert not graph.faults and not graph.beside  # the first may be dead
     return graph
@@ -172,7 +165,7 @@ def test_one_of_chunks_that_took_a_dead_ones_place_is_the_only_one(replaced):
 
 
 def test_a_slot_written_beside_the_topic_stays_a_second_publisher_though_it_began_in_a_silence(graph):
-    graph.topic, graph.there = CHUNKS, {OLD: "inference"}
+    graph.topic, graph.there = CHUNKS, {OLD: "/inference"}
     graph.look(10.0)
     graph.look(1.0, silent=True)
     graph.writer = "/another"
@@ -186,7 +179,7 @@ def test_a_slot_that_is_written_again_by_a_node_of_the_same_name_is_a_new_publis
     graph.topic, graph.there, graph.writer = CHUNKS, {}, "/inference"
     graph.look(10.0)
     graph.look(1.0, silent=True)
-    graph.there, graph.writer = {OLD: "another"}, ""
+    graph.there, graph.writer = {OLD: "/another"}, ""
     graph.look(10.0)
     graph.writer = "/inference"
     graph.look(1.0)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from control_msgs.msg import JointTrajectoryControllerState
-from trajectory_msgs.msg import JointTrajectoryPoint
 
-from vla_accel_ros.nodes.controllers.state import Reports
-from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.control.outputs.reports import Execution, Reports
 
 MS = 1_000_000
 BEGAN = 1000 * 1_000_000_000
@@ -19,18 +16,11 @@ def make_state(
     velocity: float | None = None,
     feedback_ms: float | None = None,
     began: int = BEGAN,
-) -> JointTrajectoryControllerState:
+) -> Execution:
     """Of two joints, so long after a trajectory began; feedback_ms: since then by its clock, where it is not
     the same."""
-    message = JointTrajectoryControllerState(joint_names=["a", "b"])
-    since_ns = round((passed_ms if feedback_ms is None else feedback_ms) * MS)
-    convert.set_stamp(message.header.stamp, began + since_ns)
-    message.reference.positions = [at, -at]
-    if velocity is not None:
-        message.reference.velocities = [velocity, 0.0]
-    convert.set_stamp(message.feedback.time_from_start, since_ns)
-    convert.set_stamp(message.reference.time_from_start, round(passed_ms * MS))
-    return message
+    since_ns, passed_ns = (round((passed_ms if ms is None else ms) * MS) for ms in (feedback_ms, None))
+    return Execution(began + since_ns, since_ns, passed_ns, {"a": at, "b": -at}, bool(velocity))
 
 
 def test_when_its_trajectory_began_and_where_it_is():
@@ -43,9 +33,7 @@ def test_one_that_always_tells_no_time_says_nothing_of_when_it_began():
     """Releases before Humble, and UR's scaled controller: the reference has the next point's time."""
     reports = Reports()
     for k in range(5):
-        message = make_state(100.0 * (k + 1), 0.1 * k, 1.0)
-        message.feedback.time_from_start.sec = message.feedback.time_from_start.nanosec = 0
-        told = reports.read(message)
+        told = reports.read(make_state(100.0 * (k + 1), 0.1 * k, 1.0)._replace(since_ns=0))
         assert told.began_ns is None and told.speed == 1.0 and not told.rests
 
 
@@ -101,15 +89,13 @@ def test_states_that_come_at_500_hz_and_jitter_are_of_its_own_speed():
     reports = Reports()
     for k in range(1, 200):
         state = make_state(2.0 * k, 0.001 * k, 0.5)
-        convert.set_stamp(state.header.stamp, BEGAN + 2 * k * MS + (k % 7) * MS // 4)  # as Humble's
+        state = state._replace(stamp_ns=BEGAN + 2 * k * MS + (k % 7) * MS // 4)  # as Humble's
         assert reports.read(state).speed == 1.0
 
 
 def test_what_is_not_filled_is_not_there():
-    told = Reports().read(JointTrajectoryControllerState(joint_names=["a", "b"]))
-    assert told.reference == {} and told.began_ns is None and not told.rests
-    message = make_state(20.0, 0.1, 0.0)
-    message.reference = JointTrajectoryPoint()
-    reports, later = Reports(), make_state(40.0, 0.1, 0.0)
-    later.reference = JointTrajectoryPoint()
-    assert [reports.read(one).rests for one in (message, later)] == [False, False]
+    report = Reports().read(Execution(0, 0, 0, {}, False))
+    assert report.reference == {} and report.began_ns is None and not report.rests
+    reports = Reports()
+    states = [make_state(ms, 0.1, 0.0)._replace(passed_ns=0, reference={}) for ms in (20.0, 40.0)]
+    assert [reports.read(state).rests for state in states] == [False, False]

@@ -1,0 +1,115 @@
+"""What the motion is given: a contract, measured joints and parameters, by their shape. The contract's own
+module (contract/contract.py) imports the limits of control, so it cannot be imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.outputs.output import Controller
+
+
+class Joint(Protocol):
+    """A joint of a contract: its limits, and how far it may lag."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def lower(self) -> float: ...
+    @property
+    def upper(self) -> float: ...
+    @property
+    def velocity(self) -> float: ...
+    @property
+    def acceleration(self) -> float: ...
+    @property
+    def continuous(self) -> bool: ...
+    @property
+    def following(self) -> Any: ...
+
+
+class Contract(Protocol):
+    """What the motion reads of a contract (contract/contract.py)."""
+
+    @property
+    def joints(self) -> Sequence[Joint]: ...
+    @property
+    def joint_names(self) -> tuple[str, ...]: ...
+    @property
+    def action_joints(self) -> Sequence[Joint]: ...
+    @property
+    def controllers(self) -> Sequence[Controller]: ...
+    @property
+    def home(self) -> Mapping[str, float]: ...
+    @property
+    def max_ages_s(self) -> Mapping[str, float]: ...
+    @property
+    def joint_states(self) -> Any: ...
+    @property
+    def chunk(self) -> Any: ...
+    @property
+    def twist(self) -> Any: ...
+    @property
+    def force(self) -> Any: ...
+
+
+class Joints(Protocol):
+    """The measured joints, in the contract's order (sensing/joints.py)."""
+
+    joints: tuple[str, ...]
+
+    @property
+    def newest_ns(self) -> int | None: ...
+    @property
+    def missing(self) -> tuple[str, ...]: ...
+    @property
+    def stamps_ns(self) -> np.ndarray: ...
+    @property
+    def counted(self) -> np.ndarray: ...
+
+    def clear(self) -> None: ...
+
+    def add(self, names: Sequence[str], positions: Any, stamp_ns: int, now_ns: int) -> bool: ...
+
+    def newest(self) -> np.ndarray: ...
+
+    def count_from(self, position: np.ndarray) -> None: ...
+
+    def problem(self, now_ns: int, max_age_s: float) -> str: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parameters of the trajectory node that the motion follows (nodes/params/trajectory.py).
+
+    execution_horizon: None for all actions. switches: whether ~/release has the controller manager switch;
+    release_to: controllers that it activates then.
+    """
+
+    mode: Mode = "blend"
+    blend_s: float = 0.2
+    execution_horizon: int | None = None
+    move_speed: float = 0.3
+    switches: bool = False
+    release_to: tuple[str, ...] = ()
+
+    def make_twist(self, contract: Contract) -> TwistBuffer | None:
+        """The buffer of the hand's velocities; None if no controller takes them."""
+        if contract.twist is None:
+            return None
+        (rate_hz,) = (c.rate_hz for c in contract.controllers if c.kind == "servo_twist")
+        return TwistBuffer(
+            contract.twist.per,
+            contract.twist.linear,
+            contract.twist.angular,
+            1.0 / rate_hz,
+            self.mode,
+            self.execution_horizon,
+            None if contract.force is None else contract.force.retreat.hand,
+        )

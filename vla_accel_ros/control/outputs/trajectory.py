@@ -1,0 +1,309 @@
+"""joint_trajectory_controller, by its topic: the default.
+
+The controller interpolates, and holds the end by itself; a message is sent only for a new trajectory. Stamped
+trajectories are sent so that the controller joins them without a step, however long this process was delayed
+(control/hand_over.py). Those without a stamp allow the controller another clock (control/on_arrival.py). The
+time until execution is measured (control/delivery.py). Its sources are polled: nothing here waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from vla_accel_ros.control.delivery import Delivery
+from vla_accel_ros.control.hand_over import HandOver
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.on_arrival import ahead, first_ns
+from vla_accel_ros.control.outputs.output import Clock, Controller, Output, by_name
+from vla_accel_ros.control.outputs.reports import ReportedState
+from vla_accel_ros.control.trajectory import Trajectory
+
+# A message should never take longer.
+KEEP_S = 1.0
+# A message that is delayed again and again is sent with twice the lead each time, at most this often.
+_TRIES, _DOUBLED_S, _NEVER_NS = 6, 0.01, 2**63
+REPORT_NS = 500_000_000
+"""How long a controller's report counts."""
+HEAR_S = 1.0
+"""How long to wait for a controller to report its setpoint before the first motion: many report nothing."""
+_NEWS_NS = 100_000_000  # the same while it is commanded
+_REPORTS = 64
+_TROUBLE_S = 10.0
+"""How long it is reported that a trajectory has left late."""
+
+
+class TrajectoryChannel(Protocol):
+    """The topic of a joint_trajectory_controller, and what comes back from it."""
+
+    @property
+    def reports(self) -> bool:
+        """Whether the controller's state is listened to."""
+        ...
+
+    def write(self, path: Trajectory, start_ns: int, stamped: bool) -> None:
+        """Prepare the message: it begins at start_ns, or when it arrives if it is not stamped."""
+        ...
+
+    def publish(self) -> None:
+        """Publish the message that was written last."""
+        ...
+
+    def is_heard(self) -> bool:
+        """Whether anybody subscribes to the topic."""
+        ...
+
+    def is_acknowledged(self) -> bool:
+        """Whether everything sent has been acknowledged by now."""
+        ...
+
+    def newest(self) -> ReportedState | None:
+        """The newest state that the controller reports; None if there is no new one."""
+        ...
+
+    def close(self) -> None:
+        """Return when everything sent has arrived: it may be destroyed next, and with it a stop."""
+        ...
+
+
+class TrajectoryOutput(Output):
+    """stamped: whether the message says when it begins. limits: of the controller's joints."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        limits: JointLimits,
+        delivery: Delivery,
+        channel: TrajectoryChannel,
+        clock: Clock,
+        stamped: bool = True,
+    ) -> None:
+        super().__init__(controller)
+        self._channel, self._clock, self._delivery = channel, clock, delivery
+        self._hand_over, self._stamped = HandOver(limits), stamped
+        # What a controller with another clock executes, if it got it at once.
+        self._on_arrival = HandOver(limits)
+        self._report: ReportedState | None = None
+        self._reported = deque[ReportedState](maxlen=_REPORTS)  # while its speed is scaled
+        self._holds = False  # it holds by itself
+        self._scaled = False
+        self._hear_until_s = 0.0
+        self._measured: tuple[np.ndarray, int] | None = None  # joints, and their stamp
+        self._limits, self._rests_ns = limits, 0
+        self._late_count, self._late, self._trouble_until_s = 0, "", -math.inf
+
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
+        """The message is written before the clock is read for the last time; from there to the middleware it
+        takes some tens of microseconds."""
+        decided, lead_s = trajectory.select(self.controller.joints), self._delivery.lead_s
+        path: Trajectory | None
+        self._look()
+        if self._scaled or self._delivery.overdue(self._clock.now_ns()):
+            return  # it comes to rest on what it has; anything sent now would make it step
+        self._hand_over.rests(*self._resting(), lead_s, self._measured)
+        for _ in range(_TRIES):
+            now_ns = self._clock.now_ns()
+            by_ns, start_ns = _NEVER_NS, now_ns
+            if self._stamped:
+                path, by_ns = self._hand_over.next(decided, decided_ns, now_ns, lead_s)
+                if path is None:
+                    return
+                start_ns = min(path.start_ns, now_ns)  # a motion that begins later is approached from now on
+            else:
+                state = self._on_arrival.state(now_ns)
+                path = ahead(decided, first_ns(decided, self._limits, lead_s, now_ns, state))
+                self._rests_ns = path.end_ns + round(lead_s * 1e9)
+            self._channel.write(kept(path), start_ns, self._stamped)
+            now_ns = self._clock.now_ns()
+            if self._clock.was_set():
+                self._hand_over.dropped()
+                return  # the time in which it was decided is over: a stop follows
+            if now_ns <= by_ns:
+                break
+            lead_s = 2.0 * max(lead_s, _DOUBLED_S)
+        self._channel.publish()
+        self._check_late(by_ns, self._delivery.lead_s)
+        assert path is not None
+        if self._stamped:
+            self._hand_over.sent(path, decided, now_ns)
+        else:
+            self._on_arrival.sent(path, path, now_ns)
+        if self._channel.is_heard():
+            stamp_ns = start_ns if self._stamped else 0
+            self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._clock.now_ns())
+
+    def _check_late(self, by_ns: int, lead_s: float) -> None:
+        """Note that a trajectory that should have left by then, to arrive lead_s later, has left so late that
+        its controller joins it with a step: this process was not scheduled between its last look at the clock
+        and the middleware."""
+        usual_s = min(self._delivery.p99_s, lead_s)
+        late_s = (self._clock.now_ns() - by_ns) * 1e-9 - (lead_s - usual_s)
+        if late_s > 0.0 and not self._clock.was_set():
+            self._late_count += 1
+            self._trouble_until_s = self._steady_s() + _TROUBLE_S
+            self._late = (
+                f"a trajectory left {late_s:.2f} s late, because this process was not scheduled: the joints "
+                "may have stepped; look at the load of this machine"
+            )
+
+    def measured(self, positions: Mapping[str, float], stamps_ns: Mapping[str, int], believed: bool) -> None:
+        joints = self.controller.joints
+        oldest_ns = min((stamps_ns[name] for name in joints), default=0)
+        self._measured = np.array([positions[name] for name in joints]), oldest_ns
+
+    def begin(self) -> None:
+        self._delivery.forget()
+        self._hand_over.forget()
+        self._on_arrival.forget()
+        self._rests_ns = 0
+
+    def open(self) -> list[str]:
+        if self._channel.reports:
+            self._channel.newest()  # discard reports from before
+            self._hear_until_s = self._steady_s() + HEAR_S
+        return []
+
+    def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
+        lead_s, was_ns = self._delivery.lead_s, now_ns - self._clock.jumped_ns
+        self._look()
+        self._delivery.forget()
+        self._on_arrival.forget()
+        share = None if braking is None else braking.select(self.controller.joints)
+        self._pass_on_report(was_ns, now_ns)
+        stop = self._hand_over.stop(share, was_ns, now_ns, lead_s)
+        if stop is not None:  # on arrival: the controller may not have heard of the new time yet
+            self._channel.write(kept(stop), now_ns, stamped=False)
+            self._channel.publish()
+        stopping = self._hand_over.stopping
+        self._rests_ns = 0 if stopping is None else stopping.end_ns
+        return stopping
+
+    def _pass_on_report(self, was_ns: int, now_ns: int) -> None:
+        """Pass on the setpoint that the controller reported, in the time before the clock was set or in the
+        new one."""
+        report = self._report
+        if report is None or min(abs(was_ns - report.stamp_ns), abs(now_ns - report.stamp_ns)) >= REPORT_NS:
+            return
+        set_ns = (now_ns - was_ns) * (abs(now_ns - report.stamp_ns) < abs(was_ns - report.stamp_ns))
+        self._hand_over.told(self._positions(report), report.stamp_ns - set_ns)
+
+    def _resting(self) -> tuple[np.ndarray | None, int]:
+        """Position and time at which the controller rested by itself, if it reports that."""
+        report, now_ns = self._report, self._clock.now_ns()
+        if report is None or not self._holds or abs(now_ns - report.stamp_ns) > _NEWS_NS:
+            return None, 0
+        return self._positions(report), min(report.stamp_ns, now_ns)
+
+    def _positions(self, report: ReportedState) -> np.ndarray:
+        return np.array([report.reference.get(name, np.nan) for name in self.controller.joints])
+
+    def reference(self, now_ns: int) -> Mapping[str, float]:
+        self._look()
+        report = self._report
+        return report.reference if report is not None and abs(now_ns - report.stamp_ns) < REPORT_NS else {}
+
+    def commanded(self, t_ns: int) -> Mapping[str, float]:
+        if self._scaled and self._reported:
+            return min(self._reported, key=lambda report: abs(report.stamp_ns - t_ns)).reference
+        executed = self._hand_over if self._stamped else self._on_arrival
+        return by_name(self.controller.joints, executed.commanded(t_ns))
+
+    def rests_ns(self) -> int:
+        return self._hand_over.rests_ns if self._stamped else self._rests_ns
+
+    def lead_s(self, now_ns: int) -> float:
+        self._look()
+        if self._delivery.awaits_acknowledgement(now_ns):
+            self._delivery.acknowledged(self._channel.is_acknowledged(), now_ns)
+        return self._delivery.step(now_ns)
+
+    def _look(self) -> None:
+        # One with another clock says nothing about ours.
+        newest = self._channel.newest() if self._stamped else None
+        if newest is None:
+            return
+        self._report, ours, self._hear_until_s = self._counted(newest), True, 0.0
+        if newest.began_ns is not None:
+            ours = self._delivery.executing(newest.began_ns, newest.stamp_ns)
+        self._holds = newest.rests and (not ours or self._delivery.unsure)
+        self._scaled = newest.speed != 1.0 or (self._scaled and not newest.rests)
+        if not self._scaled:
+            self._reported.clear()
+        self._reported.append(self._report)
+
+    def _counted(self, report: ReportedState) -> ReportedState:
+        """A report with continuous joints in the turn in which they are measured, which its controller does
+        not know."""
+        if self._measured is None or not self._limits.continuous.any():
+            return report
+        position = self._limits.near(self._positions(report), self._measured[0])
+        known = by_name(self.controller.joints, position).items()
+        return report._replace(reference={name: at for name, at in known if np.isfinite(at)})
+
+    def _steady_s(self) -> float:
+        return self._clock.monotonic_ns() * 1e-9
+
+    @property
+    def waits(self) -> bool:
+        return self._steady_s() < self._hear_until_s
+
+    @property
+    def awaits_arrival(self) -> bool:
+        return self._delivery.awaits_arrival(self._clock.now_ns())
+
+    @property
+    def hindrance(self) -> str:
+        now_ns = self._clock.now_ns()
+        if self._delivery.overdue(now_ns):
+            return (
+                f"{self.controller.topic}: the controller does not execute what it was sent: is it active, "
+                "and is its host or the network too busy?"
+            )
+        if not self._scaled:
+            return ""
+        if self._report is not None and abs(now_ns - self._report.stamp_ns) >= REPORT_NS:
+            return (
+                f"{self.controller.topic}: the controller's speed was scaled when it last reported its "
+                "state, and it has reported none since: is it active?"
+            )
+        return (
+            f"{self.controller.topic}: the controller's speed scaling changes the speed of what it is "
+            "sent: set it to 100 %"
+        )
+
+    @property
+    def trouble(self) -> str:
+        return self._delivery.trouble or (self._late if self._steady_s() < self._trouble_until_s else "")
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def values(self) -> dict[str, object]:
+        delivery = self._delivery
+        return {
+            "delivery p99 [ms]": delivery.p99_s * 1e3,
+            "lead [ms]": delivery.lead_s * 1e3,
+            "measured by": delivery.source if delivery.count else "nothing yet",
+            "deliveries": delivery.count,
+            "never executed": delivery.lost,
+            "sent late": self._hand_over.late,
+            "left late": self._late_count,
+        }
+
+
+def kept(path: Trajectory) -> Trajectory:
+    """The motion with its end held for KEEP_S if it is shorter: a controller refuses a trajectory that has
+    ended, and a stop is short."""
+    until_ns, velocities = path.start_ns + round(KEEP_S * 1e9), path.velocities
+    if path.end_ns >= until_ns or (velocities is not None and velocities[-1].any()):
+        return path
+    return Trajectory(
+        path.joints,
+        np.append(path.times_ns, until_ns),
+        np.concatenate([path.positions, path.positions[-1:]]),
+        None if velocities is None else np.concatenate([velocities, velocities[-1:]]),
+    )
