@@ -20,11 +20,11 @@ MADE = "Made by `python scripts/reference.py`; do not edit."
 def command_line() -> argparse.ArgumentParser:
     """The parser of `vla` with all subcommands."""
     sys.path.insert(0, str(ROOT))
-    from vla_accel_ros.tools.cli import SUBCOMMANDS
+    from vla_accel_ros.tools.cli import GROUPS
 
     parser = argparse.ArgumentParser(prog="vla")
     subparsers = parser.add_subparsers(dest="subcommand", required=True)
-    for name in SUBCOMMANDS:
+    for name in (name for modules in GROUPS.values() for name in modules):
         import_module(f"vla_accel_ros.tools.{name}").register(subparsers)
     parser.add_argument("--debug", action="store_true")
     return parser
@@ -66,8 +66,8 @@ def _leaves(
         yield path, parser.description or description, parser
     for group in groups:
         descriptions = {choice.dest: choice.help or "" for choice in group._choices_actions}
-        for name, child in group.choices.items():
-            yield from _leaves(f"{path} {name}", descriptions.get(name, ""), child)
+        for name, description in descriptions.items():  # without former names
+            yield from _leaves(f"{path} {name}", description, group.choices[name])
 
 
 def _usage(path: str, parser: argparse.ArgumentParser) -> str:
