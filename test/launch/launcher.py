@@ -54,10 +54,12 @@ def start(node: stand_in.Started) -> tuple[subprocess.Popen, int]:
         command += ["--params-file", str(file)]
     for name, value in node.parameters.items():
         command += ["-p", f"{name}:={str(value).lower() if isinstance(value, bool) else value}"]
-    ours, theirs = os.openpty()
-    process = subprocess.Popen(command, env={**os.environ, **node.environment}, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    return process, ours
+    our_end, its_end = os.openpty()
+    process = subprocess.Popen(
+        command, env={**os.environ, **node.environment}, stdout=its_end, stderr=its_end
+    )
+    os.close(its_end)
+    return process, our_end
 
 
 def copy(terminal: int) -> None:

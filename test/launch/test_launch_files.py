@@ -47,23 +47,22 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sections(path: Path, comments: bool = True) -> dict[str, dict[str, object]]:
     """Node -> its parameters in a parameter file; comments: with those that are commented out."""
-    text = path.read_text()
-    found = {}
+    text, by_node = path.read_text(), {}
     if comments:
         text = re.sub(r"^    #(?=\w+: )", "    ", text, flags=re.MULTILINE)
     for pattern, content in yaml.safe_load(text).items():
         namespace, _, node = pattern.rpartition("/")
         assert namespace == "/**", f"{path.name}: {pattern} does not match the node in every namespace"
         assert list(content) == ["ros__parameters"], f"{path.name}: {pattern}"
-        found[node] = content["ros__parameters"]
-    return found
+        by_node[node] = content["ros__parameters"]
+    return by_node
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA, FLEET], ids=lambda path: path.name)
-def test_every_node_is_an_executable_of_the_package_with_parameters_it_declares(path: Path) -> None:
+def test_node_is_executable_of_package_with_declared_parameters(path: Path) -> None:
     executables = set(re.findall(r'f"(\w+) = {NAME}\.', (ROOT / "setup.py").read_text()))
-    given = {"source": "0"} if path == CAMERA else {"model": "/some/model"}
-    for node in stand_in.start(path, **given):
+    arguments = {"source": "0"} if path == CAMERA else {"model": "/some/model"}
+    for node in stand_in.start(path, **arguments):
         assert node.package == "vla_accel_ros"
         assert node.executable in executables
         assert node.parameters.keys() <= {parameter.name for parameter in NODES[node.name]} | EVERY_NODES
@@ -72,7 +71,7 @@ def test_every_node_is_an_executable_of_the_package_with_parameters_it_declares(
         assert any(node.name in sections(file) for file in node.files)
 
 
-def test_bringup_starts_the_two_lifecycle_nodes_and_demo_adds_the_robot() -> None:
+def test_bringup_starts_lifecycle_nodes_and_demo_adds_robot() -> None:
     def started(path: Path) -> dict[str, type]:
         return {node.name: node.kind for node in stand_in.start(path)}
 
@@ -82,27 +81,24 @@ def test_bringup_starts_the_two_lifecycle_nodes_and_demo_adds_the_robot() -> Non
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA, FLEET], ids=lambda path: path.name)
-def test_every_argument_is_described_and_changes_what_is_started(path: Path) -> None:
-    usual, recording = stand_in.everything(path), {} if path in (CAMERA, FLEET) else {"record": "true"}
+def test_argument_is_described_and_changes_what_is_started(path: Path) -> None:
+    recording = {} if path in (CAMERA, FLEET) else {"record": "true"}
     for name, argument in stand_in.declared(path).items():
         assert argument.description.endswith(".")
         other = "false" if argument.default_value == "true" else OTHERS.get(name, "true")
-        among, before = (
-            (recording, stand_in.everything(path, **recording)) if name == "record_dir" else ({}, usual)
-        )
-        assert stand_in.everything(path, **among, **{name: other}) != before, (
-            f"{path.name}: {name} does nothing"
-        )
+        context = recording if name == "record_dir" else {}
+        unchanged = stand_in.everything(path, **context)
+        assert stand_in.everything(path, **context, **{name: other}) != unchanged, f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA, FLEET], ids=lambda path: path.name)
-def test_one_namespace_and_one_log_level_for_all_nodes(path: Path) -> None:
+def test_nodes_share_namespace_and_log_level(path: Path) -> None:
     for node in stand_in.start(path, namespace="arm1", log_level="debug"):
         assert node.namespace == "arm1"
         assert node.ros_arguments == ("--log-level", "debug", "--enclave", f"/arm1/{node.name}")
 
 
-def test_nodes_start_by_themselves_and_again_after_they_died() -> None:
+def test_node_starts_itself_and_again_after_it_died() -> None:
     for node in stand_in.start(BRINGUP):
         assert node.parameters == {"autostart": True, "use_sim_time": False}
         assert node.respawn and node.respawn_delay > 0
@@ -111,26 +107,26 @@ def test_nodes_start_by_themselves_and_again_after_they_died() -> None:
         assert not node.respawn
 
 
-def test_topics_may_be_remapped_for_all_nodes() -> None:
+def test_remappings_reach_all_nodes() -> None:
     names = "joint_states:=/joint_states camera/front/image_raw:=/cam0/image_raw"
     for node in stand_in.start(BRINGUP, remappings=names, record="true"):
         assert node.remappings == (
             ("joint_states", "/joint_states"),
             ("camera/front/image_raw", "/cam0/image_raw"),
         )
-    for wrong in ("joint_states=/joint_states", "a:=b:=c", ":=b"):
-        with pytest.raises(ValueError, match=wrong):
-            stand_in.start(BRINGUP, remappings=wrong)
+    for remapping in ("joint_states=/joint_states", "a:=b:=c", ":=b"):
+        with pytest.raises(ValueError, match=remapping):
+            stand_in.start(BRINGUP, remappings=remapping)
 
 
-def test_contract_and_model_go_over_the_parameter_file_as_text() -> None:
+def test_contract_and_model_override_parameter_file_as_text() -> None:
     inference, trajectory = stand_in.start(BRINGUP, contract="/etc/robot.yaml", model="7")
     assert inference.parameters["contract"] == trajectory.parameters["contract"] == "/etc/robot.yaml"
     assert inference.parameters["model"] == "7"
     assert "model" not in trajectory.parameters
 
 
-def test_a_fleets_robot_starts_the_executable_without_an_engine_by_argument_or_parameter_file(
+def test_robot_of_fleet_starts_executable_without_engine(
     tmp_path,
 ) -> None:
     def executable(**arguments: str) -> str:
@@ -152,14 +148,14 @@ def test_a_fleets_robot_starts_the_executable_without_an_engine_by_argument_or_p
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
-def test_the_mode_is_the_trajectory_nodes_and_inference_is_told_by_it(path: Path) -> None:
+def test_mode_is_parameter_of_trajectory_alone(path: Path) -> None:
     nodes = {node.name: node for node in stand_in.start(path, mode="rtc")}
     assert nodes["trajectory"].parameters["mode"] == "rtc"
     assert not {"mode", "rtc"} & nodes["inference"].parameters.keys()
     assert {p.name: p.default for p in NODES["inference"]}["rtc"] == "auto"
 
 
-def test_a_camera_has_a_name_a_source_and_a_calibration_over_the_parameter_file() -> None:
+def test_camera_arguments_override_parameter_file() -> None:
     (usual,) = stand_in.start(CAMERA)
     assert usual.name == usual.executable == "camera" and not usual.parameters
     (wrist,) = stand_in.start(
@@ -169,7 +165,7 @@ def test_a_camera_has_a_name_a_source_and_a_calibration_over_the_parameter_file(
     assert wrist.parameters == {"camera": "wrist", "source": "2", "camera_info": "/wrist.yaml"}
 
 
-def test_a_fleets_scheduler_is_started_for_one_model_and_starts_by_itself() -> None:
+def test_scheduler_starts_itself_for_one_model() -> None:
     (usual,) = stand_in.start(FLEET)
     assert usual.name == usual.executable == "fleet_scheduler" and usual.kind is stand_in.LifecycleNode
     assert usual.parameters == {"autostart": True} and usual.respawn
@@ -178,16 +174,16 @@ def test_a_fleets_scheduler_is_started_for_one_model_and_starts_by_itself() -> N
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
-def test_a_recorder_is_added_where_it_is_asked_for(path: Path) -> None:
-    *others, recorder = stand_in.start(path, record="true", record_dir="/bags")
+def test_recorder_is_added_when_asked_for(path: Path) -> None:
+    *driving, recorder = stand_in.start(path, record="true", record_dir="/bags")
     assert recorder.name == recorder.executable == "recorder" and recorder.respawn
     assert recorder.parameters["record_dir"] == "/bags" and recorder.parameters["autostart"] is True
-    assert recorder.parameters["contract"] == others[-1].parameters["contract"] if path == DEMO else True
-    assert others == stand_in.start(path)
+    assert recorder.parameters["contract"] == driving[-1].parameters["contract"] if path == DEMO else True
+    assert driving == stand_in.start(path)
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)
-def test_record_takes_the_words_that_other_arguments_take_and_no_others(path: Path) -> None:
+def test_record_refuses_words_that_are_no_bool(path: Path) -> None:
     for word in ("true", "True", "yes", "on", "1"):
         assert stand_in.start(path, record=word)[-1].name == "recorder"
     for word in ("false", "no", "off", "0"):
@@ -197,7 +193,7 @@ def test_record_takes_the_words_that_other_arguments_take_and_no_others(path: Pa
             stand_in.start(path, record=word)
 
 
-def test_what_a_person_held_survives_restarts_in_the_users_folder_but_not_from_demo_to_demo() -> None:
+def test_state_survives_restarts_but_not_from_demo_to_demo() -> None:
     assert all("XDG_STATE_HOME" not in node.environment for node in stand_in.start(BRINGUP))
     for node in stand_in.start(BRINGUP, state_dir="/state"):
         assert node.environment["XDG_STATE_HOME"] == "/state"
@@ -212,16 +208,22 @@ REACH = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOCALHOST_ONLY")
 def reach(path: Path, **arguments: str) -> set[tuple[str | None, ...]]:
     """How far everything that is started says it can be found."""
     started = stand_in.everything(path, **arguments)
-    environments = [each.environment for each in started if isinstance(each, stand_in.Started)]
-    environments += [each.additional_env for each in started if isinstance(each, stand_in.ExecuteProcess)]
+    environments = [entity.environment for entity in started if isinstance(entity, stand_in.Started)]
+    environments += [
+        entity.additional_env for entity in started if isinstance(entity, stand_in.ExecuteProcess)
+    ]
     return {tuple(environment.get(name) for name in REACH) for environment in environments}
 
 
-def told(path: Path, **arguments: str) -> list[str]:
-    return [each.msg for each in stand_in.everything(path, **arguments) if isinstance(each, stand_in.LogInfo)]
+def log_lines(path: Path, **arguments: str) -> list[str]:
+    return [
+        entity.msg
+        for entity in stand_in.everything(path, **arguments)
+        if isinstance(entity, stand_in.LogInfo)
+    ]
 
 
-def test_a_demo_is_on_this_machine_only_and_a_robot_where_the_shell_says(
+def test_network_is_this_machine_in_demo_and_as_in_shell_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in (*REACH, "ROS_SECURITY_ENABLE"):
@@ -233,20 +235,20 @@ def test_a_demo_is_on_this_machine_only_and_a_robot_where_the_shell_says(
     for path in (BRINGUP, CAMERA):
         assert reach(path) == {(None, None)}
         assert reach(path, network="localhost") == {("LOCALHOST", None)}
-        assert told(path) == [f"network: ROS domain 7 on this machine and its network {anyone}"]
-    (line,) = told(DEMO, instruction="reach the red block")
+        assert log_lines(path) == [f"network: ROS domain 7 on this machine and its network {anyone}"]
+    (line,) = log_lines(DEMO, instruction="reach the red block")
     assert "domain 7 on this machine only (localhost): anyone" in line
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    assert "on this machine only (localhost)" in told(BRINGUP)[0]
+    assert "on this machine only (localhost)" in log_lines(BRINGUP)[0]
     monkeypatch.setenv("ROS_LOCALHOST_ONLY", "1")
     assert reach(BRINGUP, network="subnet") == {("SUBNET", "0")}
     monkeypatch.setenv("ROS_SECURITY_ENABLE", "true")
-    assert "anyone (ROS_SECURITY_STRATEGY is not Enforce) may" in told(BRINGUP)[0]
+    assert "anyone (ROS_SECURITY_STRATEGY is not Enforce) may" in log_lines(BRINGUP)[0]
     monkeypatch.setenv("ROS_SECURITY_STRATEGY", "Enforce")
-    assert "holders of a keystore key may command" in told(BRINGUP)[0]
+    assert "holders of a keystore key may command" in log_lines(BRINGUP)[0]
 
 
-def test_humble_has_a_variable_of_its_own_for_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_of_humble_is_its_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_DISTRO", "humble")
     assert reach(DEMO) == {(None, "1")}
     assert reach(BRINGUP, network="subnet") == {(None, "0")}
@@ -254,22 +256,22 @@ def test_humble_has_a_variable_of_its_own_for_the_network(monkeypatch: pytest.Mo
         stand_in.start(BRINGUP, network="world")
 
 
-def test_the_demo_is_told_something_and_tells_what_to_type_next() -> None:
+def test_demo_gives_instruction_and_prints_next_commands() -> None:
     started = stand_in.everything(DEMO, namespace="arm1")
-    (say,) = [each for each in started if isinstance(each, stand_in.ExecuteProcess)]
+    (say,) = [entity for entity in started if isinstance(entity, stand_in.ExecuteProcess)]
     subcommand, words, *options = say.cmd[3:]
     assert (subcommand, Task.parse(words).family) == ("say", "reach") and "--namespace=arm1" in options
-    (handler,) = [each for each in started if isinstance(each, stand_in.RegisterEventHandler)]
+    (handler,) = [entity for entity in started if isinstance(entity, stand_in.RegisterEventHandler)]
     (hint,) = handler.event_handler.on_exit
     assert handler.event_handler.target_action == say
     assert 'vla say "put the red block on the yellow pad" --namespace arm1' in hint.msg
     assert "ros2 service call /arm1/trajectory/hold std_srvs/srv/Trigger" in hint.msg
     silent = stand_in.everything(DEMO, instruction="")
-    assert not [each for each in silent if isinstance(each, stand_in.ExecuteProcess)]
-    assert 'vla say "' in told(DEMO, instruction="")[-1]
+    assert not [entity for entity in silent if isinstance(entity, stand_in.ExecuteProcess)]
+    assert 'vla say "' in log_lines(DEMO, instruction="")[-1]
 
 
-def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
+def test_demo_runs_contract_of_simulated_arm() -> None:
     _, *driving = stand_in.start(DEMO)
     for node in driving:
         assert node.parameters["contract"] == str(ROOT / "config" / "contracts" / "sim_arm.yaml")
@@ -280,7 +282,7 @@ def test_demo_runs_the_contract_of_the_simulated_arm() -> None:
     ("distribution", "variable"),
     [("humble", "FASTRTPS"), ("jazzy", "FASTRTPS"), ("kilted", "FASTDDS"), (None, "FASTDDS")],
 )
-def test_allocator_and_fast_dds_are_uncommentedfor_camera_images(
+def test_allocator_and_fast_dds_are_set_for_images(
     path: Path, distribution: str | None, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if distribution:
@@ -296,12 +298,12 @@ def test_allocator_and_fast_dds_are_uncommentedfor_camera_images(
         }
 
 
-def test_a_profile_of_the_user_is_left_alone_and_a_given_one_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_dds_profile_of_user_stays_and_argument_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", "/theirs.xml")
-    given = stand_in.start(BRINGUP, fastdds_profile="/mine.xml")
-    assert all(node.environment["FASTDDS_DEFAULT_PROFILES_FILE"] == "/mine.xml" for node in given)
-    left = stand_in.start(BRINGUP)
-    assert all("FASTDDS_DEFAULT_PROFILES_FILE" not in node.environment for node in left)
+    nodes = stand_in.start(BRINGUP, fastdds_profile="/mine.xml")
+    assert all(node.environment["FASTDDS_DEFAULT_PROFILES_FILE"] == "/mine.xml" for node in nodes)
+    for node in stand_in.start(BRINGUP):
+        assert "FASTDDS_DEFAULT_PROFILES_FILE" not in node.environment
 
 
 def test_shared_memory_segment_holds_frames_of_two_hd_cameras() -> None:
@@ -311,14 +313,16 @@ def test_shared_memory_segment_holds_frames_of_two_hd_cameras() -> None:
     assert 2 * 2 * hd <= int(segment.text or 0) <= 64 * 1024**2 // 5  # five processes in a container's 64 MB
 
 
-def test_parameter_files_name_every_parameter_with_its_default_and_those_by_goal_as_comments() -> None:
+def test_parameter_files_have_defaults_and_engine_options_as_comments() -> None:
     written = {node: table for path in PARAMETER_FILES for node, table in sections(path).items()}
     uncommented = {
         node: table for path in PARAMETER_FILES for node, table in sections(path, comments=False).items()
     }
     assert written.keys() == NODES.keys()
     for node, table in NODES.items():
-        defaults = {each.name: each.default for each in table if each.name not in LAUNCH_ARGUMENTS}
+        defaults = {entity.name: entity.default for entity in table if entity.name not in LAUNCH_ARGUMENTS}
         assert written[node] == defaults
         assert [type(value) for value in written[node].values()] == list(map(type, defaults.values()))
-        assert uncommented[node].keys() == defaults.keys() - {each.name for each in table if each.by_goal}
+        assert uncommented[node].keys() == defaults.keys() - {
+            entity.name for entity in table if entity.by_goal
+        }

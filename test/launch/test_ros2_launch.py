@@ -49,10 +49,10 @@ class Terminal:
     def wait_for(self, pattern: str, timeout_s: float = 150.0) -> str:
         """The first match in what it prints."""
         end = time.monotonic() + timeout_s
-        while not (found := re.search(pattern, self.printed)):
+        while not (match := re.search(pattern, self.printed)):
             assert time.monotonic() < end and self.process.poll() is None, f"no {pattern}\n{self.printed}"
             time.sleep(0.1)
-        return found.group()
+        return match.group()
 
 
 @contextmanager
@@ -69,10 +69,10 @@ def launched(command: str) -> Iterator[Terminal]:
             started = [
                 int(pid) for pid in re.findall(r"process started with pid \[(\d+)\]", terminal.printed)
             ]
-            left = [pid for pid in started if Path(f"/proc/{pid}").exists()]
-            for pid in left:
+            alive = [pid for pid in started if Path(f"/proc/{pid}").exists()]
+            for pid in alive:
                 os.kill(pid, signal.SIGKILL)
-    assert not left, f"{left} were left\n{terminal.printed}"
+    assert not alive, f"{alive} were left\n{terminal.printed}"
 
 
 def typed(command: str) -> str:
@@ -92,8 +92,8 @@ def test_the_demo_moves_and_what_it_says_may_be_typed_next_works(ros_domain: int
         hints = re.findall(r"^ +((?:vla|ros2) .*)$", demo.printed, re.MULTILINE)
         assert len(hints) == 3, demo.printed
         for hint in hints:
-            said = typed(hint)
-        assert "success=True" in said
+            output = typed(hint)
+        assert "success=True" in output
 
 
 def test_a_robot_is_brought_up_told_and_stopped(ros_domain: int, tmp_path: Path) -> None:

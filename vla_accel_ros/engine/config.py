@@ -68,12 +68,12 @@ def option(default: Any, help: str, **about: Any) -> Any:
 
 def options(config: type[EngineConfig] | None = None) -> dict[str, Option]:
     """The options by name."""
-    return {each.name: each.metadata["option"] for each in fields(config or EngineConfig)}
+    return {entry.name: entry.metadata["option"] for entry in fields(config or EngineConfig)}
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of any version, by the present names of the options."""
-    present = {each.former: name for name, each in options().items() if each.former}
+    present = {entry.former: name for name, entry in options().items() if entry.former}
     return {present.get(name, name): value for name, value in settings.items()}
 
 
@@ -329,8 +329,8 @@ class EngineConfig:
         return config
 
     def __post_init__(self) -> None:
-        for name, each in options(type(self)).items():
-            each.check(name, getattr(self, name))
+        for name, entry in options(type(self)).items():
+            entry.check(name, getattr(self, name))
         if not self.step_dt_s > 0:
             raise ValueError(f"step_dt_s is {self.step_dt_s}; give the time between two actions in seconds.")
         for name in ("camera_hz", "action_hz"):
@@ -364,8 +364,8 @@ class EngineConfig:
             "seats_by_load is true": self.seats_by_load,
             "joints_each_step is true": self.joints_each_step,
         }
-        for setting, wanted in seats_for.items():
-            if wanted and not self.staggered:
+        for setting, needs_seats in seats_for.items():
+            if needs_seats and not self.staggered:
                 raise ValueError(
                     f"{setting}, but staggered is 0: give staggered 2 or more, or leave out the former."
                 )

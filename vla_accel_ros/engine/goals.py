@@ -60,8 +60,8 @@ IN_FEWER_BITS = ("pi0", "pi05", "openvla")
 def for_policy(policy: AnyPolicy, config: EngineConfig) -> EngineConfig:
     """The config of an engine: with what its goal sets, and then with the slots that this needs, unless
     slots is given."""
-    chosen = toward_goal(policy, config)
-    return with_slots(policy, chosen) if config.goal and "slots" not in config.given else chosen
+    adapted = toward_goal(policy, config)
+    return with_slots(policy, adapted) if config.goal and "slots" not in config.given else adapted
 
 
 def toward_goal(policy: AnyPolicy, config: EngineConfig) -> EngineConfig:
@@ -69,15 +69,15 @@ def toward_goal(policy: AnyPolicy, config: EngineConfig) -> EngineConfig:
     stages where there are any, unless fast is given."""
     if not config.goal:
         return config
-    chosen = config.but(**{"fast": has_stages(policy), **config.given})
+    adapted = config.but(**{"fast": has_stages(policy), **config.given})
     for group in _groups(config, policy.takes_state):
         try:
-            larger = chosen.but(**{**group, **config.given})
-            check_options(policy, larger)
+            trial = adapted.but(**{**group, **config.given})
+            check_options(policy, trial)
         except ValueError:
             continue
-        chosen = larger
-    return chosen
+        adapted = trial
+    return adapted
 
 
 def before_loading(config: EngineConfig, kind: str, device: str) -> EngineConfig:
@@ -99,7 +99,7 @@ def with_slots(policy: AnyPolicy, config: EngineConfig) -> EngineConfig:
 
 def described(asked: EngineConfig, config: EngineConfig) -> str:
     """A line for the log: the goal, what it set in an engine's config, and what was asked for besides."""
-    table = {name: each for name, each in options().items() if each.parameter}
+    table = {name: option for name, option in options().items() if option.parameter}
     usual = EngineConfig()
     by_goal = {
         name: getattr(config, name)

@@ -116,43 +116,41 @@ class RayEngines:
         gpus: int = 0,
         deadlines: Deadlines = USUAL,
     ) -> None:
-        places = where(wanted)
-        tiers = Counter(place.tier for place, _ in places)
+        wanted_replicas = where(wanted)
+        tiers = Counter(location.tier for location, _ in wanted_replicas)
         self.replicas: tuple[RayReplica, ...] = ()
         self._cluster = Cluster(address, tiers, gpus)
         try:
-            each = 1.0 if self._cluster.gpus() and making.load.device != "cpu" else 0.0
+            gpus_each = 1.0 if self._cluster.gpus() and making.load.device != "cpu" else 0.0
             numbers: Counter[str] = Counter()
             failed: list[str] = []
-            for place, told in places:
-                name = f"{place.tier}{numbers[place.tier]}"
-                numbers[place.tier] += 1
-                place = place if told else replace(place, gpus=each)
-                one = RayReplica(name, making, place, deadlines)
-                self.replicas += (one,)
-                if (error := one.ready.exception()) is not None:
+            for location, has_gpus in wanted_replicas:
+                name = f"{location.tier}{numbers[location.tier]}"
+                numbers[location.tier] += 1
+                location = location if has_gpus else replace(location, gpus=gpus_each)
+                replica = RayReplica(name, making, location, deadlines)
+                self.replicas += (replica,)
+                if (error := replica.ready.exception()) is not None:
                     failed.append(f"replica {name}: {error}")
                     _LOG.warning("%s; it is tried again, the others serve", failed[-1])
             if len(failed) == len(self.replicas):
                 raise ValueError("; ".join(failed))
-            self.updates = max(one.updates for one in self.replicas)
+            self.updates = max(replica.updates for replica in self.replicas)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        for one in self.replicas:
-            one.close()
+        for replica in self.replicas:
+            replica.close()
         self._cluster.close()
 
 
 def where(wanted: str) -> list[tuple[Where, bool]]:
     """Parse ray_replicas: where each replica runs, and whether its GPUs are given. Raises ValueError."""
-    places = []
+    replicas = []
     for word in wanted.split():
-        tier, _, rest = word.partition(":")
-        count, _, rest = rest.partition(":")
-        gpus, _, network = rest.partition(":")
+        tier, count, gpus, network = (*word.split(":", 3), "", "", "")[:4]
         try:
             number, share = int(count or 1), float(gpus or 0.0)
             network_s = float(network) if network else None
@@ -165,7 +163,7 @@ def where(wanted: str) -> list[tuple[Where, bool]]:
                 f"ray_replicas has {word!r}; give TIER:COUNT, TIER:COUNT:GPUS or TIER:COUNT:GPUS:NETWORK_S, "
                 "such as edge:1 cloud:2:0.5:0.04"
             ) from None
-        places += [(Where(tier, share, network_s=network_s), bool(gpus))] * number
-    if not places:
+        replicas += [(Where(tier, share, network_s=network_s), bool(gpus))] * number
+    if not replicas:
         raise ValueError("ray_replicas names no replica; give one, such as edge:1")
-    return places
+    return replicas

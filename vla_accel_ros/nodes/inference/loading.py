@@ -59,8 +59,8 @@ class Load:
     def settings(self) -> dict[str, object]:
         """What a session records of this besides the model and the engine's own config. slots: as asked for;
         an engine adds those that its options need."""
-        own = {name: value for name, value in vars(self).items() if name not in ("model", "config")}
-        return {**own, "slots": self.config.slots}
+        settings = {name: value for name, value in vars(self).items() if name not in ("model", "config")}
+        return {**settings, "slots": self.config.slots}
 
     def engine(
         self,
@@ -109,7 +109,7 @@ class Load:
         weight is read. Raises ValueError, in one sentence, if something does not fit. warn: as in
         `engine`."""
         self._compare(contract, warn)
-        own = with_statistics(
+        robot_policy = with_statistics(
             policy,
             self.model,
             contract.delta_mask,
@@ -117,7 +117,7 @@ class Load:
             prompt_state=self.prompt_state,
             trained_as=self.trained_as,
         )
-        return Embodiment(own, contract.chunk.step_dt_s)
+        return Embodiment(robot_policy, contract.chunk.step_dt_s)
 
     def _compare(self, contract: Contract, warn: Callable[[str], object]) -> Description:
         model = read_model(self.model, self.statistics or None, self.trained_as, self.prompt_state)
@@ -169,9 +169,9 @@ def choices(engine: Engine, load: Load) -> str:
     """The choices made for "auto" and by a goal, for the log: "cuda, bfloat16, captured stages; no goal"."""
     dtype = str(engine.policy.kv_dtype).removeprefix("torch.")
     how = "captured stages" if engine.config.fast else "plain torch"
-    why = engine.runner.partitioned.why
+    reason = engine.runner.partitioned.why
     options = described(load.config, engine.config)
-    return f"{engine.policy.device.type}, {dtype}, {how}{why and '; '}{why}; {options}"
+    return f"{engine.policy.device.type}, {dtype}, {how}{reason and '; '}{reason}; {options}"
 
 
 def warm_up(engine: Engine, contract: Contract) -> float:

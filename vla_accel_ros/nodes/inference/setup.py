@@ -34,7 +34,7 @@ def chosen(node: ManagedNode, *, plans_with_rates: bool = False) -> Load:
     rates of the node's loops. Raises ValueError without a model."""
     if not (model := value(node, "model")):
         raise ValueError("model is empty: name a checkpoint's folder with -p model:=/path/to/checkpoint")
-    names = [each.name for each in fields(Load) if each.name not in ("model", "config")]
+    names = [field.name for field in fields(Load) if field.name not in ("model", "config")]
     options = {name: value(node, name) for name in OPTIONS if node.has_parameter(name) and given(node, name)}
     if (fast := options.pop("fast", AUTO)) != AUTO:
         options["fast"] = str(fast).lower() == "true"
@@ -86,8 +86,8 @@ def trained_state(policy: AnyPolicy) -> TrainedState | None:
 
 def trained_images(model: Path) -> dict[str, TrainedImage]:
     """The pixels of each camera in training, as far as the checkpoint says."""
-    known = read_image_statistics(model)
-    return {name: TrainedImage(255.0 * mean, 255.0 * std) for name, (mean, std) in known.items()}
+    statistics = read_image_statistics(model)
+    return {name: TrainedImage(255.0 * mean, 255.0 * std) for name, (mean, std) in statistics.items()}
 
 
 def guiding(node: ManagedNode, engine: Engine, contract: Contract) -> Guiding:

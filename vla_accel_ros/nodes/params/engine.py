@@ -64,7 +64,7 @@ MODEL = (
 def parameters(config: type[EngineConfig] = EngineConfig, fleet: bool = False) -> tuple[Parameter, ...]:
     """The parameters of an engine; fleet: of many robots."""
     options: dict[str, tuple[object, Option]] = {
-        each.name: (each.default, each.metadata["option"]) for each in fields(config)
+        field.name: (field.default, field.metadata["option"]) for field in fields(config)
     }
     return tuple(
         _parameter(name, default, option)

@@ -24,6 +24,6 @@ def parameters_of(node: str, names: Iterable[str]) -> list[Parameter]:
 def launch_arguments(node: str, names: Iterable[str]) -> list[tuple[str, str, str]]:
     """Name, default and description of the launch argument of each parameter."""
     return [
-        (each.name, "", f"{each.description} Not given: as in params_file.")
-        for each in parameters_of(node, names)
+        (parameter.name, "", f"{parameter.description} Not given: as in params_file.")
+        for parameter in parameters_of(node, names)
     ]

@@ -25,11 +25,12 @@ def parameter_of(path: str | Path, node: str, name: str, default: str) -> str:
         tree = yaml.safe_load(Path(path).read_text())
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
-    found = default
-    for pattern, parameters in _sections(tree):
-        if _fits(pattern, node) and name in parameters:
-            found = str(parameters[name])
-    return found
+    values = [
+        str(parameters[name])
+        for pattern, parameters in _sections(tree)
+        if _fits(pattern, node) and name in parameters
+    ]
+    return values[-1] if values else default
 
 
 def _sections(tree: object, above: str = "") -> Iterator[tuple[str, Mapping[str, object]]]:
