@@ -3,54 +3,44 @@
     python bench/corun.py [--policies prefill_first chunked two_streams static adaptive planned fifo]
         [--loads 0.4 0.6 0.8] [--seconds S] [--at-once N] [--splits SMS ...] [--slots N] [--chunk TOKENS]
         [--seed N] [--robot]
-    python bench/corun.py --simulate [bench/results/corun.json] [--requests 10000] [--at-once N]
 
 The model has CogAgent's size and random weights (agents/model.py): 4.5 billion in the encoder at 1120 px, 9.4
 billion in the language model; answers have 30 to 80 tokens. Arrivals are open-loop, and the same for every
 scheduler. A load is the arrival rate divided by the highest rate that encode and prefill alone could serve;
 for fifo, by the highest rate of whole requests. First every stage is timed alone and beside decoding, for
 each split of the GPU. Each scheduler gets the settings that are best for these durations at the load it is
-compared at (agents/tuning.py). Prints a table and writes bench/results/corun.json.
+compared at (agents/tuning.py).
 
 --at-once N: afterwards N requests come to each scheduler at once, which gives its highest request rate.
 --robot: a robot's pi0 acts on 30 frames a second meanwhile; its latency is in the file.
---simulate runs the same schedulers in simulated time on the durations of such a file; its figures are
-labelled simulated. --small runs a tiny model on a CPU to try the command; its figures mean nothing. Both
-write only to --out.
+bench/corun_simulated.py runs the same schedulers in simulated time on these durations.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from agents.captured import CHUNK, SLOTS, Captured
-from agents.durations import Durations, read
-from agents.measured import measure
+from agents.durations import Durations
+from agents.measured import measure as time_stages
 from agents.model import TINY, AgentConfig, AgentModel
 from agents.robot import Robot
 from agents.runner import AgentRunner
 from agents.schedulers import COMPARED, FIFO, LANES, OURS, make
-from agents.simulation import Simulation
 from agents.tuning import Settings, tuned
 from agents.workload import TOKENS, Agents, Arrival, at_once, figures, poisson, within
-from full_size.command import RESULTS, measuring, place
-from full_size.figures import write
-from full_size.gpu import alone, gpu_id
+from run import Bench, Given, Row, main
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
-from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 
 SPLITS = (8, 16, 24, 32, 48)
 MOST = 4096
@@ -65,85 +55,80 @@ SMALL_TOKENS, SMALL_FRONT_S = (3, 8), 0.1
 """Arrival rate for the tiny model, whose stages take less time than their scheduling."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, measure or simulate; returns the exit status."""
-    parser = measuring(__doc__, run, "corun")
-    add = parser.add_argument
-    add("--policies", nargs="+", choices=tuple(LANES), default=COMPARED)
-    add("--loads", nargs="+", type=float, default=(0.4, 0.6, 0.8))
-    add("--seconds", type=float, default=10.0, help="of arrivals in each case (default: %(default)s)")
-    add("--at-once", type=int, default=0, help="requests that come all at once, after the loads")
-    add("--slots", type=int, default=SLOTS, help="requests that have begun, at most (default: %(default)s)")
-    add("--splits", nargs="+", type=int, default=SPLITS, help="multiprocessors of decoding to choose from")
-    add("--chunk", type=int, default=CHUNK, help="tokens of a chunked prefill (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
-    add("--simulate", nargs="?", type=Path, const=RESULTS / "corun.json", help="durations to simulate with")
-    add("--requests", type=int, default=10_000, help="in each simulated case (default: %(default)s)")
-    add("--robot", action="store_true", help="beside pi0, 2 views, 30 frames a second, on another engine")
-    return finish(parser, arguments)
+def measure(given: Given) -> Iterator[Row | None]:
+    """Durations, then each load under each scheduler. Raises ValueError for invalid loads or seconds."""
+    if not all(load > 0 for load in given.loads) or not given.seconds > 0:
+        raise ValueError(f"loads are {given.loads} in {given.seconds} s; give numbers above 0.")
+    if not 0 <= given.at_once <= AT_ONCE:
+        raise ValueError(f"{given.at_once} requests at once: give 0 to {AT_ONCE}, which a queue takes.")
+    began_s = time.monotonic()
+    config = TINY if given.small else AgentConfig()
+    chunk, splits = (8, ()) if given.small else (given.chunk, given.splits)
+    tokens = SMALL_TOKENS if given.small else TOKENS
+    model = AgentModel(config, given.device, given.dtype)
+    # The robot's lanes get higher priority than all work of the agents.
+    slots, urgent = given.slots, not given.robot
+    captured = Captured(model, slots, splits, chunk, urgent=urgent)
+    durations = time_stages(captured)
+    describe(given, durations, tokens, chunk, config.prompt, slots)
+    given.document |= {
+        "weights": dict(zip(("encoder", "language"), model.weights, strict=True)),
+        "set_up_s": round(time.monotonic() - began_s, 1),
+    }
+    print(json.dumps(given.document["durations"]), flush=True)
+    robot = Robot(given.device, given.dtype, given.small) if given.robot else None
+    if robot is not None:
+        with robot.acting() as acted:
+            time.sleep(min(given.seconds, ROBOT_S))
+        given.document["robot_alone"] = acted.figures()
+    for load in loads(given):
+        settings = tuned(durations, load, tokens, slots)
+        note(given, load, settings)
+        for name in given.policies:
+            hz = rate_hz(name, load, durations, tokens)
+            if given.small:
+                hz = (load or 1.0) / SMALL_FRONT_S
+            arrivals = within(poisson(hz, MOST, given.seed, tokens), given.seconds)
+            if load is None:
+                arrivals = at_once(given.at_once, given.seed, tokens)
+            policy = make(name, settings, chunk, durations.sms)
+            yield row_of(name, load, hz, case_of(captured, name, policy, arrivals, hz, robot))
+    yield from compared(given)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure or simulate, print, write. Raises RuntimeError without a CUDA device, ValueError for invalid
-    loads or seconds."""
-    if not all(load > 0 for load in arguments.loads) or not arguments.seconds > 0:
-        raise ValueError(f"loads are {arguments.loads} in {arguments.seconds} s; give numbers above 0.")
-    if not 0 <= arguments.at_once <= AT_ONCE:
-        raise ValueError(f"{arguments.at_once} requests at once: give 0 to {AT_ONCE}, which a queue takes.")
-    if arguments.simulate is not None:
-        return simulate(arguments)
-    device, dtype, out = place(arguments)
-    config = TINY if arguments.small else AgentConfig()
-    chunk, splits = (8, ()) if arguments.small else (arguments.chunk, arguments.splits)
-    tokens = SMALL_TOKENS if arguments.small else TOKENS
-    with alone(gpu_id(device)):
-        began_s = time.monotonic()
-        model = AgentModel(config, device, dtype)
-        # The robot's lanes get higher priority than all work of the agents.
-        slots, urgent = arguments.slots, not arguments.robot
-        captured = Captured(model, slots, splits, chunk, urgent=urgent)
-        durations = measure(captured)
-        document = _document(arguments, durations, tokens, chunk, config.prompt, slots) | {
-            "weights": dict(zip(("encoder", "language"), model.weights, strict=True)),
-            "dtype": str(dtype).removeprefix("torch."),
-            "set_up_s": round(time.monotonic() - began_s, 1),
-        }
-        print(json.dumps(document["durations"]), HEAD, sep="\n", flush=True)
-        robot = Robot(device, dtype, arguments.small) if arguments.robot else None
-        if robot is not None:
-            with robot.acting() as acted:
-                time.sleep(min(arguments.seconds, ROBOT_S))
-            document["robot_alone"] = acted.figures()
-        for load in _loads(arguments):
-            settings = tuned(durations, load, tokens, slots)
-            _note(document, load, settings)
-            for name in arguments.policies:
-                rate_hz = _rate_hz(name, load, durations, tokens)
-                if arguments.small:
-                    rate_hz = (load or 1.0) / SMALL_FRONT_S
-                arrivals = within(poisson(rate_hz, MOST, arguments.seed, tokens), arguments.seconds)
-                if load is None:
-                    arrivals = at_once(arguments.at_once, arguments.seed, tokens)
-                policy = make(name, settings, chunk, durations.sms)
-                found = case_of(captured, name, policy, arrivals, rate_hz, robot)
-                _add(document, name, load, rate_hz, found, out)
-    return 0
-
-
-def _loads(arguments: argparse.Namespace) -> tuple[float | None, ...]:
+def loads(given: Given) -> tuple[float | None, ...]:
     """The loads; None: all requests come at once."""
-    return (*arguments.loads, *((None,) if arguments.at_once else ()))
+    return (*given.loads, *((None,) if given.at_once else ()))
 
 
-def _rate_hz(name: str, load: float | None, durations: Durations, tokens: tuple[int, int]) -> float:
+def rate_hz(name: str, load: float | None, durations: Durations, tokens: tuple[int, int]) -> float:
     """The arrival rate; if all come at once, the most that encode and prefill alone could serve."""
     one_s = durations.whole_s(sum(tokens) / 2) if name == FIFO else durations.front_s()
     return (1.0 if load is None else load) / one_s
 
 
-def _note(document: dict[str, Any], load: float | None, settings: Settings) -> None:
-    document["settings"].append({"load": load, **settings.document()})
-    print("expected by the chain, s:", json.dumps(document["settings"][-1]["expected_s"]), flush=True)
+def note(given: Given, load: float | None, settings: Settings) -> None:
+    given.document["settings"].append({"load": load, **settings.document()})
+    print("expected by the chain, s:", json.dumps(given.document["settings"][-1]["expected_s"]), flush=True)
+
+
+def describe(
+    given: Given, durations: Durations, tokens: tuple[int, int], chunk: int, prompt: int, slots: int
+) -> None:
+    given.document |= {
+        "chunk": chunk, "prompt": prompt, "slots": slots, "answers": list(tokens),
+        "seeds": f"weights 0, screen 0, arrivals {given.seed}", "durations": durations.document(),
+        "settings": [], "equation_3": durations.best(sum(tokens) / 2),
+    }  # fmt: skip
+
+
+def row_of(name: str, load: float | None, rate_hz: float, row: Row) -> Row:
+    return {"policy": name, "load": load, "rate_hz": round(rate_hz, 4), **row}
+
+
+def compared(given: Given) -> Iterator[None]:
+    given.document["against_best"] = against_best(given.document["cases"])
+    yield None
 
 
 def case_of(
@@ -163,7 +148,7 @@ def case_of(
         acted = None if robot is None else beside.enter_context(robot.acting())
         served = serve(Scheduler(runner, policy, lanes=lanes), arrivals)
     found: dict[str, Any] = dict(figures(served, rate_hz, whole=name == FIFO))
-    found["open"] = _open(runner)
+    found["open"] = mean_open(runner)
     return found if acted is None else found | {"robot": acted.figures()}
 
 
@@ -188,78 +173,6 @@ def serve(scheduler: Scheduler, arrivals: Sequence[Arrival]) -> list[Any]:
     return agents.served
 
 
-def simulate(arguments: argparse.Namespace) -> int:
-    """Run the same schedulers in simulated time."""
-    if not arguments.simulate.is_file():
-        raise ValueError(f"{arguments.simulate} is not there; measure first, or name a file of durations.")
-    measured = json.loads(arguments.simulate.read_text())
-    durations, chunk, prompt = read(measured["durations"]), measured["chunk"], measured["prompt"]
-    tokens = measured["answers"][0], measured["answers"][1]
-    document = _document(arguments, durations, tokens, chunk, prompt, max(durations.decode_s)) | {
-        "simulated": True,
-        "durations_of": measured["machine"],
-        "requests": arguments.requests,
-    }
-    slots = max(durations.decode_s)
-    print("simulated, on the durations of", arguments.simulate)
-    print(HEAD)
-    for load in _loads(arguments):
-        settings = tuned(durations, load, tokens, slots)
-        _note(document, load, settings)
-        for name in arguments.policies:
-            rate_hz = _rate_hz(name, load, durations, tokens)
-            arrivals = poisson(rate_hz, arguments.requests, arguments.seed, tokens)
-            if load is None:
-                arrivals = at_once(arguments.at_once, arguments.seed, tokens)
-            policy = make(name, settings, chunk, durations.sms)
-            simulation = Simulation(policy, LANES[name], durations, prompt, slots)
-            found = figures(simulation.run(arrivals), rate_hz, whole=name == FIFO)
-            _add(document, name, load, rate_hz, found | {"open": _open(simulation.runner)}, arguments.out)
-    return 0
-
-
-def _document(
-    arguments: argparse.Namespace,
-    durations: Durations,
-    tokens: tuple[int, int],
-    chunk: int,
-    prompt: int,
-    slots: int,
-) -> dict[str, Any]:
-    return {
-        "seconds": arguments.seconds,
-        "chunk": chunk,
-        "prompt": prompt,
-        "slots": slots,
-        "answers": list(tokens),
-        "seeds": f"weights 0, screen 0, arrivals {arguments.seed}",
-        **provenance(),
-        "durations": durations.document(),
-        "settings": [],
-        "equation_3": durations.best(sum(tokens) / 2),
-        "cases": [],
-        "against_best": [],
-    }
-
-
-def _add(
-    document: dict[str, Any],
-    name: str,
-    load: float | None,
-    rate_hz: float,
-    found: dict[str, Any],
-    out: Path | None,
-) -> None:
-    """Add a case to the document, its file and the table."""
-    case = {"policy": name, "load": load, "rate_hz": round(rate_hz, 4), **found}
-    document["cases"].append(case)
-    document["against_best"] = against_best(document["cases"])
-    print(line(case), flush=True)
-    if out is not None:
-        file = "corun_simulated.json" if document.get("simulated") else "corun.json"
-        write(out / file, document)  # an interrupted run keeps its results
-
-
 def against_best(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """For each load: how far our schedulers' latency is below the best of the others, as a share of that, and
     their requests a second relative to the most of the others. fifo has another rate and is not compared."""
@@ -279,45 +192,27 @@ def against_best(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _open(runner: AgentRunner) -> float | None:
+def mean_open(runner: AgentRunner) -> float | None:
     """Mean number of answers in a decode step."""
     steps = runner.steps.total()
     return round(sum(rows * count for rows, count in runner.steps.items()) / steps, 3) if steps else None
 
 
-HEAD = (
-    f"{'':20}{'load':>6}{'lost/of':>10}{'average':>9}{'p50':>8}{'p99':>8}{'max s':>8}{'req/s':>8}{'first':>8}"
-    f"{'token ms':>10}{'open':>7}{'used':>7}{'queue':>8}{'M/G/1':>8}{'same':>8}"
-)
+def options(add: Callable[..., Any]) -> None:
+    """Schedulers, loads and the model's graphs."""
+    add("--policies", nargs="+", choices=tuple(LANES), default=COMPARED)
+    add("--loads", nargs="+", type=float, default=(0.4, 0.6, 0.8))
+    add("--seconds", type=float, default=10.0, help="of arrivals in each case (default: %(default)s)")
+    add("--at-once", type=int, default=0, help="requests that come all at once, after the loads")
+    add("--slots", type=int, default=SLOTS, help="requests that have begun, at most (default: %(default)s)")
+    add("--splits", nargs="+", type=int, default=SPLITS, help="multiprocessors of decoding to choose from")
+    add("--chunk", type=int, default=CHUNK, help="tokens of a chunked prefill (default: %(default)s)")
+    add("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
+    add("--robot", action="store_true", help="beside pi0, 2 views, 30 frames a second, on another engine")
 
 
-def line(case: dict[str, Any]) -> str:
-    """Return a line of the table."""
-    load = "all" if case["load"] is None else f"{case['load']:.2f}"
-    head = f"{case['policy']:20}{load:>6}{case['lost']:5d}/{case['requests']:<4d}"
-    if "max_s" not in case:
-        return f"{head}  nothing was finished: {case['why']}"
-    queues = [case["queue_s"], case["queue_mg1_s"], case["queue_same_s"]]
-    shown = "".join(f"{'-' if one is None else f'{one:.3f}':>8}" for one in queues)
-    times = "".join(
-        f"{case[name]:8.3f}" for name in ("p50_s", "p99_s", "max_s", "requests_s", "first_token_s")
-    )
-    return (
-        f"{head}{case['average_s']:9.3f}{times}{1e3 * case['between_tokens_s']:10.2f}"
-        f"{case['open'] or 0.0:7.2f}{case['utilisation']:7.3f}{shown}{_robot(case)}{_lost(case)}"
-    )
-
-
-def _lost(case: Mapping[str, Any]) -> str:
-    return f"  lost: {case['why']}" if case["lost"] else ""
-
-
-def _robot(case: Mapping[str, Any]) -> str:
-    acted = case.get("robot")
-    if not acted or "p99_ms" not in acted:
-        return ""
-    return f"  robot {acted['p50_ms']:.1f} / {acted['p99_ms']:.1f} ms, {acted['dropped']} dropped"
-
+SMOKE = "--small --seconds 0.5 --loads 0.6 --at-once 3 --slots 4 --robot"
+BENCH = Bench("corun", measure, options, gpu=True, smoke=SMOKE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

@@ -10,54 +10,43 @@ outside the graphs: tokenizing and upload, scheduling, noise, reading and scalin
 same frames is also timed by itself, because it depends on the machine. Frames are in page-locked memory, like
 the cameras' rings. Over further frames it counts the bytes requested from the device allocator, and the
 tensors and bytes that Python page-locks. With --plain N, each case is followed by N frames of an engine in
-plain torch (`plain`), with the seconds that building the stages took (`made_s`). Prints a table and writes
-bench/results/engine_path.json. --small runs tiny models in float32 on a CPU to try the command; its figures
-mean nothing and are written only to --out.
+plain torch (`plain`), with the seconds that building the stages took (`made_s`).
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import mmap
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from full_size.command import measuring, new_document, place
-from full_size.figures import Pinned, allocated_by, summary, write
-from full_size.gpu import alone, gpu_id
-from grids.measure import synchronize
-from grids.sizes import KINDS as PI_KINDS
-from grids.sizes import config_of
+from run import Bench, Given, Row, main
+from shared.models import KINDS as PI_KINDS
+from shared.models import config_of, page_locked
+from shared.timing import Pinned, allocated_by, summary, synchronize
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.denoise.denoise import Form
-from vla_accel_ros.engine.stages.memory.host_memory import Registration
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.bench.tiny import TINY_SMOLVLA
-from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.types import Observation
 
 KINDS: dict[str, PiConfig | SmolVLAConfig] = {**PI_KINDS, "smolvla": SMOLVLA}
 STEPS = 10
 OBSERVATIONS = 3
+ABOUT = {"steps": STEPS, "seeds": "weights 0, observations 0 to 2, noise 0"}
 WARM_UP, COUNTED = 10, 8
 """Frames before the timed ones, and frames after them whose memory is counted."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, measure; returns the exit status."""
-    parser = measuring(__doc__, run, "engine_path")
-    add = parser.add_argument
+def options(add: Callable[..., Any]) -> None:
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     add("--views", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3), help="numbers of cameras")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
@@ -65,56 +54,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
     add("--pageable", action="store_true", help="frames in ordinary memory")
     add("--plain", type=int, default=0, metavar="N", help="frames in plain torch, too (default: none)")
-    return finish(parser, arguments)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises RuntimeError without a CUDA device."""
-    device, dtype, out = place(arguments)
-    document = new_document(
-        dtype,
-        f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
-        steps=STEPS,
-        prompt=arguments.prompt,
-        runs=arguments.runs,
-        size=list(arguments.size),
-    )
-    print(HEAD, flush=True)
-    with alone(gpu_id(device)):
-        for kind in arguments.kinds:
-            for case in cases(_config(kind, arguments.small), arguments, device, dtype):
-                document["cases"].append(case)
-                print(line(case), flush=True)
-                if out is not None:
-                    write(out / "engine_path.json", document)  # an interrupted run keeps its results
-            gc.collect()
-    return 0
+def measure(given: Given) -> Iterator[Row]:
+    """A row for each model and number of views."""
+    for kind in given.kinds:
+        tiny = TINY_SMOLVLA if given.small else SMOLVLA
+        yield from cases(tiny if kind == "smolvla" else config_of(kind, given.small), given)
+        gc.collect()
 
 
-def cases(
-    config: PiConfig | SmolVLAConfig, arguments: argparse.Namespace, device: torch.device, dtype: torch.dtype
-) -> Iterator[dict[str, Any]]:
+def cases(config: PiConfig | SmolVLAConfig, given: Given) -> Iterator[Row]:
     """Measure one case for each number of views, with one engine."""
-    policy = random_policy(config, device, dtype)
+    policy = random_policy(config, given.device, given.dtype)
     engine = Engine(policy, fast=True, steps=STEPS)
-    made = prepared(engine, arguments.views, arguments.prompt)
-    slow = Engine(policy, steps=STEPS) if arguments.plain else None
-    for views in arguments.views:
-        seen = [
-            random_observation(policy, views, arguments.prompt, tuple(arguments.size), seed)
+    made_s = prepared(engine, given.views, given.prompt)
+    slow = Engine(policy, steps=STEPS) if given.plain else None
+    for views in given.views:
+        observations = [
+            random_observation(policy, views, given.prompt, tuple(given.size), seed)
             for seed in range(OBSERVATIONS)
         ]
-        held = [] if arguments.pageable else [page_locked(observation) for observation in seen]
-        given = seen if arguments.pageable else [observation for observation, _ in held]
+        locked = [] if given.pageable else [page_locked(observation) for observation in observations]
+        frames = [observation for observation, _ in locked] or observations
         try:
-            state = "pageable" if arguments.pageable else held[0][1].lock.state
-            stages, upload = stages_of(engine, given[0], arguments.prompt), upload_of(engine, given[0])
-            found = measure(engine, given, stages, upload, arguments.runs)
+            state = "pageable" if given.pageable else locked[0][1].lock.state
+            stages, upload = stages_of(engine, frames[0], given.prompt), upload_of(engine, frames[0])
+            row = timed(engine, frames, stages, upload, given.runs)
             if slow is not None:
-                found |= {"plain": plain(slow, given, arguments.plain), "made_s": made}
-            yield {"kind": config.kind, "views": views, "frames": state, **found}
+                row |= {"plain": plain(slow, frames, given.plain), "made_s": made_s}
+            yield {"kind": config.kind, "views": views, "frames": state, **row}
         finally:
-            for _, registration in held:
+            for _, registration in locked:
                 registration.end()
 
 
@@ -128,41 +99,41 @@ def prepared(engine: Engine, views: Sequence[int], prompt: int) -> float:
 
 def plain(engine: Engine, observations: Sequence[Observation], runs: int) -> dict[str, float]:
     """Measure frames of an engine without stages."""
-    device, taken = engine.policy.device, list[float]()
+    device, times_s = engine.policy.device, list[float]()
     for number in range(WARM_UP + runs):
         synchronize(device)
         begin_s = time.perf_counter()
         with engine.observe(observations[number % len(observations)]) as prefix:
             engine.act(prefix)
-        taken.append(time.perf_counter() - begin_s)
-    return _figures(1e3 * np.array(taken[WARM_UP:]))
+        times_s.append(time.perf_counter() - begin_s)
+    return _figures(1e3 * np.array(times_s[WARM_UP:]))
 
 
-def measure(
+def timed(
     engine: Engine,
     observations: Sequence[Observation],
     stages: Callable[[], object],
     upload: Callable[[], object],
     runs: int,
-) -> dict[str, Any]:
+) -> Row:
     """Repeat a frame, a replay of the stages and an upload; each is waited for."""
     device = engine.policy.device
     names = "engine", "observe", "act", "stages", "upload"
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    times_s: dict[str, list[float]] = {name: [] for name in names}
     number = 0
 
     def frame() -> tuple[float, float, float]:
         nonlocal number
         begin_s = time.perf_counter()
         with engine.observe(observations[number % len(observations)]) as prefix:
-            seen_s = time.perf_counter()
+            observed_s = time.perf_counter()
             engine.act(prefix)
         number += 1
-        return begin_s, seen_s, time.perf_counter()
+        return begin_s, observed_s, time.perf_counter()
 
     for _ in range(WARM_UP + runs):
         synchronize(device)
-        begin_s, seen_s, acted_s = frame()
+        begin_s, observed_s, acted_s = frame()
         synchronize(device)
         replay_s = time.perf_counter()
         stages()
@@ -171,16 +142,14 @@ def measure(
         upload()
         synchronize(device)
         uploaded_s = time.perf_counter()
-        taken["engine"].append(acted_s - begin_s)
-        taken["observe"].append(seen_s - begin_s)
-        taken["act"].append(acted_s - seen_s)
-        taken["stages"].append(replayed_s - replay_s)
-        taken["upload"].append(uploaded_s - replayed_s)
-    found: dict[str, Any] = {
-        name: _figures(1e3 * np.array(seconds[WARM_UP:])) for name, seconds in taken.items()
-    }
-    found["difference_ms"] = round(found["engine"]["p50_ms"] - found["stages"]["p50_ms"], 4)
-    return found | memory(frame, device)
+        times_s["engine"].append(acted_s - begin_s)
+        times_s["observe"].append(observed_s - begin_s)
+        times_s["act"].append(acted_s - observed_s)
+        times_s["stages"].append(replayed_s - replay_s)
+        times_s["upload"].append(uploaded_s - replayed_s)
+    row: Row = {name: _figures(1e3 * np.array(seconds[WARM_UP:])) for name, seconds in times_s.items()}
+    row["difference_ms"] = round(row["engine"]["p50_ms"] - row["stages"]["p50_ms"], 4)
+    return row | memory(frame, device)
 
 
 def memory(frame: Callable[[], object], device: torch.device) -> dict[str, float | None]:
@@ -206,9 +175,9 @@ def stages_of(engine: Engine, observation: Observation, prompt: int) -> Callable
     chain: list[tuple[Stage, Hashable]]
     if isinstance(stages, PlainStages):
         resize = stages.resize(list(observation.images.values()))
-        stages.prefix.variant = seen = views, prompt
+        stages.prefix.variant = variant = views, prompt
         step = stages.prefix.length, Form.FREE, stages.policy.joints
-        chain = [(resize, None), (stages.prefix, seen), *[(stages.step, step)] * steps]
+        chain = [(resize, None), (stages.prefix, variant), *[(stages.step, step)] * steps]
     else:
         assert stages is not None
         of_pi = stages.encode(views), stages.prefill(views, prompt), stages.denoise(1, steps)
@@ -239,47 +208,15 @@ def upload_of(engine: Engine, observation: Observation) -> Callable[[], None]:
     return upload
 
 
-def page_locked(observation: Observation) -> tuple[Observation, Registration]:
-    """The same frame in memory that is registered with CUDA, if there is a GPU, until `end`."""
-    images = observation.images
-    size = sum(image.nbytes for image in images.values())
-    memory_ = np.frombuffer(mmap.mmap(-1, size), np.uint8)
-    placed, start = {}, 0
-    for name, image in images.items():
-        placed[name] = memory_[start : start + image.nbytes].reshape(image.shape)
-        placed[name][:] = image
-        start += image.nbytes
-    return replace(observation, images=placed), Registration(memory_.ctypes.data, size)
-
-
-HEAD = (
-    f"{'':17}{'engine':>9}{'p99':>9}{'p99/p50':>9}{'stages':>9}{'p99':>9}{'p99/p50':>9}{'diff ms':>10}"
-    f"{'observe':>9}{'act':>9}{'upload':>9}{'device B':>10}{'pinned':>8}{'pinned B':>10}"
-)
-
-
-def line(case: dict[str, Any]) -> str:
-    """Return a line of the table: medians and p99 in milliseconds, bytes and page-locked tensors of a
-    frame."""
-    both = [case[name] for name in ("engine", "stages")]
-    times = "".join(f"{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{row['p99_over_p50']:9.3f}" for row in both)
-    parts = "".join(f"{case[name]['p50_ms']:9.3f}" for name in ("observe", "act", "upload"))
-    device = "-" if case["allocated_bytes"] is None else f"{case['allocated_bytes']:.0f}"
-    pinned = f"{case['pinned_tensors']:8.1f}{case['pinned_bytes']:10.0f}"
-    name = f"{case['kind']}, {case['views']} view{'s' * (case['views'] > 1)}"
-    return f"{name:17}{times}{case['difference_ms']:10.3f}{parts}{device:>10}{pinned}"
-
-
 def _figures(times_ms: np.ndarray) -> dict[str, float]:
-    found = summary(times_ms)
-    return {**found, "p99_over_p50": round(found["p99_ms"] / found["p50_ms"], 4)}
+    quantiles = summary(times_ms)
+    return {**quantiles, "p99_over_p50": round(quantiles["p99_ms"] / quantiles["p50_ms"], 4)}
 
 
-def _config(kind: str, tiny: bool) -> PiConfig | SmolVLAConfig:
-    if kind == "smolvla":
-        return TINY_SMOLVLA if tiny else SMOLVLA
-    return config_of(kind, tiny)
-
+BENCH = Bench(
+    "engine_path", measure, options, about=ABOUT, gpu=True,
+    smoke="--small --runs 2 --plain 2 --views 1 2 --size 30 40",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

@@ -1,7 +1,6 @@
 """Many robots on one engine: chunks a second, how long a robot waits, and how many robots fit.
 
-    python bench/fleet.py [--parts throughput peers fleet admission replicas2] [--settings ...] [--budget S]
-        [--out DIR]
+    python bench/fleet.py [--measured throughput peers fleet admission] [--settings ...] [--budget S]
 
 Full-size pi0.5 with random weights, two 640x480 views, ten steps, bfloat16; robots of two kinds, each with
 its own number of joints, statistics and words. It measures the product's path without ROS:
@@ -11,55 +10,37 @@ fleet/replicas/local.py, from pixels in host memory to a chunk in host memory; i
 throughput: the replica always has as many requests as it takes, for each setting of the engine: chunks a
     second and the time of one request.
 peers: for comparison: one request at a time by captured stages; batches of 16 in lock-step, exact and with an
-    8-bit prefix; plain torch, eager, one at a time; and with --compiled S the same compiled, within S
-    seconds.
+    8-bit prefix; plain torch, eager, one at a time.
 fleet: robots ask --hz times a second by a trace (random phase, intervals that vary by a tenth), each when
     --buffer seconds of its motion are left, whatever happened to its last request. Time from image to chunk;
     the share of requests answered after the motion had ended, and the share of time that arms stood still.
 admission: for each setting of --admit, how many robots fleet/admission/forecast.py expects to fit: from what
     the replica measures at its start (expected), and from robots as they asked in the warm-up of a window
     (seen). And the largest number that keeps p99 within --within and stall within --stall in at least half of
-    the windows of --window s, one for each of --admit-seeds. Two windows are too few
-    (bench/fleet_windows.py).
-replicas2: two processes with an engine each: on two GPUs if there are two, else both on one, only to test the
-    function.
+    the windows of --window s, one for each of --admit-seeds.
 
-Each part begins no new case after --budget seconds. Prints tables and writes bench/results/fleet.json after
-each case.
---small runs tiny models in float32 on a CPU to try the command; its figures mean nothing and are written only
-to --out.
+Each part begins no new case after --budget seconds.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from fleets import peers, processes
+from fleets import peers
 from fleets.admitting import measured_fleet
 from fleets.loads import play, saturate
-from fleets.serving import Robots, make_robots, options_of, serving
-from full_size import compiled
-from full_size.command import measuring, place
-from full_size.figures import write
-from full_size.gpu import alone, gpu_id
-from grids.sizes import config_of
+from fleets.serving import make_robots, options_of, serving
+from run import Bench, Given, Row, main, shown
+from shared.models import config_of, setting_of
 from vla_accel_ros.interpreter import SWITCH_S
-from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_policy
-from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 
-PARTS = ("throughput", "peers", "fleet", "admission", "replicas2")
 KIND = "pi05"
 FULL = "scheduling=throughput"
 SOON = "scheduling=batches,staggered=16,seats_by_load=true"
@@ -74,14 +55,8 @@ SETTINGS = (
     f"{FULL},staggered=20,precision=fp8",
     f"{FULL},staggered=32,frames_together=4,precision=fp8",
     f"{FULL},staggered=20,frames_together=4,seats_by_load=true",
-    f"{FULL},staggered=8",
-    f"{FULL},staggered=10",
-    f"{FULL},staggered=16",
-    f"{FULL},staggered=24",
-    f"{FULL},staggered=32",
-    f"{FULL},staggered=8,seats_by_load=true",
-    f"{FULL},staggered=16,seats_by_load=true",
-    f"{FULL},staggered=32,seats_by_load=true",
+    *(f"{FULL},staggered={count}" for count in (8, 10, 16, 24, 32)),
+    *(f"{FULL},staggered={count},seats_by_load=true" for count in (8, 16, 32)),
     SOON,
     f"{SOON},frames_together=4",
     "staggered=10",
@@ -96,80 +71,129 @@ SERVED = (
 )
 ADMITTED = SERVED[0], SERVED[-1]
 BATCH = 16
-ROBOTS = 40
-MOST_ROBOTS = 96
 SEED = 0
+Case = Callable[[], Row]
 
 
-@dataclass
-class Bench:
-    """One run. robots: the most that any part needs."""
-
-    arguments: argparse.Namespace
-    policy: Policy
-    robots: Robots
-    document: dict[str, Any]
-    out: Path | None
-
-    def add(self, part: str, case: dict[str, Any]) -> None:
-        """Print a row, and write all results so far."""
-        self.document.setdefault(part, []).append(case)
-        print(line(part, case), flush=True)
-        if self.out is not None:
-            write(self.out / "fleet.json", self.document)  # an interrupted run keeps its results
-
-    def cases(self, part: str, these: Sequence[Callable[[], dict[str, Any]]]) -> None:
-        """Yield each case until the budget is used up; a failing case does not stop the others."""
-        began_s = time.monotonic()
-        for case in these:
-            if time.monotonic() - began_s > self.arguments.budget:
-                print(f"{part}: {self.arguments.budget:.0f} s are over; the rest is left out", flush=True)
-                return
+def measure(given: Given) -> Iterator[None]:
+    """A case at a time; a failing one does not stop the others."""
+    sys.setswitchinterval(SWITCH_S)
+    policy = random_policy(config_of(KIND, given.small), given.device, given.dtype)
+    given.policy, count = policy, max(given.robots, given.most_robots)
+    given.fleet = make_robots(policy, count, given.views, tuple(given.size), SEED)
+    given.document |= {
+        "kind": KIND, "steps": 10, "prompts": list(given.fleet.prompts),
+        "seeds": f"weights 0, observations {SEED}, noise 0, traces {list(given.seeds)}, "
+        f"of admission {list(given.admit_seeds)}",
+        "seconds": {
+            "throughput": given.seconds, "fleet": given.fleet_seconds, "window": given.window,
+            "warm_up": given.warm_up,
+        },
+        "buffer_s": given.buffer, "within_s": given.within,
+    }  # fmt: skip
+    for part in given.measured:
+        rows, began_s = given.document.setdefault(part, []), time.monotonic()
+        for case in PARTS[part](given):
+            if time.monotonic() - began_s > given.budget:
+                print(f"{part}: {given.budget:.0f} s are over; the rest is left out", flush=True)
+                break
             case_s = time.monotonic()
             try:
-                found = case()
+                row = case()
             except Exception as error:
-                if self.arguments.small:
+                if given.small:
                     raise
-                found = {"setting": "", "failed": f"{type(error).__name__}: {error}"}
-            self.add(part, {**found, "took_s": round(time.monotonic() - case_s, 1)})
+                row = {"setting": "", "failed": f"{type(error).__name__}: {error}"}
+            rows.append({**row, "took_s": round(time.monotonic() - case_s, 1)})
+            print(f"{part}: {shown(rows[-1])}", flush=True)
+            yield
             gc.collect()
-            if self.policy.device.type == "cuda":
+            if given.device.type == "cuda":
                 torch.cuda.empty_cache()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, measure; returns the exit status."""
-    parser = measuring(__doc__, run, "fleet")
-    add = parser.add_argument
-    add("--parts", nargs="+", choices=PARTS, default=PARTS)
-    add(
-        "--settings",
-        nargs="+",
-        type=_setting,
-        default=SETTINGS,
-        metavar="OPTION=VALUE,...",
-        help="of throughput",
-    )
-    add("--serve", nargs="+", type=_setting, default=SERVED, help="settings of fleet; of the rest the first")
-    add("--admit", nargs="+", type=_setting, default=ADMITTED, help="settings of admission")
+def throughput(given: Given) -> Iterator[Case]:
+    """Each setting."""
+
+    def measured(setting: str) -> Row:
+        with serving(given.policy, setting, given.fleet, given.views) as replica:
+            warm_up = min(1.0, given.seconds)
+            saturated = saturate(replica, given.fleet, given.seconds, warm_up)
+            stages = {
+                f"{name} of {batch}": round(1e3 * seconds, 3)
+                for (name, batch), seconds in replica.engine.scheduler.profile.known().items()
+            }
+            return {"setting": setting, "at_once": replica.most, **saturated, "micro_batch_ms": stages}
+
+    for setting in given.settings:
+        yield lambda setting=setting: measured(setting)  # type: ignore[misc]
+
+
+def other_ways(given: Given) -> Iterator[Case]:
+    """Other ways to serve, for comparison: one request at a time, lock-step, eager."""
+    policy, robots, views, seconds = given.policy, given.fleet, given.views, given.seconds
+    yield lambda: {
+        "setting": "one at a time",
+        **peers.one_at_a_time(policy, robots, views, seconds, "staggered=0"),
+    }
+    for setting in ("",) if given.small else ("", "precision=fp8"):
+        yield lambda setting=setting: {  # type: ignore[misc]
+            "setting": f"lock-step of {BATCH}, {setting or 'exact'}",
+            **peers.in_lock_step(policy, robots, views, seconds, setting, BATCH),
+        }
+    yield lambda: {"setting": "eager", **peers.eager(policy, views, max(robots.prompts), seconds)}
+
+
+def robots_that_ask(given: Given) -> Iterator[Case]:
+    """Each setting and seed, each on its own replica."""
+
+    def measured(setting: str, seed: int) -> Row:
+        with serving(given.policy, setting, given.fleet, given.views) as replica:
+            played = play(
+                [replica], given.fleet, given.robots, given.hz, given.buffer, given.fleet_seconds, seed,
+                warm_up=given.warm_up,
+            )  # fmt: skip
+            return {"setting": setting, "seed": seed, **played}
+
+    for seed in given.seeds:
+        for setting in given.serve:
+            yield lambda setting=setting, seed=seed: measured(setting, seed)  # type: ignore[misc]
+
+
+def admission(given: Given) -> Iterator[Case]:
+    """Each setting: the expected and the found number of robots."""
+
+    def told(window: Row) -> None:
+        print(f"  window: {shown(window)}", flush=True)
+
+    for setting in given.admit:
+        yield lambda setting=setting: measured_fleet(  # type: ignore[misc]
+            given.policy, setting, given.fleet, given, told
+        )
+
+
+PARTS: dict[str, Callable[[Given], Iterator[Case]]] = {
+    "throughput": throughput,
+    "peers": other_ways,
+    "fleet": robots_that_ask,
+    "admission": admission,
+}
+
+
+def options(add: Callable[..., Any]) -> None:
+    """What is measured, for how long, for which robots."""
+    setting = setting_of(options_of)
+    add("--measured", nargs="+", choices=PARTS, default=list(PARTS), help="(default: all)")
+    add("--settings", nargs="+", type=setting, default=SETTINGS, metavar="OPTION=VALUE,...")
+    add("--serve", nargs="+", type=setting, default=SERVED, help="settings of fleet")
+    add("--admit", nargs="+", type=setting, default=ADMITTED, help="settings of admission")
     add("--seconds", type=float, default=3.0, help="of each case of throughput (default: %(default)s)")
     add("--fleet-seconds", type=float, default=20.0, help="of each case of fleet (default: %(default)s)")
-    add(
-        "--warm-up",
-        type=float,
-        default=5.0,
-        help="seconds of a trace before what counts (default: %(default)s)",
-    )
+    add("--warm-up", type=float, default=5.0, help="s of a trace before what counts (default: %(default)s)")
     add("--window", type=float, default=5.0, help="seconds of a window of admission (default: %(default)s)")
-    add(
-        "--budget",
-        type=float,
-        default=100.0,
-        help="seconds after which a part begins no case (default: %(default)s)",
-    )
-    add("--robots", type=int, default=ROBOTS, help="of fleet (default: %(default)s)")
-    add("--most-robots", type=int, default=MOST_ROBOTS, help="of admission (default: %(default)s)")
+    add("--budget", type=float, default=100.0, help="s after which a part begins no case (%(default)s)")
+    add("--robots", type=int, default=40, help="of fleet (default: %(default)s)")
+    add("--most-robots", type=int, default=96, help="of admission (default: %(default)s)")
     add("--hz", type=float, default=3.0, help="requests of a robot a second (default: %(default)s)")
     add("--buffer", type=float, default=0.1, help="motion left when a robot asks, s (default: %(default)s)")
     add("--within", type=float, default=0.09, help="p99 from image to chunk, s (default: %(default)s)")
@@ -177,215 +201,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
     add("--seeds", nargs="+", type=int, default=(0, 1), help="of traces of fleet (default: %(default)s)")
-    add(
-        "--admit-seeds",
-        nargs="+",
-        type=int,
-        default=tuple(range(5)),
-        help="of traces of admission (default: %(default)s)",
-    )
-    add(
-        "--compiled",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="also torch.compile, in so many seconds; 0: not",
-    )
-    return finish(parser, arguments)
+    add("--admit-seeds", nargs="+", type=int, default=tuple(range(5)), help="of traces of admission")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises RuntimeError without a CUDA device."""
-    device, dtype, out = place(arguments)
-    document: dict[str, Any] = {
-        "kind": KIND,
-        "views": arguments.views,
-        "size": list(arguments.size),
-        "steps": 10,
-        "dtype": str(dtype).removeprefix("torch."),
-        "seeds": f"weights 0, observations {SEED}, noise 0, traces {list(arguments.seeds)}, "
-        f"of admission {list(arguments.admit_seeds)}",
-        "seconds": {
-            "throughput": arguments.seconds,
-            "fleet": arguments.fleet_seconds,
-            "window": arguments.window,
-            "warm_up": arguments.warm_up,
-        },
-        "hz": arguments.hz,
-        "buffer_s": arguments.buffer,
-        "within_s": arguments.within,
-        "stall": arguments.stall,
-        "serve": list(arguments.serve),
-        **provenance(),
-    }
-    if "peers" in arguments.parts and arguments.compiled and not arguments.small:
-        document["compiled"] = _compiled(arguments)
-    sys.setswitchinterval(SWITCH_S)
-    with alone(gpu_id(device)):
-        policy = random_policy(config_of(KIND, arguments.small), device, dtype)
-        count = max(arguments.robots, arguments.most_robots)
-        robots = make_robots(policy, count, arguments.views, tuple(arguments.size), SEED)
-        document["prompts"] = list(robots.prompts)
-        bench = Bench(arguments, policy, robots, document, out)
-        for part in arguments.parts:
-            print(f"\n{part}\n{HEADS[part]}", flush=True)
-            bench.cases(part, list(CASES[part](bench)))
-    return 0
-
-
-def _compiled(arguments: argparse.Namespace) -> dict[str, Any]:
-    """torch.compile in its own process, before this one uses the GPU."""
-    case = compiled.Case(KIND, arguments.views, 48, 50)
-    found = compiled.measure(case, arguments.compiled)
-    print(f"compiled: {found}", flush=True)
-    return found
-
-
-def throughput(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """Measure a case for each setting."""
-
-    def measured(setting: str) -> dict[str, Any]:
-        given = bench.arguments
-        with serving(bench.policy, setting, bench.robots, given.views) as replica:
-            warm_up = min(1.0, given.seconds)
-            found = saturate(replica, bench.robots, given.seconds, warm_up)
-            stages = {
-                f"{name} of {batch}": round(1e3 * seconds, 3)
-                for (name, batch), seconds in replica.engine.scheduler.profile.known().items()
-            }
-            return {"setting": setting, "at_once": replica.most, **found, "micro_batch_ms": stages}
-
-    return [lambda setting=setting: measured(setting) for setting in bench.arguments.settings]  # type: ignore[misc]
-
-
-def other_ways(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """Measure other ways to serve, for comparison: one request at a time, lock-step, eager."""
-    policy, robots, views, seconds = (
-        bench.policy,
-        bench.robots,
-        bench.arguments.views,
-        bench.arguments.seconds,
-    )
-    lossy = [] if bench.arguments.small else ["precision=fp8"]
-    return [
-        lambda: {
-            "setting": "one at a time",
-            **peers.one_at_a_time(policy, robots, views, seconds, "staggered=0"),
-        },
-        *(
-            lambda setting=setting: {
-                "setting": f"lock-step of {BATCH}, {setting or 'exact'}",
-                **peers.in_lock_step(policy, robots, views, seconds, setting, BATCH),
-            }
-            for setting in ("", *lossy)
-        ),
-        lambda: {"setting": "eager", **peers.eager(policy, views, max(robots.prompts), seconds)},
-    ]
-
-
-def fleet(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """Measure a case for each setting and seed, each on its own replica."""
-    given = bench.arguments
-
-    def measured(setting: str, seed: int) -> dict[str, Any]:
-        with serving(bench.policy, setting, bench.robots, given.views) as replica:
-            found = play(
-                [replica], bench.robots, given.robots, given.hz, given.buffer, given.fleet_seconds, seed,
-                warm_up=given.warm_up,
-            )  # fmt: skip
-            return {"setting": setting, "seed": seed, **found}
-
-    return [
-        lambda setting=setting, seed=seed: measured(setting, seed)  # type: ignore[misc]
-        for seed in given.seeds
-        for setting in given.serve
-    ]
-
-
-def admission(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """Measure a case for each setting: the expected and the found number of robots."""
-
-    def told(window: dict[str, Any]) -> None:
-        print(line("fleet", window), flush=True)
-
-    return [
-        lambda setting=setting: measured_fleet(  # type: ignore[misc]
-            bench.policy, setting, bench.robots, bench.arguments, told
-        )
-        for setting in bench.arguments.admit
-    ]
-
-
-def two_replicas(bench: Bench) -> list[Callable[[], dict[str, Any]]]:
-    """Measure two processes with an engine each, as one case."""
-    given = bench.arguments
-    several = not given.small and torch.cuda.device_count() >= 2
-    gpus = [str(gpu_id(torch.device("cuda", index))) for index in range(2)] if several else ["", ""]
-    size = given.size[0], given.size[1]
-    work = processes.Work(KIND, given.small, given.serve[0], 8, given.views, size, given.seconds)
-
-    def measured() -> dict[str, Any]:
-        found = processes.measure(work, gpus)
-        return {"setting": given.serve[0], "function_only": not several, **found}
-
-    return [measured]
-
-
-CASES: dict[str, Callable[[Bench], list[Callable[[], dict[str, Any]]]]] = {
-    "throughput": throughput,
-    "peers": other_ways,
-    "fleet": fleet,
-    "admission": admission,
-    "replicas2": two_replicas,
-}
-WIDTH = 66
-_RATES = f"{'':{WIDTH}}{'chunks/s':>10}{'request p50':>13}{'p99 ms':>9}"
-_WAITS = f"{'':{WIDTH}}{'robots':>7}{'asked/s':>9}{'image p50':>11}{'p99 ms':>9}{'late':>9}{'stall':>9}"
-HEADS = {
-    "throughput": _RATES,
-    "peers": _RATES,
-    "fleet": _WAITS,
-    "admission": _WAITS,
-    "replicas2": f"{'':{WIDTH}}{'alone':>9}{'together':>10}{'speed-up':>10}",
-}
-
-
-def line(part: str, case: dict[str, Any]) -> str:
-    """Return a line of a part's table."""
-    name = f"{case['setting'].replace('scheduling=', ''):{WIDTH}}"
-    if "failed" in case:
-        return f"{name}failed: {case['failed']}"
-    if part in ("throughput", "peers"):
-        took = case["request"]
-        return f"{name}{case['chunks_hz']:10.1f}{_ms(took, 'p50_ms'):13.2f}{_ms(took, 'p99_ms'):9.2f}"
-    if part == "fleet":
-        took = case["image_to_chunk"]
-        return (
-            f"{name}{case['robots']:7d}{case['asked_hz']:9.1f}{_ms(took, 'p50_ms'):11.2f}"
-            f"{_ms(took, 'p99_ms'):9.2f}{case['late']:9.5f}{case['stall']:9.5f}"
-        )
-    if part == "admission":
-        errors = (math.nan if case[of] is None else 100 * case[of] for of in ("error", "error_beside"))
-        before, beside = (f"({error:+.1f} %)" for error in errors)
-        return (
-            f"{name}expected {case['expected']} {before}, of those seen {case['expected_beside']} "
-            f"{beside}, found {case['most']} robots; {case['capacity_hz']:.1f} chunks/s"
-        )
-    said = ", function only" if case["function_only"] else ""
-    return f"{name}{case['alone_hz']:9.1f}{sum(case['together_hz']):10.1f}{case['speedup']:10.3f}{said}"
-
-
-def _ms(took: dict[str, float], name: str) -> float:
-    return took.get(name, float("nan"))
-
-
-def _setting(word: str) -> str:
-    try:
-        options_of(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return word
-
+SMOKE = (
+    "--small --settings scheduling=throughput,staggered=3 --serve staggered=4 --admit staggered=4 --robots 3"
+    " --most-robots 3 --seconds 0.2 --fleet-seconds 0.5 --warm-up 0.2 --window 0.5 --views 1 --size 30 40"
+    " --seeds 0 --admit-seeds 0 --within 9"
+)
+BENCH = Bench("fleet", measure, options, rows="fleet", gpu=True, smoke=SMOKE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

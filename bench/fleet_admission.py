@@ -1,6 +1,6 @@
 """How well admission predicts the largest number of robots whose chunks come in time.
 
-    python bench/fleet_admission.py [--seeds 40] [--seen 6] [--small] [--json FILE]
+    python bench/fleet_admission.py [--seeds 40] [--seen 6]
 
 simulated: the node's FleetScheduler in simulated time, with a replica that runs the engine's own scheduling
     policy (fleets/simulated.py). The simulation includes host time and varying durations; the forecast knows
@@ -11,37 +11,30 @@ simulated: the node's FleetScheduler in simulated time, with a replica that runs
     the warm-up; and how far the forecast for unseen robots is from the true number.
 measured: the windows of the part `admission` of bench/fleet.py on an H200, and the forecast's model of the
     same robots, with the same phases, from what was measured at the start.
-
-Prints tables and writes bench/results/fleet_admission.json; --small runs one case and writes only to --json.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from fleets.admitting import expected_beside
 from fleets.loads import make_trace, most_robots
-from fleets.simulated import LEFT, STEP_DT_S, Engine, Run, SimulatedReplica, measure, plain, play
+from fleets.simulated import LEFT, STEP_DT_S, Engine, Run, SimulatedReplica, plain, play
+from fleets.simulated import measure as measure_replica
+from run import Bench, Given, Row, main, result
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.fleet.admission import forecast
 from vla_accel_ros.fleet.admission.replica_model import Measured, ReplicaModel
-from vla_accel_ros.tools.provenance import provenance
 
-RESULTS = Path(__file__).parent / "results"
 FRESH = 1000
 """First of the seeds; the forecast uses none of them."""
 WARM_ROUNDS, ROUNDS = 6, 12
@@ -87,7 +80,7 @@ def simulated(case: Case, seeds: int, seen: int) -> dict[str, Any]:
     """Predictions and largest numbers of a case. seen: seeds for which the forecast uses robots as they were
     seen."""
     engine, config = ENGINES[case.engine], SETTINGS[case.setting]
-    known = Measured.of(measure(engine, config))
+    known = Measured.of(measure_replica(engine, config))
     forecast.chunks_hz.cache_clear()
     began_s = time.thread_time()
     hz, within_s = case.hz, case.within_s
@@ -139,7 +132,7 @@ def simulated(case: Case, seeds: int, seen: int) -> dict[str, Any]:
 
 def against_measured() -> dict[str, Any]:
     """Compare the windows of the H200 with the forecast's model of the same robots."""
-    document = json.loads((RESULTS / "fleet.json").read_text())
+    document = result("fleet")
     (found,) = document["admission"]
     hz, within_s, seconds = document["hz"], document["within_s"], document["seconds"]
     curve = tuple(sorted((int(batch), 1e-3 * ms) for batch, ms in found["curve_ms"].items()))
@@ -180,27 +173,23 @@ def against_measured() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, predict, simulate; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=40, help="of phases (default: %(default)s)")
-    parser.add_argument("--seen", type=int, default=6, help="of these, for robots that were seen")
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
-    given = parser.parse_args(arguments)
-    cases: Sequence[Case] = (Case("batches", 5.0),) if given.small else CASES
-    seeds, seen = (2, 2) if given.small else (given.seeds, given.seen)
-    document: dict[str, Any] = {"measured": against_measured(), "simulated": []}
-    print(json.dumps(document["measured"], indent=1))
-    for case in cases:
-        document["simulated"].append(row := simulated(case, seeds, seen))
-        print({name: value for name, value in row.items() if name != "seeds"}, flush=True)
-    out = given.json or (None if given.small else RESULTS / "fleet_admission.json")
-    if out is not None:
-        drawn = f"phases {FRESH} to {FRESH + seeds - 1}"
-        out.write_text(json.dumps({**document, "seeds": drawn, **provenance()}, indent=1) + "\n")
-    return 0
+def measure(given: Given) -> Iterator[Row]:
+    """First what was measured, then each case."""
+    given.document["measured"] = against_measured()
+    given.document["seeds"] = f"phases {FRESH} to {FRESH + given.seeds - 1}"
+    for case in (Case("batches", 5.0),) if given.small else CASES:
+        yield simulated(case, given.seeds, given.seen)
 
+
+def options(add: Callable[..., Any]) -> None:
+    """How many."""
+    add("--seeds", type=int, default=40, help="of phases (default: %(default)s)")
+    add("--seen", type=int, default=6, help="of these, for robots that were seen")
+
+
+BENCH = Bench(
+    "fleet_admission", measure, options, rows="simulated", small=True, smoke="--small --seeds 2 --seen 2",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

@@ -1,36 +1,30 @@
 """Compares the fleet's simulator with the node's scheduler at the rate of decisions of a real engine.
 
-    python bench/fleet_agreement.py [--tasks 1000] [--seeds 3] [--policies ...] [--small] [--out FILE]
+    python bench/fleet_agreement.py [--tasks 1000] [--seeds 3] [--policies ...]
 
 The same tasks, in overload, go through the node's scheduler (fleets/scheduled.py) and through the simulator.
 The scheduler gives each request to the replica as soon as that has room, DECISIONS_HZ times a second. In the
 simulator the replica takes full batches, at the same rate of chunks. A policy that counted decisions would
-differ. Compared is what each policy changes against fifo. All time is simulated. Prints a table and writes
-bench/results/fleet_agreement.json.
+differ. Compared is what each policy changes against fifo. All time is simulated.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from fleets.scheduled import ScheduledFleet, steady
+from run import Bench, Given, Row, main
 from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES
 from vla_accel_ros.fleet.policies.policy import PolicyOptions, policy_factory
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings, Simulation
 from vla_accel_ros.fleet.simulator.workloads import WORKLOADS
-from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 
-RESULT = Path(__file__).parent / "results" / "fleet_agreement.json"
 DECISIONS_HZ, AT_ONCE = 177.0, 20
 """Chunks a second of pi0.5 on an H200, and how many it computes at once (docs/lab/fleet_scheduler.md)."""
 WORKLOAD, LOAD = "libero_pi05", 1.6
@@ -38,36 +32,12 @@ FIGURES = ("avg", "p50", "p95", "first_wait", "stall")
 NODE, BATCHES = "node", "simulated"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, simulate, print and write; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
-    add = parser.add_argument
-    add("--tasks", type=int, default=1000, help="(default: %(default)s)")
-    add("--seeds", type=int, default=3, help="(default: %(default)s)")
-    add("--policies", nargs="+", default=list(BUILT_IN[FLEET_POLICIES]), help="(default: all built-in ones)")
-    add("--small", action="store_true", help="few tasks, to try the command")
-    add("--out", type=Path, default=RESULT, help="file (default: bench/results/fleet_agreement.json)")
-    return finish(parser, arguments)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def measure(given: Given) -> Iterator[Row]:
     """Compare all policies."""
-    tasks, seeds = (60, 1) if arguments.small else (arguments.tasks, arguments.seeds)
-    fifo = [both("fifo", tasks, seed) for seed in range(seeds)]
-    rows = []
-    for policy in arguments.policies:
-        runs = fifo if policy == "fifo" else [both(policy, tasks, seed) for seed in range(seeds)]
-        rows.append(row := {"policy": policy, **compared(runs, fifo)})
-        print(json.dumps(row), flush=True)
-    document = {
-        "simulated": True, "workload": WORKLOAD, "load": LOAD, "tasks": tasks, "tasks_per_robot": 1,
-        "seeds": seeds, "decisions_hz": DECISIONS_HZ, "at_once": AT_ONCE, "rows": rows, **provenance(),
-    }  # fmt: skip
-    arguments.out.write_text(json.dumps(document, indent=1) + "\n")
-    return 0
+    fifo = [both("fifo", given.tasks, seed) for seed in range(given.seeds)]
+    for policy in given.policies:
+        runs = fifo if policy == "fifo" else [both(policy, given.tasks, seed) for seed in range(given.seeds)]
+        yield {"policy": policy, **compared(runs, fifo)}
 
 
 def both(
@@ -114,5 +84,19 @@ def _figures(outcome: Outcome) -> dict[str, float]:
     return {**{name: found["latency_s"][name] for name in ("avg", "p50", "p95")}, **waits}
 
 
+def options(add: Callable[..., Any]) -> None:
+    """Tasks, seeds and policies."""
+    add("--tasks", type=int, default=1000, help="(default: %(default)s)")
+    add("--seeds", type=int, default=3, help="(default: %(default)s)")
+    add("--policies", nargs="+", default=list(BUILT_IN[FLEET_POLICIES]), help="(default: all built-in ones)")
+
+
+ABOUT = {
+    "simulated": True, "workload": WORKLOAD, "load": LOAD, "tasks_per_robot": 1,
+    "decisions_hz": DECISIONS_HZ, "at_once": AT_ONCE,
+}  # fmt: skip
+SMOKE = "--tasks 60 --seeds 1 --policies fifo kairos"
+BENCH = Bench("fleet_agreement", measure, options, ABOUT, rows="rows", smoke=SMOKE)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

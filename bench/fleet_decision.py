@@ -1,31 +1,28 @@
 """The time of a whole step of a fleet's scheduler: `FleetScheduler.step`, instead of the policy's ordering
 alone.
 
-    python bench/fleet_decision.py [--robots 1000] [--steps 4000] [--policies ...] [--small] [--json FILE]
+    python bench/fleet_decision.py [--robots 1000] [--steps 4000] [--policies ...]
 
 The node's scheduler, with a replica that computes nothing: it takes 20 requests at once and returns 177 a
 second, like an H200 (bench/fleet.py). Robots ask, are called for another observation and are answered in
 simulated time. Measured is the real time of `step`, including garbage collection and answers, after a
 warm-up. Two fleets: in one each robot asks again half a second after its answer, so that nearly all wait; in
-the other each executes so long that the replica has a load of 0.8. Prints a table and writes
-bench/results/fleet_decision.json; --small takes 50 robots and few steps, and writes only to --json.
+the other each executes so long that the replica has a load of 0.8.
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fleets.replicas import Undescribed
+from run import Bench, Given, Row, main
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import FLEET_POLICIES, find, names
 from vla_accel_ros.fleet.admission.verdict import Rules
@@ -39,11 +36,8 @@ from vla_accel_ros.fleet.protocol import (
 from vla_accel_ros.fleet.replicas.replica import SERVE, Served
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports, Settings
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.types import Chunk
 
-RESULT = Path(__file__).parent / "results" / "fleet_decision.json"
-ROBOTS, STEPS, SMALL_ROBOTS, SMALL_STEPS = 1000, 4000, 50, 300
 CHUNKS_HZ, MOST = 177.0, 20
 TICK_S, LINK_S, WITHIN_S, KINDS, ROUNDS = 0.02, 0.005, 60.0, 40, 12
 PAUSES: dict[str, Callable[[int], float]] = {
@@ -175,34 +169,24 @@ def _quantiles(took_ms: np.ndarray) -> dict[str, float]:
     return {"p50": round(float(p50), 4), "p99": round(float(p99), 4), "max": round(float(most), 4)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, measure; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--robots", type=int, default=ROBOTS)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--policies", nargs="+", default=names(FLEET_POLICIES))
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
-    given = parser.parse_args(arguments)
-    robots = SMALL_ROBOTS if given.small else given.robots
-    steps = SMALL_STEPS if given.small else given.steps
-    warm_up_s = 1.0 if given.small else 15.0
-    rows = []
+def measure(given: Given) -> Iterator[Row]:
+    """Each fleet under each policy."""
     for fleet in PAUSES:
         for policy in given.policies:
-            rows.append(row := measured(robots, policy, fleet, steps, warm_up_s))
-            cpu, wall = row["cpu_ms"], row["wall_ms"]
-            print(
-                f"{fleet:10}{policy:16}{row['waiting']:7.0f} wait {row['chunks_hz']:6.1f} chunks/s  processor"
-                f" {cpu['p50']:.3f} / {cpu['p99']:.3f} ms, passes {wall['p50']:.3f} / {wall['p99']:.3f} ms",
-                flush=True,
-            )
-    out = given.json or (None if given.small else RESULT)
-    if out is not None:
-        what = {"warm_up_s": warm_up_s, "chunks_hz": CHUNKS_HZ, "at_once": MOST, "seeds": "arrivals 0"}
-        out.write_text(json.dumps({"steps": rows, **what, **provenance()}, indent=1) + "\n")
-    return 0
+            yield measured(given.robots, policy, fleet, given.count, given.warm_up_s)
 
+
+def options(add: Callable[..., Any]) -> None:
+    """Robots, steps and policies."""
+    add("--robots", type=int, default=1000)
+    add("--steps", type=int, default=4000, dest="count")
+    add("--policies", nargs="+", default=names(FLEET_POLICIES))
+    add("--warm-up", type=float, default=15.0, dest="warm_up_s", help="seconds (default: %(default)s)")
+
+
+ABOUT = {"chunks_hz": CHUNKS_HZ, "at_once": MOST, "seeds": "arrivals 0"}
+SMOKE = "--robots 50 --steps 300 --warm-up 1 --policies fifo gfair"
+BENCH = Bench("fleet_decision", measure, options, ABOUT, rows="steps", smoke=SMOKE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

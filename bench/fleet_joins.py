@@ -6,17 +6,15 @@ A scheduler's node with a tiny policy, and a process with a robot that asks as s
 robots that join at once, over real DDS. Each contract is another text, of the demo's size. `gap_s` is the
 longest time between two answers to the served robot while the others join (`before_gap_s`: before that),
 `told_s` from a robot's description to its first `fleet/admission`, `admitted_s` to the one that admits it:
-median and longest. Writes bench/results/fleet_joins.json.
+median and longest.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import numpy as np
 import rclpy
 
 from chaos.model import statistics_of, write_model
+from run import Bench, Given, Row, main
 from vla_accel_msgs.msg import FleetAdmission, FleetAnswer, FleetRequest, FleetRobot
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import ChunkRequest, EncodedObservation, RobotDescription, Round
@@ -31,12 +30,9 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.executor import DirectExecutor
-from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.graph import own_graph
 from vla_accel_ros.tools.running.processes import NodeProcess
 
-RESULT = Path(__file__).parent / "results" / "fleet_joins.json"
 SERVED, SERVED_HZ, RARELY_HZ, BEFORE_S, WAIT_S = "/served", 20.0, 0.01, 5.0, 120.0
 
 
@@ -93,7 +89,7 @@ class Robots:
             times.setdefault(message.robot, time.monotonic())
 
 
-def play(robots: Robots, names: list[str]) -> dict[str, list[float]]:
+def play(robots: Robots, names: list[str]) -> Row:
     """One run. Raises TimeoutError if a robot is not served."""
     for name in (SERVED, *names):
         robots.hear(name)
@@ -115,30 +111,32 @@ def play(robots: Robots, names: list[str]) -> dict[str, list[float]]:
     return {name: np.percentile(of, (50, 100)).round(3).tolist() for name, of in times.items()}
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
-    joins, runs = arguments.joins, []
-    parameters = {"autostart": "true", "steps": 2, "torch_threads": 1, "most_robots": joins + 1}
-    for _ in range(arguments.times):
+def measure(given: Given) -> Iterator[Row]:
+    """A run at a time."""
+    parameters = {"autostart": "true", "steps": 2, "torch_threads": 1, "most_robots": given.joins + 1}
+    for _ in range(given.times):
         with own_graph() as environment, tempfile.TemporaryDirectory() as folder:
             parameters |= {"model": write_model(Path(folder, "model"), 1), "statistics": statistics_of(0)}
             words = [word for name, value in parameters.items() for word in ("-p", f"{name}:={value}")]
             scheduler = NodeProcess("fleet", words, environment, Path(folder, "log"))
             try:
                 scheduler.start()
-                runs.append(play(Robots(), [f"/robot{number}" for number in range(joins)]))
+                yield play(Robots(), [f"/robot{number}" for number in range(given.joins)])
             finally:
                 rclpy.try_shutdown()
                 scheduler.end(20.0)
-        print(json.dumps(runs[-1]), flush=True)
-    document = {"joins": joins, "served_hz": SERVED_HZ, "runs": runs, **provenance()}
-    RESULT.write_text(json.dumps(document, indent=1) + "\n")
-    return 0
 
+
+def options(add: Any) -> None:
+    """How many join, how often."""
+    add("--joins", type=int, default=100)
+    add("--times", type=int, default=3)
+
+
+BENCH = Bench(
+    "fleet_joins", measure, options, {"served_hz": SERVED_HZ}, rows="runs",
+    smoke="--joins 3 --times 1", starts_nodes=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.set_defaults(run=run)
-    parser.add_argument("--joins", type=int, default=100)
-    parser.add_argument("--times", type=int, default=3)
-    sys.exit(finish(parser, None))
+    sys.exit(main(BENCH))

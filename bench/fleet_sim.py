@@ -1,57 +1,86 @@
 """Scheduling policies of a fleet in simulated time: five workloads, with loads below and above capacity.
 
-    python bench/fleet_sim.py [--seeds 6] [--processes 1] [--quick] [--out FOLDER]
+    python bench/fleet_sim.py [--seeds 6] [--processes 1] [--quick]
 
 All figures are simulated; the durations of batches are assumed (fleet/simulator/workloads.py). Every policy
 gets the same tasks and arrivals, so changes against another policy are computed seed by seed, with Student's
 t interval at 95 %. Below a load of 1 a run has LONG times the workload's tasks, so that it is stationary. At
-higher loads no run is: it is a burst of so many tasks. `lengths` shows what that means. `clairvoyant` is an
-oracle: it first serves the tasks that truly need the fewest rounds, which makes the mean about as small as
-possible. Dynamic horizons are an oracle, too: they are drawn, at no cost in success. Prints tables and
-writes bench/results/fleet_sim.json.
+higher loads no run is: it is a burst of so many tasks; `lengths` shows what that means. `closed` are fleets
+whose robots do their tasks back to back, which are stationary: each also does half as many tasks, and
+`same_sign` says whether that leads to the same conclusion. `deadlines` are fleets whose chunks are useless
+after WITHIN_S, with each policy as it is, and as it would be if it did not skip robots that cannot be
+answered in time. `clairvoyant` is an oracle: it first serves the tasks that truly need the fewest rounds,
+which makes the mean about as small as possible. Dynamic horizons are an oracle, too: they are drawn, at no
+cost in success.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
+import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fleet_sim_closed import closed, deadlines, decisions, lengths
-from fleet_sim_paper import NO_HORIZON, NO_SCHEDULER, TABLE_2, WHOLE
-from fleet_sim_statistics import change, interval
 
-from vla_accel_ros.engine.request import Request
-from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES, find
+from run import Bench, Given, Row, main
+from shared.intervals import change, doubling, interval
+from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES, find, names
 from vla_accel_ros.fleet.policies.kairos import HighestWaitRatio
-from vla_accel_ros.fleet.policies.policy import FleetPolicy, FleetSetup, InOrder, PolicyOptions
+from vla_accel_ros.fleet.policies.policy import (
+    FleetPolicy,
+    FleetSetup,
+    InOrder,
+    PolicyOptions,
+    ReplicaProfile,
+)
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.profiles import assumed
-from vla_accel_ros.fleet.simulator.runs import Load, open_loop
-from vla_accel_ros.fleet.simulator.simulation import Settings
+from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
+from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS
-from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.fleet.task import Task
 
-RESULTS = Path(__file__).parent / "results"
 FIFO, LAS, KAIROS, AGED, SRPT, CLAIRVOYANT = (
     "fifo", "las", "kairos", "aged_remaining", "aged_srpt", "clairvoyant"
 )  # fmt: skip
-LOADS = (0.8, 1.2)
-LONG = 3
-"""Times the workload's tasks, for loads below 1."""
+POLICIES = tuple(BUILT_IN[FLEET_POLICIES])
+LOADS, LONG = (0.8, 1.2), 3
 TOP = {name: 2.4 if name == "mixed_fleet" else 1.6 for name in WORKLOADS}
 """The highest load."""
 METRICS = ("avg", "p25", "p95", "p99", "first_wait", "stall", "standing")
+WORKLOAD, WITHIN_S = "libero_pi05", 1.5
+"""Of all but the open loads."""
+ROBOTS, PER_ROBOT, ONE_SEED = (10, 50, 100, 300), 40, 100
+"""Of closed fleets: sizes, tasks of each robot, the most robots that are simulated with several seeds."""
+LENGTHS = {"open": (300, 1000, 2000), "closed": (3, 10, 30, 60)}
+"""Numbers of tasks of a burst at a load of 1.6, and of a robot of a hundred."""
+VARIANTS: dict[str, Settings] = {
+    "as late as possible": Settings(),
+    "0.5 s before": Settings(lead_s=0.5),
+    "when it stops": Settings(lead_s=0.0),
+    "elastic horizon": Settings(elastic=True),
+    "with a cloud": Settings(),
+    "cloud alone": Settings(),
+}
+USUAL, CLOUD, CLOUD_ALONE = "as late as possible", "with a cloud", "cloud alone"
+CLOUD_IS = {"faster": 2.5, "network_s": 0.2}
+KAIROS_CHOICES: dict[str, dict[str, Any]] = {
+    **{f"ageing {ageing_s} s": {"kairos_ageing_s": ageing_s} for ageing_s in (5, 10, 20, 30, 120)},
+    "first wait counts": {"first_wait": True},
+    "open wait counts": {"open_wait": True},
+    "2 buckets": {"kairos_buckets": 2},
+    "100 buckets": {"kairos_buckets": 100},
+}
+"""What the paper leaves open."""
+Make = Callable[[FleetSetup], FleetPolicy]
+Samples = dict[str, np.ndarray]
 
 
 class Clairvoyant(InOrder):
@@ -65,201 +94,167 @@ class Clairvoyant(InOrder):
         return [self._needed[request.robot] - request.task.rounds for request in ready]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, simulate, print and write; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
-    parser.add_argument("--seeds", type=int, default=6, help="runs of each case (default: %(default)s)")
-    parser.add_argument("--processes", type=int, default=1, help="that simulate at once (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="few tasks, to try the command")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of fleet_sim.json")
-    return finish(parser, arguments)
+def options(add: Callable[..., Any]) -> None:
+    add("--seeds", type=int, default=6, help="runs of each case (default: %(default)s)")
+    add("--processes", type=int, default=1, help="that simulate at once (default: 1)")
+    add("--quick", action="store_true", help="few tasks, to try the command")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Raises ValueError for fewer than two seeds."""
-    if arguments.seeds < 2:
-        raise ValueError(f"--seeds is {arguments.seeds}; give 2 or more, as an interval needs them.")
-    tasks, began_s = 30 if arguments.quick else None, time.process_time()
-    seeds = tuple(range(arguments.seeds))
+def measure(given: Given) -> Iterator[None]:
+    """All parts. Raises ValueError for fewer than two seeds."""
+    if given.seeds < 2:
+        raise ValueError(f"--seeds is {given.seeds}; give 2 or more, as an interval needs them.")
+    document, seeds, tasks = given.document, range(given.seeds), 30 if given.quick else None
     jobs = list(cases(seeds, tasks))
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        found = dict(zip(jobs, pool.map(simulate, jobs, chunksize=2), strict=True))
-    document: dict[str, Any] = {"simulated": True, "profiles": "assumed", "seeds": len(seeds), **provenance()}
-    document["open"] = list(compared(found, seeds))
-    document["table_2"] = list(table_2(found, seeds))
-    document["lengths"] = list(lengths(seeds[:2], arguments.quick))
-    document["settings"] = list(settings_compared(found, seeds))
+    with ProcessPoolExecutor(given.processes) as pool:
+        runs = dict(zip(jobs, pool.map(simulate, jobs, chunksize=2), strict=True))
+    samples = {
+        case: collected(runs[(*case[:4], seed, tasks, case[4])] for seed in seeds)
+        for case in dict.fromkeys((*job[:4], job[6]) for job in jobs)
+    }
+    document["open"] = list(compared(samples))
+    document["table_2"] = list(table_2(samples))
+    document["settings"] = list(settings_compared(samples))
+    yield None
+    document["lengths"] = list(lengths(seeds[:2], given.quick))
     document["kairos_choices"] = list(kairos_choices(seeds[:4], tasks))
-    document["closed"] = list(closed(seeds[:3], arguments.quick))
-    document["deadlines"] = list(deadlines(seeds, arguments.quick))
-    document["decision_ms"] = decisions(20 if arguments.quick else 1000)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "fleet_sim.json").write_text(json.dumps(document, indent=1) + "\n")
-    show(document)
-    print(f"{len(jobs)} runs, {time.process_time() - began_s:.0f} s of this process")
-    return 0
+    yield None
+    document["closed"] = list(closed(seeds[:3], given.quick))
+    yield None
+    document["deadlines"] = list(deadlines(seeds, given.quick))
+    document["decision_ms"] = decisions(20 if given.quick else 1000)
+    yield None
 
 
+Case = tuple[str, str, float, str, str]
+"""Workload, horizon, load, policy, and of VARIANTS."""
 Job = tuple[str, str, float, str, int, int | None, str]
-"""Workload, horizon, load, policy, seed, tasks, and of SETTINGS."""
-SETTINGS: dict[str, Any] = {
-    "as late as possible": Settings(),
-    "0.5 s before": Settings(lead_s=0.5),
-    "when it stops": Settings(lead_s=0.0),
-    "elastic horizon": Settings(elastic=True),
-    "with a cloud": Settings(),
-    "cloud alone": Settings(),
-}
-USUAL, CLOUD, CLOUD_ALONE = "as late as possible", "with a cloud", "cloud alone"
-IN_SETTINGS = (FIFO, KAIROS, AGED)
-CLOUD_IS = {"faster": 2.5, "network_s": 0.2}
+"""Of a case, with its seed and number of tasks before the last."""
 
 
-def cases(seeds: Iterable[int], tasks: int | None) -> Iterable[Job]:
+def cases(seeds: Iterable[int], tasks: int | None) -> Iterator[Job]:
     """All open-loop runs."""
     for seed in seeds:
         for name in WORKLOADS:
             for load in (*LOADS, TOP[name]):
-                for policy in BUILT_IN[FLEET_POLICIES]:
+                for policy in POLICIES:
                     yield name, STATIC, load, policy, seed, tasks, USUAL
             for policy in (FIFO, LAS, KAIROS, AGED, SRPT):
                 yield name, DYNAMIC, TOP[name], policy, seed, tasks, USUAL
             yield name, STATIC, TOP[name], CLAIRVOYANT, seed, tasks, USUAL
-        for how in SETTINGS:
-            if how != USUAL:
-                for load in (0.8, 1.6):
-                    for policy in IN_SETTINGS:
-                        yield "libero_pi05", STATIC, load, policy, seed, tasks, how
+        for variant in VARIANTS:
+            for load in (0.8, 1.6) if variant != USUAL else ():
+                for policy in (FIFO, KAIROS, AGED):
+                    yield WORKLOAD, STATIC, load, policy, seed, tasks, variant
 
 
 def simulate(job: Job) -> dict[str, float]:
     """The figures of a run."""
-    name, horizon, load, policy, seed, tasks, how = job
-    what = WORKLOADS[name]
-    drawn = Load.of(what, seed, horizon, tasks or what.tasks * (LONG if load < 1.0 else 1))
-    make: Callable[[FleetSetup], FleetPolicy]
-    if policy == CLAIRVOYANT:
-        rounds = {f"/r{number}": script.rounds for number, script in enumerate(drawn.scripts)}
-        make = partial(Clairvoyant, rounds=rounds)
-    else:
-        make = find(FLEET_POLICIES, policy)
-    edge, cloud = assumed(what), assumed(what, **CLOUD_IS)
-    replicas = {
-        CLOUD: {"edge": edge, "cloud": cloud}, CLOUD_ALONE: {"cloud": cloud}
-    }.get(how, {"edge": edge})  # fmt: skip
-    drawn = replace(
-        drawn, arrived_s=drawn.arrivals_s(load, edge).tolist()
-    )  # a load is relative to the edge's capacity
-    found = figures(open_loop(drawn, make, None, replicas, SETTINGS[how]))
-    latency, stall, age = found["latency_s"], found["stall_s"], found["observation_age_s"]
-    first_wait_s = found["first_wait_s"]["avg"]
+    name, horizon, load, policy, seed, tasks, variant = job
+    workload = WORKLOADS[name]
+    drawn = Load.of(workload, seed, horizon, tasks or workload.tasks * (LONG if load < 1.0 else 1))
+    make = clairvoyant(drawn) if policy == CLAIRVOYANT else find(FLEET_POLICIES, policy)
+    edge, cloud = assumed(workload), assumed(workload, **CLOUD_IS)
+    replicas = {CLOUD: {"edge": edge, "cloud": cloud}, CLOUD_ALONE: {"cloud": cloud}}.get(
+        variant, {"edge": edge}
+    )
+    # A load is relative to the edge's capacity.
+    drawn = replace(drawn, arrived_s=drawn.arrivals_s(load, edge).tolist())
+    return summarized(open_loop(drawn, make, None, replicas, VARIANTS[variant]))
+
+
+def clairvoyant(drawn: Load) -> Make:
+    """The oracle for these tasks."""
+    rounds = {f"/r{number}": script.rounds for number, script in enumerate(drawn.scripts)}
+    return partial(Clairvoyant, rounds=rounds)
+
+
+def summarized(outcome: Outcome) -> dict[str, float]:
+    """The figures of a run."""
+    result = figures(outcome)
+    latency, stall, age = result["latency_s"], result["stall_s"], result["observation_age_s"]
+    first_wait_s, late = result["first_wait_s"]["avg"], outcome.late
     return {
         **{name: latency[name] for name in ("avg", "p25", "p50", "p95", "p99")},
         "stall": stall["avg"], "stall_p95": stall["p95"], "age": age["avg"], "age_p95": age["p95"],
         "first_wait": first_wait_s, "standing": first_wait_s + stall["avg"],
-        "tasks": found["tasks"], "tasks_per_robot": found["tasks_per_robot"],
-        "little": found["little"],
-        "rounds": found["rounds"], "beyond": found["beyond"],
-        **{f"load_{lane}": share for lane, share in found["gpu_load"].items()},
+        "tasks_per_min": result["tasks_per_min"],
+        **{name: result[name] for name in ("tasks", "tasks_per_robot", "little", "rounds", "beyond")},
+        "load": max(result["gpu_load"].values()),
+        **{f"load_{lane}": share for lane, share in result["gpu_load"].items()},
+        "late": float(sum(late)), "wasted": late[1] / sum(outcome.batches),
+        "chunks_per_s": sum(robot.rounds for robot in outcome.robots) / result["run_s"],
     }  # fmt: skip
 
 
-Found = dict[Job, dict[str, float]]
+def collected(runs: Iterable[Mapping[str, float]]) -> Samples:
+    """The values of all runs, by figure."""
+    every = list(runs)
+    return {name: np.array([run[name] for run in every]) for name in every[0]}
 
 
-def values(found: Found, seeds: Sequence[int], metric: str, *case: Any) -> np.ndarray:
-    """The values of each seed. case: workload, horizon, load, policy, and setting."""
-    name, horizon, load, policy, how = case
-    tasks = next(iter(found))[5]
-    return np.array([found[name, horizon, load, policy, seed, tasks, how][metric] for seed in seeds])
+def changes(new: Samples, old: Samples, metrics: Sequence[str]) -> Row:
+    """In percent, seed by seed."""
+    return {metric: change(new[metric], old[metric]) for metric in metrics}
 
 
-def compared(found: Found, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
+def means(samples: Samples, *metrics: str) -> Row:
+    """With their intervals."""
+    return {metric: interval(samples[metric]) for metric in metrics or samples}
+
+
+def compared(samples: dict[Case, Samples]) -> Iterator[Row]:
     """Each policy at each load, and its change against fifo at the same horizon."""
-    for name, horizon, load, policy, how in dict.fromkeys((*job[:4], job[6]) for job in found):
-        if how != USUAL:
-            continue
-        case = (name, horizon, load, policy, how)
-        row: dict[str, Any] = dict(zip(("workload", "horizon", "load", "policy"), case[:4], strict=True))
-        for metric in found[name, horizon, load, policy, seeds[0], next(iter(found))[5], how]:
-            row[metric] = interval(values(found, seeds, metric, *case))
-        base = (name, horizon, load, FIFO, how)
-        row["against_fifo"] = {
-            metric: change(values(found, seeds, metric, *case), values(found, seeds, metric, *base))
-            for metric in METRICS
-        }
-        yield row
+    for (name, horizon, load, policy, variant), of in samples.items():
+        if variant == USUAL:
+            row = {**means(of), "workload": name, "horizon": horizon, "load": load, "policy": policy}
+            base = samples[name, horizon, load, FIFO, variant]
+            yield {**row, "against_fifo": changes(of, base, METRICS)}
 
 
-def table_2(found: Found, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
+def table_2(samples: dict[Case, Samples]) -> Iterator[Row]:
     """Reductions in the shape of Kairos' Table 2, at the highest load."""
     for name in WORKLOADS:
         for base in (FIFO, LAS):
-            row = {"workload": name, "load": TOP[name], "against": base}
-            old = (name, STATIC, TOP[name], base, USUAL)
-            for title, horizon, policy in (
-                (WHOLE, DYNAMIC, KAIROS), (NO_HORIZON, STATIC, KAIROS), (NO_SCHEDULER, DYNAMIC, base),
-                ("", DYNAMIC, AGED), ("", DYNAMIC, SRPT),
+            old = samples[name, STATIC, TOP[name], base, USUAL]
+            for horizon, policy in (
+                (DYNAMIC, KAIROS), (STATIC, KAIROS), (DYNAMIC, base), (DYNAMIC, AGED), (DYNAMIC, SRPT)
             ):  # fmt: skip
-                new = (name, horizon, TOP[name], policy, USUAL)
-                changes = {
-                    metric: change(values(found, seeds, metric, *new), values(found, seeds, metric, *old))
-                    for metric in METRICS
+                row = {
+                    "workload": name,
+                    "load": TOP[name],
+                    "against": base,
+                    "policy": policy,
+                    "horizon": horizon,
                 }
-                paper = TABLE_2.get((name, base), {}).get(title)
-                yield {**row, "policy": policy, "horizon": horizon, "paper": paper, **changes}
+                yield row | changes(samples[name, horizon, TOP[name], policy, USUAL], old, METRICS)
 
 
-def settings_compared(found: Found, seeds: Sequence[int]) -> Iterable[dict[str, Any]]:
+def settings_compared(samples: dict[Case, Samples]) -> Iterator[Row]:
     """What asking earlier, an elastic horizon and a cloud change, for each policy against itself."""
+    metrics = ("avg", "p95", "first_wait", "stall", "age")
     for load in (0.8, 1.6):
-        for how in SETTINGS:
-            for policy in IN_SETTINGS:
-                case = ("libero_pi05", STATIC, load, policy, how)
-                base = ("libero_pi05", STATIC, load, policy, USUAL)
-                row: dict[str, Any] = {"settings": how, "load": load, "policy": policy}
-                for metric in ("avg", "p95", "first_wait", "stall", "age", "beyond"):
-                    row[metric] = interval(values(found, seeds, metric, *case))
-                row["against_usual"] = {
-                    metric: change(values(found, seeds, metric, *case), values(found, seeds, metric, *base))
-                    for metric in ("avg", "p95", "first_wait", "stall", "age")
-                }
-                yield row
+        for variant in VARIANTS:
+            for policy in (FIFO, KAIROS, AGED):
+                of, base = (samples[WORKLOAD, STATIC, load, policy, each] for each in (variant, USUAL))
+                row = {"settings": variant, "load": load, "policy": policy, **means(of, *metrics, "beyond")}
+                yield {**row, "against_usual": changes(of, base, metrics)}
 
 
-CHOICES: dict[str, dict[str, Any]] = {
-    **{f"ageing {ageing_s} s": {"kairos_ageing_s": ageing_s} for ageing_s in (5, 10, 20, 30, 120)},
-    "first wait counts": {"first_wait": True},
-    "open wait counts": {"open_wait": True},
-    "2 buckets": {"kairos_buckets": 2},
-    "100 buckets": {"kairos_buckets": 100},
-}
-
-
-def kairos_choices(seeds: Sequence[int], tasks: int | None) -> Iterable[dict[str, Any]]:
+def kairos_choices(seeds: Sequence[int], tasks: int | None) -> Iterator[Row]:
     """What choices that the paper leaves open change, against the defaults, at the highest load."""
-    for name in ("libero_pi05", "meta_smol"):
-        runs: dict[str, list[dict[str, Any]]] = {}
-        for title, choice in {"": {}, **CHOICES}.items():
-            for seed in seeds:
-                drawn, replicas = (
-                    Load.of(WORKLOADS[name], seed, STATIC, tasks),
-                    {"edge": assumed(WORKLOADS[name])},
-                )
-                outcome = open_loop(drawn, partial(_kairos, **choice), TOP[name], replicas)
-                runs.setdefault(title, []).append(figures(outcome))
-        for title in CHOICES:
-            row: dict[str, Any] = {"workload": name, "choice": title}
-            for metric, (of, which) in {
-                "avg": ("latency_s", "avg"), "p95": ("latency_s", "p95"),
-                "first_wait": ("first_wait_s", "avg"), "stall": ("stall_s", "avg"),
-            }.items():  # fmt: skip
-                new, old = (np.array([one[of][which] for one in runs[key]]) for key in (title, ""))
-                row[metric] = change(new, old)
-            yield row
+    for name in (WORKLOAD, "meta_smol"):
+        replicas = {"edge": assumed(WORKLOADS[name])}
+        drawn = [Load.of(WORKLOADS[name], seed, STATIC, tasks) for seed in seeds]
+        runs = {
+            title: collected(
+                summarized(open_loop(load, partial(_kairos, **choice), TOP[name], replicas)) for load in drawn
+            )
+            for title, choice in {"": {}, **KAIROS_CHOICES}.items()
+        }
+        for title in KAIROS_CHOICES:
+            metrics = ("avg", "p95", "first_wait", "stall")
+            yield {"workload": name, "choice": title, **changes(runs[title], runs[""], metrics)}
 
 
 def _kairos(setup: FleetSetup, **choice: Any) -> FleetPolicy:
@@ -267,16 +262,112 @@ def _kairos(setup: FleetSetup, **choice: Any) -> FleetPolicy:
     return HighestWaitRatio(replace(setup, options=PolicyOptions(**options)), **choice)
 
 
-def show(document: dict[str, Any]) -> None:
-    """Changes against fifo, as a table."""
-    for row in document["open"]:
-        told = "  ".join(
-            f"{metric} {each['mean']:+5.0f} +- {each['half']:3.0f} %"
-            for metric, each in row["against_fifo"].items()
-        )
-        print(f"{row['workload']:>14} {row['horizon']:>7} {row['load']:3.1f} {row['policy']:>15}  {told}")
-    print(json.dumps(document["decision_ms"]))
+def closed(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
+    """Fleets that do their tasks back to back. half_as_long: the changes in runs of half the length."""
+    for robots in ROBOTS[:2] if quick else ROBOTS:
+        each, own_seeds = 6 if quick else PER_ROBOT, seeds[:1] if robots > ONE_SEED else seeds
+        base: dict[int, Samples] = {}
+        for policy, horizon in (*((name, STATIC) for name in POLICIES), (KAIROS, DYNAMIC)):
+            make = find(FLEET_POLICIES, policy)
+            runs = {
+                tasks: collected(_closed(make, robots, seed, tasks, horizon) for seed in own_seeds)
+                for tasks in (each // 2, each)
+            }
+            base = base or runs
+            half, whole = (changes(of, base[tasks], ("avg", "p95", "stall")) for tasks, of in runs.items())
+            yield {
+                **means(runs[each]), "robots": robots, "policy": policy, "horizon": horizon,
+                "tasks_per_robot": each, "seeds": len(own_seeds), "against_fifo": whole, "half_as_long": half,
+                "same_sign": all(doubling(half[name], whole[name]) for name in ("avg", "p95")),
+            }  # fmt: skip
 
+
+def lengths(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
+    """Changes against fifo in ever longer runs: a burst, and a hundred robots."""
+    workload, load, robots = WORKLOADS[WORKLOAD], 1.6, 100
+    for regime, counts in LENGTHS.items():
+        for count in counts[:2] if quick else counts:
+            base: Samples = {}
+            for policy in POLICIES:
+                make = find(FLEET_POLICIES, policy)
+                of = collected(
+                    _closed(make, robots, seed, count)
+                    if regime == "closed"
+                    else summarized(open_loop(Load.of(workload, seed, STATIC, count), make, load, _edge()))
+                    for seed in seeds
+                )
+                base = base or of
+                tasks, each = (count * robots, count) if regime == "closed" else (count, 1)
+                yield {
+                    "regime": regime, "tasks": tasks, "tasks_per_robot": each, "policy": policy,
+                    "seeds": len(seeds), **means(of, "little"),
+                    "against_fifo": changes(of, base, ("avg", "p95")),
+                }  # fmt: skip
+
+
+def deadlines(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
+    """Fleets of 30 robots, with and without skipping robots that cannot be answered in time."""
+    robots, each = 30, 2 if quick else PER_ROBOT // 2
+    for policy in POLICIES:
+        for passed_by in (True, False):
+            make = find(FLEET_POLICIES, policy)
+            make = make if passed_by else partial(_regardless, make)
+            of = collected(
+                _closed(make, robots, seed, each, settings=Settings(within_s=WITHIN_S)) for seed in seeds
+            )
+            row = {"robots": robots, "tasks_per_robot": each, "policy": policy, "passed_by": passed_by}
+            yield {**means(of), **row, "within_s": WITHIN_S}
+
+
+def _edge() -> Mapping[str, ReplicaProfile]:
+    return {"edge": assumed(WORKLOADS[WORKLOAD])}
+
+
+def _closed(
+    make: Make, robots: int, seed: int, each: int, horizon: str = STATIC, settings: Settings | None = None
+) -> dict[str, float]:
+    drawn = Load.of(WORKLOADS[WORKLOAD], seed, horizon, robots * each)
+    return summarized(closed_fleet(drawn, make, robots, _edge(), settings))
+
+
+def _regardless(make: Make, setup: FleetSetup) -> FleetPolicy:
+    """A policy that also serves robots that cannot be answered in time."""
+    policy: Any = make(setup)
+    policy._in_time = lambda replica, ready, now_s: ready
+    return policy
+
+
+def decisions(times: int, robots: int = 1000) -> dict[str, dict[str, float]]:
+    """Milliseconds of one decision while 1000 robots wait: CPU time, and wall time."""
+    rows = {}
+    for name in names(FLEET_POLICIES):
+        chance, policy = random.Random(0), find(FLEET_POLICIES, name)(FleetSetup(_edge()))
+        ready = tuple(_waiting(f"/r{number}", chance) for number in range(robots))
+        for _ in range(400):
+            policy.ended(_waiting("/ended", chance).task, 0.0)
+        times_s = []
+        for step in range(times):
+            began_s, wall_s = time.thread_time(), time.perf_counter()
+            policy.next("edge", ready, 100.0 + step)
+            times_s.append((time.thread_time() - began_s, time.perf_counter() - wall_s))
+        p50, p99 = 1e3 * np.percentile(times_s, (50, 99), axis=0)
+        quantiles = {"p50": p50[0], "p99": p99[0], "wall_p50": p50[1], "wall_p99": p99[1]}
+        rows[name] = {quantile: round(value, 3) for quantile, value in quantiles.items()}
+    return rows
+
+
+def _waiting(robot: str, chance: random.Random) -> Request:
+    task = Task(robot, 0, f"{chance.randrange(40)}", chance.uniform(0.0, 50.0))
+    for number in range(chance.randint(1, 20)):
+        task.dispatched(50.0 + number)
+        task.answered(50.5 + number, chance.uniform(0.3, 1.6))
+    task.asked_s = chance.uniform(70.0, 100.0)
+    return Request(ACT, robot, task=task)
+
+
+BENCH = Bench(
+    "fleet_sim", measure, options, about={"simulated": True, "profiles": "assumed"}, smoke="--quick --seeds 2"
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

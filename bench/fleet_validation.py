@@ -1,6 +1,6 @@
 """Compares the fleet's simulator with the node fleet_scheduler on the same tasks.
 
-    python bench/fleet_validation.py [--repeats 3] [--policies fifo kairos] [--small]
+    python bench/fleet_validation.py [--repeats 3] [--policies fifo kairos] [--tasks 24]
 
 Tasks of about a minute, at a load of 1.6, go through the real node (its own process, DDS, monotonic time),
 whose replica waits for the recorded time of each chunk instead of computing, and through the simulator. The
@@ -9,27 +9,26 @@ also given the median excess time of a chunk, which comes from this machine's th
 others compute.
 Compared are the mean and the P95 of the tasks' latencies, the stall, and the share of pairs of chunks that
 are served in the same order. A bag of each run of the node is also converted to tasks (`vla fleet-trace`),
-which are simulated as well. Prints a table and writes bench/results/fleet_validation.json.
+which are simulated as well.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import rclpy
-from fleet_replay.robots import Ran, Robots
-from fleet_replay.tasks import make_tasks
 from rclpy.node import Node
 
+from fleet_replay.robots import Ran, Robots
+from fleet_replay.tasks import make_tasks
+from run import Bench, Given, Row, main
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.figures import figures
@@ -37,13 +36,10 @@ from vla_accel_ros.fleet.simulator.runs import Load, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings
 from vla_accel_ros.fleet.simulator.traces import Trace
 from vla_accel_ros.nodes.running.environment import demo_contract
-from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.fleet_sim import trace as bags
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
 from vla_accel_ros.tools.running.processes import NodeProcess
 
-RESULT = Path(__file__).parent / "results" / "fleet_validation.json"
 PROGRAM = (sys.executable, "-m", "fleet_replay.scheduler")
 STALE_S, CALL_S, LEAD_S, LOAD, SEED = 0.2, 0.1, 0.305, 1.6, 7
 NODE = {
@@ -56,44 +52,25 @@ NODE = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, run, print and write; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
-    add = parser.add_argument
-    add("--repeats", type=int, default=3, help="runs of the node for each policy (default: %(default)s)")
-    add("--policies", nargs="+", default=["fifo", "kairos"], help="(default: fifo kairos)")
-    add("--small", action="store_true", help="three tasks, to try the command")
-    add("--out", type=Path, default=RESULT, help="file (default: bench/results/fleet_validation.json)")
-    return finish(parser, arguments)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Raises TimeoutError if the node does not serve."""
-    rounds = make_tasks(3 if arguments.small else 24, LOAD, SEED)
-    trace, rows = traces.of_rounds(rounds), []
+def measure(given: Given) -> Iterator[Row]:
+    """Each policy, repeatedly. Raises TimeoutError if the node does not serve."""
+    rounds = make_tasks(given.tasks, LOAD, SEED)
+    trace, document = traces.of_rounds(rounds), given.document
+    document |= {"tasks": len(trace.scripts), "chunks": len(rounds)}
     domain, lock = graph.claim_domain()
     environment = graph.graph_environment(domain)
     graph.enter(environment)
     with lock, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         traces.save(folder / "tasks.jsonl", rounds)
-        for policy in arguments.policies:
-            for repeat in range(arguments.repeats):
+        for policy in given.policies:
+            for repeat in range(given.repeats):
                 bag = folder / f"{policy}-{repeat}"
                 ran = through_node(trace, folder / "tasks.jsonl", policy, bag, environment)
-                rows.append(compared(policy, trace, ran, bag))
-                show(rows[-1])
-    document = {
-        "load": LOAD, "tasks": len(trace.scripts), "chunks": len(rounds), "seed": SEED, "stale_s": STALE_S,
-        "rows": rows, "policies": {policy: worst(rows, policy) for policy in arguments.policies},
-        **provenance(),
-    }  # fmt: skip
-    print(json.dumps(document["policies"], indent=1))
-    arguments.out.write_text(json.dumps(document, indent=1) + "\n")
-    return 0
+                row = compared(policy, trace, ran, bag)
+                summary = worst([*document["rows"], row], policy)
+                document["policies"] = {**document.get("policies", {}), policy: summary}
+                yield row
 
 
 def through_node(trace: Trace, tasks: Path, policy: str, bag: Path, environment: dict[str, str]) -> Ran:
@@ -198,17 +175,17 @@ def worst(rows: Sequence[dict[str, Any]], policy: str) -> dict[str, Any]:
     return found
 
 
-def show(row: dict[str, Any]) -> None:
-    """A line."""
-    away = ", ".join(f"{name} {each:+.1f} %" for name, each in row["distance"].items())
-    print(
-        f"{row['policy']:>8}: node {row['node']}, simulated {away}; "
-        f"same order {100 * row['same_order']:.1f} %, link {row['link_ms']} ms, "
-        f"over {row['over_ms']} ms, {row['calls']} calls; "
-        f"late {row['distance_late']}; from the bag {row['distance_from_bag']}",
-        flush=True,
-    )
+def options(add: Callable[..., Any]) -> None:
+    """Runs and policies."""
+    add("--repeats", type=int, default=3, help="runs of the node for each policy (default: %(default)s)")
+    add("--policies", nargs="+", default=["fifo", "kairos"], help="(default: fifo kairos)")
+    add("--tasks", type=int, default=24, help="(default: %(default)s)")
 
+
+BENCH = Bench(
+    "fleet_validation", measure, options, {"load": LOAD, "seed": SEED, "stale_s": STALE_S}, rows="rows",
+    smoke="--tasks 3 --repeats 1 --policies kairos", starts_nodes=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

@@ -8,35 +8,29 @@ see the same machine; then the graph of the ten steps alone, with the same input
 the turns of what a chunk takes more than the free one of its turn. Then the same by steps of ten staggered
 chunks: each waited for before the next is launched; and of a lane with a thread, as in a running stream,
 which launches the next one behind it (there a figure is the mean of many chunks). With --plain N, N acts of
-an engine in plain torch, with the exact Jacobian, too, which the captured stages do not have. Prints a table
-and writes bench/results/guided.json. --small runs tiny models in float32 on a CPU to try the command; its
-figures mean nothing and are written only to --out.
+an engine in plain torch, with the exact Jacobian, too, which the captured stages do not have.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from full_size.command import measuring, new_document, place
-from full_size.figures import summary, write
-from full_size.gpu import alone, gpu_id
-from grids.measure import synchronize
-from grids.sizes import KINDS, config_of
+from run import Bench, Given, Row, main
+from shared.models import KINDS, config_of
+from shared.timing import summary, synchronize
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
-from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.types import Agreement, Observation
 
 STEPS, WARM_UP, IN_ROW = 10, 10, 100
@@ -46,48 +40,26 @@ DELAY, PAST = 4, 10
 FREE, GUIDED, COMMITTED, EXACT = "free", "guided", "committed", "exact Jacobian"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, measure; returns the exit status."""
-    parser = measuring(__doc__, run, "guided")
-    add = parser.add_argument
+def options(add: Callable[..., Any]) -> None:
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
     add("--runs", type=int, default=500, help="chunks of each way (default: %(default)s)")
     add("--plain", type=int, default=0, metavar="N", help="chunks in plain torch, too (default: none)")
-    return finish(parser, arguments)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises RuntimeError without a CUDA device."""
-    device, dtype, out = place(arguments)
-    document = new_document(
-        dtype,
-        "weights 0, observation 0, noise: the number of the request",
-        steps=STEPS,
-        views=arguments.views,
-        prompt=arguments.prompt,
-        runs=arguments.runs,
-    )
-    print(HEAD, flush=True)
-    with alone(gpu_id(device)):
-        for kind in arguments.kinds:
-            made = random_policy(config_of(kind, arguments.small), device, dtype)
-            policy = replace(made, trained_delay=DELAY)
-            frame = random_observation(policy, arguments.views, arguments.prompt)
-            for measure, runs in (
-                (whole, arguments.runs),
-                (staggered, arguments.runs),
-                (running, arguments.runs),
-                (plain, arguments.plain),
-            ):
-                for path, found in measure(policy, frame, runs).items() if runs else ():
-                    document["cases"].append({"kind": kind, "path": path, **found})
-                    print(lines(document["cases"][-1]), flush=True)
-                    if out is not None:
-                        write(out / "guided.json", document)  # an interrupted run keeps its results
-                gc.collect()
-    return 0
+def measure(given: Given) -> Iterator[Row]:
+    """A row for each model and path."""
+    for kind in given.kinds:
+        model = random_policy(config_of(kind, given.small), given.device, given.dtype)
+        policy = replace(model, trained_delay=DELAY)
+        frame = random_observation(policy, given.views, given.prompt)
+        for paths in (whole, staggered, running, plain):
+            if runs := given.plain if paths is plain else given.runs:
+                yield from (
+                    {"kind": kind, "path": path, **row} for path, row in paths(policy, frame, runs).items()
+                )
+            gc.collect()
 
 
 def whole(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
@@ -222,20 +194,14 @@ def _compared(taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     return found
 
 
-HEAD = f"{'':34}{'p50 ms':>9}{'p99':>9}{'more ms':>9}{'more %':>8}"
-
-
-def lines(case: dict[str, Any]) -> str:
-    """Lines of the table, one for each way."""
-
-    def line(name: str) -> str:
-        row = case[name]
-        more = "" if name == FREE else f"{row['more_ms']:9.3f}{row['more_percent']:8.1f}"
-        title = f"{case['kind']}, {case['path']}, {name}"
-        return f"{title:34}{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{more}"
-
-    return "\n".join(line(name) for name in (FREE, GUIDED, COMMITTED, EXACT) if name in case)
-
+BENCH = Bench(
+    "guided",
+    measure,
+    options,
+    about={"steps": STEPS, "seeds": "weights 0, observation 0, noise: the number of the request"},
+    gpu=True,
+    smoke="--small --kinds pi0 --runs 20 --plain 2",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

@@ -1,110 +1,216 @@
-"""How chunks replace each other: styles on a reference, late messages, and with the bundled policy modes,
-masks, noises and staggered chunks.
+"""How chunks replace each other: styles on a reference, late messages, and with the bundled policy noises and
+staggered chunks.
 
-    python bench/handover.py [--parts styles policy noise staggered] [--seeds N] [--family reach|place|follow]
-        [--processes N]
+    python bench/handover.py [--parts styles noise staggered] [--seeds N] [--processes N]
 
 Tables in simulation time: they depend on the weights, the seeds and the code, not on the speed of the
-machine. Prints them as Markdown and writes each part to bench/results/handover.json, where `parts` says where
-and when it was measured. `noise` and `staggered` store each finished episode in out/ and resume from there.
+machine. `noise` compares fresh with coherent noise in every mode of handing over, `staggered` free with
+guided chunks that are begun in every step of 1/30 s and done DENOISE_STEPS later; both play the same scenes
+twice (shared/closed_loop.py), keep each finished episode in out/ and resume from there.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 from handovers import delays, scene
-from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
-from vla_accel_ros.tools.provenance import provenance
+from run import Bench, Given, Row, main
+from shared import closed_loop
+from shared.closed_loop import Job, play
+from shared.paired import gain, median, success
+from vla_accel_ros.models.flow.noise import COHERENT, FRESH
+from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS, HORIZON
+from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Timing
+from vla_accel_ros.tools.options import chosen_contract, chosen_model
 
-ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "bench" / "results" / "handover.json"
-SEEDS = {"policy": 20, "noise": 40, "staggered": 20}
-
-
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="(default: all)")
-    parser.add_argument("--seeds", type=int, help="episodes a cell (default: 20, of noise 40)")
-    parser.add_argument("--family", default="reach", help="of tasks, of modes (default: %(default)s)")
-    parser.add_argument("--processes", type=int, default=1, help="that play episodes (default: %(default)s)")
-    model_option(parser)
-    contract_option(parser)
-    arguments = parser.parse_args()
-    for part in arguments.parts:
-        write(part, PARTS[part](arguments))
-
-
-def styles(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The comparisons that need no policy."""
-    print("peak acceleration etc. with interpolate_from_desired_state true / false\n")
-    rows = {
-        "styles": scene.table(),
-        "styles_positions_upsampling": scene.table(positions_upsampling=True),
-    }
-    for title, table in rows.items():
-        print("\n".join([f"{title}:", *scene.lines(table), ""]))
-    late = delays.table()
-    print("\n".join(delays.lines(late)), flush=True)
-    return {
-        **{title: [asdict(row) for row in table] for title, table in rows.items()},
-        "delays": [asdict(row) for row in late],
-    }
-
-
-def on_policy(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Modes and masks with the policy."""
-    from handovers import masks, modes
-    from handovers.episodes import open_policy
-
-    model, contract = chosen_model(arguments), chosen_contract(arguments)
-    seeds = arguments.seeds or SEEDS["policy"]
-    plan = modes.Plan(model, contract, seeds, family=arguments.family)
-    kept = masks.table(*open_policy(model, contract), seeds=seeds)
-    print("\n" + "\n".join(masks.lines(kept)), flush=True)
-    cells = modes.play(plan, arguments.processes)
-    rows = modes.summary(cells)
-    print("\n" + "\n".join(modes.lines(rows)))
-    return {"modes": rows, "masks": kept, "plan": plan.as_dict(), "episodes": modes.as_json(cells)}
-
-
-def compared(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Compare two variants, scene by scene."""
-    from handovers import comparisons
-
-    cases = {"noise": comparisons.noises, "staggered": comparisons.staggered}[part]()
-    model, contract = chosen_model(arguments), chosen_contract(arguments)
-    plan = comparisons.Plan(model, contract, cases, arguments.seeds or SEEDS[part])
-    played = comparisons.play(plan, arguments.processes, ROOT / "out" / f"handover_{part}.jsonl")
-    rows, pooled = comparisons.summary(played), comparisons.pooled(played)
-    print("\n" + "\n".join([*comparisons.lines(rows), "", *comparisons.pooled_lines(pooled)]), flush=True)
-    episodes = comparisons.as_json(played)
-    return {part: {"pooled": pooled, "cases": rows, "plan": plan.as_dict(), "episodes": episodes}}
-
-
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "styles": styles,
-    "policy": on_policy,
-    "noise": lambda arguments: compared("noise", arguments),
-    "staggered": lambda arguments: compared("staggered", arguments),
+SEEDS = {"noise": 40, "staggered": 20}
+UNITS = {"time_s": "s", "jerk": "rad/s^3", "seam": "rad"}
+SHORTEST_PERIOD = 3  # frames: the node's 10 Hz vision loop
+MODES = {
+    "block": Handover("block", execution_horizon=HORIZON // 2),
+    "async": Handover("async"),
+    "blend": Handover("blend"),
+    "rtc": Handover("rtc"),
 }
+SITUATIONS = (
+    ("reach", "static", 4),
+    ("reach", "moved", 4),
+    ("reach", "switched", 4),
+    ("reach", "static", 8),
+    ("reach", "switched", 8),
+    ("place", "moved", 4),
+    ("follow", "static", 4),
+)
+"""Family, condition, delay in steps of 1/30 s, for the noises: what `reach` makes easy, `place` does not."""
 
 
-def write(part: str, measured: dict[str, Any]) -> None:
-    """Replace a part of the file."""
-    document: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"parts": {}}
-    document = {"parts": {**document.pop("parts"), part: provenance()}, **document, **measured}
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(document, indent=1) + "\n")
+@dataclass(frozen=True)
+class Case:
+    """title: the setting of the comparison, such as a mode. without, with_: the two variants."""
 
+    title: str
+    family: str
+    condition: str
+    timing: Timing
+    without: Handover
+    with_: Handover
+
+    def jobs(self, seed: int) -> tuple[Job, Job]:
+        """Both ways of one scene."""
+        scene_of = (self.family, self.condition, self.timing, seed)
+        return Job(*scene_of, self.without), Job(*scene_of, self.with_)
+
+
+@dataclass(frozen=True)
+class Played:
+    """The episodes of a case, seed by seed."""
+
+    case: Case
+    without: list[Episode]
+    with_: list[Episode]
+
+
+def noises() -> tuple[Case, ...]:
+    """Fresh and coherent noise in every mode and situation."""
+    return tuple(
+        Case(
+            name,
+            family,
+            condition,
+            Timing(max(SHORTEST_PERIOD, delay), delay),
+            replace(mode, noise=FRESH),
+            replace(mode, noise=COHERENT),
+        )
+        for family, condition, delay in SITUATIONS
+        for name, mode in MODES.items()
+    )
+
+
+def staggered() -> tuple[Case, ...]:
+    """Free or guided, both noises."""
+    timing = Timing(period=1, latency=DENOISE_STEPS)
+    free, guided = MODES["blend"], MODES["rtc"]
+    ways = {
+        "guided, not free (fresh)": (replace(free, noise=FRESH), replace(guided, noise=FRESH)),
+        "guided, not free (coherent)": (replace(free, noise=COHERENT), replace(guided, noise=COHERENT)),
+        "free and coherent, not fresh": (replace(free, noise=FRESH), replace(free, noise=COHERENT)),
+    }
+    return tuple(
+        Case(title, "reach", condition, timing, *way)
+        for condition in ("static", "moved", "switched")
+        for title, way in ways.items()
+    )
+
+
+CASES = {"noise": noises, "staggered": staggered}
+
+
+def styles(given: Given) -> Row:
+    """The comparisons that need no policy."""
+    return {
+        "styles": [asdict(row) for row in scene.table()],
+        "styles_positions_upsampling": [asdict(row) for row in scene.table(positions_upsampling=True)],
+        "delays": [asdict(row) for row in delays.table()],
+    }
+
+
+def compared(part: str, given: Given) -> Row:
+    """Two variants, scene by scene."""
+    cases, seeds = CASES[part](), range(given.seeds or SEEDS[part])
+    jobs = list(dict.fromkeys(job for seed in seeds for case in cases for job in case.jobs(seed)))
+    episodes = play(jobs, given, f"handover_{part}")
+    played = [
+        Played(case, *([episodes[case.jobs(seed)[way]] for seed in seeds] for way in (0, 1)))
+        for case in cases
+    ]
+    plan = {
+        "policy": chosen_model(given).name,
+        "contract": chosen_contract(given).name,
+        "seeds": [0, len(seeds) - 1],
+        "denoise_steps": DENOISE_STEPS,
+        "episodes": len(jobs),
+        "units": UNITS,
+        "cases": [asdict(case) for case in cases],
+    }
+    rows = [summary(one) for one in played]
+    return {part: {"pooled": pooled(played), "cases": rows, "plan": plan, "episodes": list(as_json(played))}}
+
+
+def pooled(played: Sequence[Played]) -> list[Row]:
+    """One row a title, of all its cases: success, and how much more a measure is, as a share.
+
+    The share is a median over scenes of the mean over cases, because cases of one scene are alike. Scenes in
+    which a measure is 0 without, such as the seam of `block`, are left out.
+    """
+    rows = []
+    for title in dict.fromkeys(one.case.title for one in played):
+        same = [one for one in played if one.case.title == title]
+        without = [episode for one in same for episode in one.without]
+        with_ = [episode for one in same for episode in one.with_]
+        row: Row = {"title": title, "without": success(without), "with": success(with_)}
+        row["success"] = gain([a.success for a in without], [b.success for b in with_])
+        rows.append(row | {name: median(list(_shares(same, name))) for name in UNITS})
+    return rows
+
+
+def _shares(same: Sequence[Played], name: str) -> Iterator[float]:
+    for pairs in zip(*(zip(one.without, one.with_) for one in same)):
+        counted = [
+            (a, b) for a, b in pairs if getattr(a, name) and (name != "time_s" or (a.success and b.success))
+        ]
+        if counted:
+            yield float(np.mean([getattr(b, name) / getattr(a, name) - 1.0 for a, b in counted]))
+
+
+def summary(one: Played) -> Row:
+    """Success and medians of both variants, and of their differences (with minus without)."""
+    pairs, case = list(zip(one.without, one.with_)), one.case
+    won = [(a, b) for a, b in pairs if a.success and b.success]
+    row: Row = {
+        "title": case.title,
+        "family": case.family,
+        "condition": case.condition,
+        "delay": case.timing.latency,
+        "without": _measures(one.without),
+        "with": _measures(one.with_),
+        "success": gain([a.success for a in one.without], [b.success for b in one.with_]),
+    }
+    for name in UNITS:
+        counted = won if name == "time_s" else pairs
+        row[name] = median([getattr(b, name) - getattr(a, name) for a, b in counted])
+    return row
+
+
+def _measures(episodes: Sequence[Episode]) -> Row:
+    won = [episode for episode in episodes if episode.success]
+    counted = {name: won if name == "time_s" else episodes for name in UNITS}
+    medians = {name: median([getattr(episode, name) for episode in counted[name]]) for name in UNITS}
+    return success(episodes) | medians
+
+
+def as_json(played: Sequence[Played]) -> Iterator[Row]:
+    """Every episode: one row a case, lists by seed."""
+    for one in played:
+        row: dict[str, Any] = {"title": one.case.title, "family": one.case.family}
+        row |= {"condition": one.case.condition, "delay": one.case.timing.latency}
+        for way, episodes in (("without", one.without), ("with", one.with_)):
+            for name in ("success", *UNITS):
+                row[f"{way} {name}"] = [round(float(getattr(episode, name)), 5) for episode in episodes]
+        yield row
+
+
+BENCH = Bench(
+    "handover",
+    parts={"styles": styles, **{part: partial(compared, part) for part in CASES}},
+    options=closed_loop.options,
+    smoke="--parts styles",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(BENCH))

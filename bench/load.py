@@ -4,12 +4,11 @@
 
 Writes a pi0.5 and an OpenVLA-7B with random weights in the published layouts (one file of 7.5 GB; three
 shards of up to 7 GB and an index; dtypes as published) into a temporary folder, loads each in its own
-process, and lets it act once. Prints a table and writes bench/results/load_<device>.json: seconds and GB/s;
-the peak host memory besides the model, against 1.2 times the largest file; the peak device memory; and
-whether the actions are finite. The files come from the page cache, because they were just written.
---converted also converts each checkpoint and loads the result; for pi0.5 it also gives the seconds to fold 10
-steps, computed or read from the converted folder, and how far the two differ. --small only shows that
-everything works.
+process, and lets it act once. The file is load_<device>.json: seconds and GB/s; the peak host memory besides
+the model, against 1.2 times the largest file; the peak device memory; and whether the actions are finite. The
+files come from the page cache, because they were just written. --converted also converts each checkpoint and
+loads the result; for pi0.5 it also gives the seconds to fold 10 steps, computed or read from the converted
+folder, and how far the two differ.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
+from run import Bench, Given, main, shown
 from vla_accel_ros.models.checkpoints.conversion import Target, convert
 from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, write_safetensors
 from vla_accel_ros.models.config import PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
@@ -40,7 +40,6 @@ from vla_accel_ros.models.pi.folded import Expert
 from vla_accel_ros.models.pi.folding import fold_expert
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD, UNUSED, empty_pi
-from vla_accel_ros.tools.provenance import provenance
 
 GB = 1e9
 SHARD_BYTES = 7_000_000_000
@@ -244,26 +243,49 @@ def _status(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def measure(name: str, folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Write one checkpoint and load it; and what it is converted to, if that is wanted."""
-    folder.mkdir()
-    WRITERS[name](folder, arguments.small)
-    write_tokenizer(folder)
-    yield name, measure_load(folder, arguments)
-    if arguments.converted:
-        start = time.perf_counter()
-        out = folder.with_name(f"{name}_converted")
-        convert(folder, out, target=Target(dtype=arguments.dtype), trained_as=trained_as(folder))
-        seconds = time.perf_counter() - start
-        shutil.rmtree(folder)
-        yield f"{name} converted", {**measure_load(out, arguments), "converting_s": round(seconds, 2)}
+def options(add: Callable[..., Any]) -> None:
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    add("--folder", type=Path, help="where to write (default: the system's temporary folder)")
+    add("--model", choices=tuple(WRITERS), help="only this one")
+    add("--converted", action="store_true", help="also convert, and load what that gives")
+    add("--load", type=Path, help=argparse.SUPPRESS)
 
 
-def measure_load(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(given: Given) -> Iterator[None]:
+    """Write each checkpoint and load it; and what it is converted to, if that is wanted."""
+    if given.load is not None:
+        given.file = None
+        print(json.dumps(load_once(given.load, given.device, given.dtype)))
+        return
+    if given.file is not None and given.file.name == "load.json":
+        given.file = given.file.with_name(f"load_{given.device}.json")
+    models = given.document["models"] = {}
+    for name in [given.model] if given.model else WRITERS:
+        with tempfile.TemporaryDirectory(dir=given.folder) as parent:
+            folder = Path(parent) / name
+            folder.mkdir()
+            WRITERS[name](folder, given.small)
+            write_tokenizer(folder)
+            models[name] = measure_load(folder, given)
+            print(name, shown(models[name]), flush=True)
+            yield None
+            if given.converted:
+                start, out = time.perf_counter(), folder.with_name(f"{name}_converted")
+                convert(folder, out, target=Target(dtype=given.dtype), trained_as=trained_as(folder))
+                seconds = time.perf_counter() - start
+                shutil.rmtree(folder)
+                converted = {**measure_load(out, given), "converting_s": round(seconds, 2)}
+                models[f"{name} converted"] = converted
+                print(name, "converted", shown(converted), flush=True)
+                yield None
+
+
+def measure_load(folder: Path, given: Given) -> dict[str, Any]:
     """Of one folder."""
     files = [path.stat().st_size for path in folder.glob("*.safetensors")]
     command = [sys.executable, __file__, "--load", str(folder)]
-    command += ["--device", arguments.device, "--dtype", arguments.dtype]
+    command += ["--device", given.device, "--dtype", given.dtype]
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode:
         raise RuntimeError(f"loading {folder.name} failed:\n{ran.stderr}")
@@ -279,47 +301,7 @@ def measure_load(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def in_words(name: str, row: dict[str, Any]) -> str:
-    """One line of the table."""
-    device = f", device {row['device_peak_gb']:.2f} GB at its peak" if row["device_peak_gb"] else ""
-    folded = f", folded in {row['fold_computed_s']} s" if "fold_computed_s" in row else ""
-    folded += f" or read in {row['fold_read_s']} s" if "fold_read_s" in row else ""
-    return (
-        f"{name:18} {row['stored_gb']:6.2f} GB in {row['files']} file(s): {row['seconds']:6.1f} s "
-        f"({row['gb_per_s']:.2f} GB/s), host {row['host_beside_gb']:.2f} GB beside the model "
-        f"(largest file {row['largest_file_gb']:.2f} GB){device}{folded}, "
-        f"actions {row['actions']} {'finite' if row['finite'] else 'NOT FINITE'}"
-    )
-
-
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
-    parser.add_argument("--small", action="store_true", help="tiny sizes; nothing is written to results")
-    parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
-    parser.add_argument("--model", choices=tuple(WRITERS), help="only this one")
-    parser.add_argument("--converted", action="store_true", help="also convert, and load what that gives")
-    parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.load is not None:
-        print(json.dumps(load_once(arguments.load, arguments.device, arguments.dtype)))
-        return
-    results: dict[str, Any] = {}
-    for name in [arguments.model] if arguments.model else WRITERS:
-        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            for label, row in measure(name, Path(folder) / name, arguments):
-                results[label] = row
-                print(in_words(label, row), flush=True)
-    if not arguments.small:
-        file = Path(__file__).parent / "results" / f"load_{arguments.device}.json"
-        data = {"device": arguments.device, "dtype": arguments.dtype, "models": results, **provenance()}
-        file.write_text(json.dumps(data, indent=1) + "\n")
-        print(f"written: {file}")
-
+BENCH = Bench("load", measure, options, small=True, smoke="--small --model pi05 --converted")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(BENCH))

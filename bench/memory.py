@@ -6,27 +6,22 @@ A case is MODEL:PRECISION:keep or drop, as in `keep_exact`. A model of the publi
 goes through the loader one tensor at a time in bfloat16, and the stages for a frame and a chunk are made.
 Every live tensor storage is counted (vla_accel_ros.tools.bench.memory): the peak, the final amount, and the
 difference in layers of the largest stack. A GPU's libraries use no memory here, so the plan adds theirs:
-those numbers are computed, not measured. Prints a table and writes OUT/memory.json, where rows of other cases
-stay. It needs about 8 GB of host memory, and ten minutes on two cores. --small takes tiny models, and writes
-nothing without --out.
+those numbers are computed, not measured. Rows of other cases stay in the file. It needs about 8 GB of host
+memory, and ten minutes on two cores. --small takes tiny models.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from full_size.command import RESULTS
-from full_size.figures import write
+from run import Bench, Given, Row, main
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
@@ -46,8 +41,6 @@ from vla_accel_ros.planning.memory import memory
 from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.tools.bench.memory import LiveBytes
 from vla_accel_ros.tools.bench.tiny import tiny_models
-from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 CASES = ("pi05:exact:keep", "pi05:fp8:drop", "pi05:int8:drop", "pi0:int8:drop", "openvla:int4:drop")
@@ -56,47 +49,19 @@ DEVICE = "rtx-4090"
 """The device whose context and workspaces the plan adds; it also computes encode and denoise in fp8."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, count; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
-    parser.add_argument("--cases", nargs="+", default=list(CASES), help="(default: those of the table)")
-    parser.add_argument("--small", action="store_true", help="tiny models, to try the command")
-    parser.add_argument("--out", type=Path, help="folder of memory.json (default: bench/results)")
-    return finish(parser, arguments)
+def options(add: Callable[..., Any]) -> None:
+    add("--cases", nargs="+", default=list(CASES), help="(default: those of the table)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Count, print, write. Raises ValueError for a case that cannot be."""
-    rows = []
-    models = tiny_models() if arguments.small else MODELS
-    for case in arguments.cases:
+def measure(given: Given) -> Iterator[Row]:
+    """A row for each case. Raises ValueError for a case that cannot be."""
+    models = tiny_models() if given.small else MODELS
+    for case in given.cases:
         kind, precision, exact = [*case.split(":"), "", ""][:3]
         if kind not in ("pi0", "pi05", "openvla") or precision not in PRECISIONS:
             raise ValueError(f"--cases has {case!r}; give MODEL:PRECISION:keep or drop, such as {CASES[1]}.")
         with patch.object(quantized, "SHRINKS", (1.0,)):  # zeros need no search for a scale
-            rows.append(counted(models[kind], precision, exact != "drop"))
-        print(line(rows[-1]), flush=True)
-    out = arguments.out or (None if arguments.small else RESULTS)
-    if out is not None:
-        write(
-            out / "memory.json", {**provenance(), "slots": SLOTS, "device": DEVICE, "rows": others(out, rows)}
-        )
-    return 0
-
-
-def others(out: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """These rows, after the rows of other cases in the file."""
-    file = out / "memory.json"
-    before = json.loads(file.read_text())["rows"] if file.exists() else []
-    counted_now = [_case(row) for row in rows]
-    return [row for row in before if _case(row) not in counted_now] + rows
-
-
-def _case(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["model"], row["precision"], row["keep_exact"]
+            yield counted(models[kind], precision, exact != "drop")
 
 
 def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
@@ -147,16 +112,16 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
     }
 
 
-def line(row: dict[str, Any]) -> str:
-    """Of the table."""
-    kept = "kept" if row["keep_exact"] else "given up"
-    model = {"pi05": "pi0.5", "openvla": "OpenVLA"}.get(row["model"], row["model"])
-    gb = (f"{row[name] / 1e9:.2f}" for name in ("final_bytes", "peak_bytes", "planned_bytes"))
-    return (
-        f"| memory: {model}, {row['precision']}, {kept} | {' | '.join(gb)} | {row['off_percent']:+.2f} % | "
-        f"{row['beyond_in_layers']:.2f} | {row['total_computed_bytes'] / 1e9:.2f} |"
-    )
-
+BENCH = Bench(
+    "memory",
+    measure,
+    options,
+    about={"slots": SLOTS, "device": DEVICE},
+    rows="rows",
+    key=("model", "precision", "keep_exact"),
+    small=True,
+    smoke="--small",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

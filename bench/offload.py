@@ -7,34 +7,36 @@ of the size of EVA2-CLIP-E at 1120 px (63 layers of width 1792, 6400 patches; No
 plain torch as one captured graph. For each, with all weights on the GPU: the time T and the bandwidth B of
 copies. Then, by number of streamed layers and of slots: median latency, against T and against a prediction
 from T, B and a layer's bytes; the GPU memory saved, by the allocator; and whether the results have the same
-bits. It names the largest share that costs at most 1 %. Prints tables and writes OUT/offload.json; --small
-runs tiny encoders anywhere, to try the command, and writes nothing without --out. It takes at most two
-minutes on an H200, and ends with status 1 if bits differ.
+bits. It names the largest share that costs at most 1 %. It takes at most two minutes on an H200, and ends
+with status 1 if bits differ.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call
 
-if TYPE_CHECKING:
-    import torch
-
-    from vla_accel_ros.engine.stages.memory.offload import LayerRing
-    from vla_accel_ros.engine.stages.stage import Stage
+from run import Bench, Given, Row, main
+from shared.timing import by_events
+from vla_accel_ros.engine.stages.memory.offload import LayerRing
+from vla_accel_ros.engine.stages.memory.offload_report import predicted_s
+from vla_accel_ros.engine.stages.prefill.encode import Encode, tower_of
+from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.kernels.ops import ops_for
+from vla_accel_ros.models.config import PI0, VisionConfig
+from vla_accel_ros.models.layers.vision import Encoder
+from vla_accel_ros.models.processing.conventions import OPENPI
+from vla_accel_ros.tools.bench.subjects import random_model
 
 PI0_VIEWS, PROJECTIONS = 2, ("q_proj", "k_proj", "v_proj", "out_proj")
-RESULTS = Path("bench/results")
 CHEAP = 0.01
 SMALL_VISION = {"width": 32, "mlp": 64, "heads": 4, "depth": 7, "image_size": 56}
 
@@ -72,50 +74,27 @@ CASES = {
 SMALL_CASES = (Case(7, 2), Case(7, 1), Case(4), Case(2))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, measure; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
-    parser.add_argument("--towers", nargs="+", choices=tuple(CASES), default=tuple(CASES))
-    parser.add_argument("--small", action="store_true", help="tiny encoders, on a CPU too")
-    parser.add_argument("--out", type=Path, help=f"folder of the JSON (default: {RESULTS}; --small: none)")
-    return finish(parser, arguments)
+def options(add: Callable[..., Any]) -> None:
+    add("--towers", nargs="+", choices=tuple(CASES), default=tuple(CASES))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises RuntimeError for encoders of full size without a CUDA device."""
-    import torch
-
-    if not arguments.small and not torch.cuda.is_available():
-        raise RuntimeError("full-size encoders are measured on a GPU, and torch sees no CUDA device here.")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    document: dict[str, Any] = {"small": arguments.small, **provenance(), "towers": []}
-    out = arguments.out or (None if arguments.small else RESULTS)
-    wrong: list[str] = []
-    for name in arguments.towers:
-        build = {"pi0": pi0, "cogagent": cogagent}[name]
-        tower = build(device, arguments.small)
-        cases = SMALL_CASES if arguments.small else CASES[name]
+def measure(given: Given) -> Iterator[Row]:
+    """A row for each encoder. Raises RuntimeError if bits differ."""
+    wrong = set[str]()
+    for name in given.towers:
+        tower = {"pi0": pi0, "cogagent": cogagent}[name](given.device, given.small)
+        cases = SMALL_CASES if given.small else CASES[name]
         with torch.inference_mode():
-            document["towers"].append(measured(name, tower, cases, device))
+            row = measured(name, tower, cases, given.device)
         del tower
-        wrong += [name for case in document["towers"][-1]["cases"] if not case["same_bits"]]
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "offload.json").write_text(json.dumps(document, indent=1) + "\n")
+        wrong |= {name for case in row["cases"] if not case["same_bits"]}
+        yield row
     if wrong:
-        raise RuntimeError(f"results with streamed weights have other bits: {', '.join(sorted(set(wrong)))}.")
-    return 0
+        raise RuntimeError(f"results with streamed weights have other bits: {', '.join(sorted(wrong))}.")
 
 
 def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.device) -> dict[str, Any]:
     """Of one encoder, all resident and then case by case; prints each."""
-    import torch
-
-    from vla_accel_ros.engine.stages.memory.offload_report import predicted_s
-
     # One stream for all: cuBLAS keeps a workspace for each stream that is recorded on, which is not weights.
     recording = torch.cuda.Stream(device) if device.type == "cuda" else None
     ring = tower.ring(0.0, None)
@@ -177,30 +156,13 @@ def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.devic
 
 def latency_ms(call: Callable[[], object], device: torch.device) -> float:
     """Median of calls, for half a second or seven calls; on a CPU, where it is only tried, of seven."""
-    import numpy as np
-    import torch
-
-    def once_ms() -> float:
-        if device.type != "cuda":
-            began = time.perf_counter()
-            call()
-            return 1e3 * (time.perf_counter() - began)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end)
-
-    once_ms()
-    runs = max(7, min(100, int(500 / once_ms()))) if device.type == "cuda" else 7
-    return float(np.median([once_ms() for _ in range(runs)]))
+    by_events(call, device)
+    runs = max(7, min(100, int(0.5 / by_events(call, device)))) if device.type == "cuda" else 7
+    return 1e3 * float(np.median([by_events(call, device) for _ in range(runs)]))
 
 
 def allocated(device: torch.device) -> int:
     """Bytes of the device that tensors have; 0 on a CPU."""
-    import torch
-
     gc.collect()
     if device.type != "cuda":
         return 0
@@ -211,15 +173,6 @@ def allocated(device: torch.device) -> int:
 
 def pi0(device: torch.device, small: bool) -> Tower:
     """SigLIP in the engine's own stage, with the smallest possible language model."""
-    import numpy as np
-    import torch
-
-    from vla_accel_ros.engine.stages.prefill.encode import Encode, tower_of
-    from vla_accel_ros.kernels.ops import ops_for
-    from vla_accel_ros.models.config import PI0
-    from vla_accel_ros.models.processing.conventions import OPENPI
-    from vla_accel_ros.tools.bench.subjects import random_model
-
     vision = replace(PI0.vision, **(SMALL_VISION if small else {}))
     prefix, expert = (replace(stack, depth=1, mlp=64) for stack in (PI0.prefix, PI0.expert))
     model = random_model(replace(PI0, vision=vision, prefix=prefix, expert=expert, vocab=64), device)
@@ -240,15 +193,6 @@ def pi0(device: torch.device, small: bool) -> Tower:
 
 def cogagent(device: torch.device, small: bool) -> Tower:
     """The layers of an EVA2-CLIP-E, made of the package's own vision layers."""
-    import torch
-    from torch import nn
-    from torch.func import functional_call
-
-    from vla_accel_ros.engine.stages.memory.offload import LayerRing
-    from vla_accel_ros.engine.stages.stage import Stage
-    from vla_accel_ros.models.config import VisionConfig
-    from vla_accel_ros.models.layers.vision import Encoder
-
     config = VisionConfig(width=1792, depth=63, mlp=15360, heads=16, image_size=1120, patch=14)
     if small:
         config = VisionConfig(**SMALL_VISION, patch=14)
@@ -291,5 +235,7 @@ def cogagent(device: torch.device, small: bool) -> Tower:
     return Tower(config.depth, config.tokens, ring, stage)
 
 
+BENCH = Bench("offload", measure, options, rows="towers", gpu=True, smoke="--small")
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

@@ -8,38 +8,32 @@ Full-size random weights, one engine for each split (actions : the rest; none: t
 GPU). Timed by the host, from submission until the device is done: a frame (upload, encode and prefill), a
 step of all seats and a whole chunk, each alone; then steps without a break beside frames that come 30 times a
 second. Last, steps that alternate between two captured splits against steps in either one: the cost of a
-switch, which must be below 0.175 ms; and what partition "auto" chooses for two rates of actions. Prints a
-table and writes bench/results/partition.json. --small runs a tiny model in float32 on a CPU, without splits,
-to try the command; its figures mean nothing and are written only to --out.
+switch, which must be below 0.175 ms; and what partition "auto" chooses for two rates of actions. --small runs
+without splits.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 
-from full_size.command import measuring, place
-from full_size.figures import summary, write
-from full_size.gpu import alone, gpu_id
-from grids.measure import synchronize
-from grids.sizes import KINDS, config_of
+from run import Bench, Given, Row, main
+from shared.models import KINDS, config_of
+from shared.timing import summary, synchronize
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.config import ACTIONS_APART, NO_PARTITION
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_policy
-from vla_accel_ros.tools.cli import finish
-from vla_accel_ros.tools.provenance import provenance
 
 STEPS = 10
 VISION_HZ = 30.0
@@ -49,10 +43,7 @@ RATES_HZ = (60.0, 500.0)
 Run = Callable[[], object]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, measure; returns the exit status."""
-    parser = measuring(__doc__, run, "partition")
-    add = parser.add_argument
+def options(add: Callable[..., Any]) -> None:
     add("--kind", choices=tuple(KINDS), default="pi05")
     add("--splits", nargs="+", default=SPLITS, help="none or A:B (default: %(default)s)")
     add("--staggered", type=int, default=STEPS, help="chunks at once (default: %(default)s)")
@@ -60,52 +51,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--runs", type=int, default=60, help="of each stage alone (default: %(default)s)")
     add("--views", type=int, choices=(1, 2, 3), default=2, help="number of cameras (default: %(default)s)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
-    return finish(parser, arguments)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises RuntimeError without a CUDA device."""
-    device, dtype, out = place(arguments)
-    config = config_of(arguments.kind, arguments.small)
-    document: dict[str, Any] = {
-        "kind": arguments.kind,
-        "steps": STEPS,
-        "staggered": arguments.staggered,
-        "views": arguments.views,
-        "prompt": arguments.prompt,
-        "seconds": arguments.seconds,
-        "vision_hz": VISION_HZ,
-        "dtype": str(dtype).removeprefix("torch."),
-        "seeds": "weights 0",
-        **provenance(),
-        "splits": [],
-    }
-
-    def keep() -> None:
+def measure(given: Given) -> Iterator[Row | None]:
+    """A row for each split, the cost of a switch, and the choice of "auto"."""
+    policy = random_policy(config_of(given.kind, given.small), given.device, given.dtype)
+    for word in (NO_PARTITION,) if given.small else given.splits:
+        try:
+            engine = make(policy, given, partition=word)
+        except ValueError as error:  # the device has other numbers
+            print(f"{word:10}{error}")
+            continue
+        yield {"asked": word, **figures(engine, given)}
+        del engine
         gc.collect()
-        if out is not None:
-            write(out / "partition.json", document)  # an interrupted run keeps its results
-
-    print(HEAD, flush=True)
-    with alone(gpu_id(device)):
-        policy = random_policy(config, device, dtype)
-        for word in (NO_PARTITION,) if arguments.small else arguments.splits:
-            try:
-                engine = make(policy, arguments, partition=word)
-            except ValueError as error:  # the device has other numbers
-                print(f"{word:10}{error}")
-                continue
-            document["splits"].append(case := {"asked": word, **figures(engine, arguments)})
-            print(line(case), flush=True)
-            del engine
-            keep()
-        if not arguments.small:
-            document["switch"], document["auto"] = switching(policy, arguments)
-            keep()
-    return 0
+    if not given.small:
+        given.document["switch"], given.document["auto"] = switching(policy, given)
+        yield None
 
 
-def make(policy: Policy, arguments: argparse.Namespace, **options: Any) -> Engine:
+def make(policy: Policy, arguments: Given, **options: Any) -> Engine:
     """An engine of two lanes, prepared."""
     count = arguments.staggered
     engine = Engine(
@@ -158,7 +123,7 @@ class Stations:
                 torch.cuda.current_stream().synchronize()
 
 
-def figures(engine: Engine, arguments: argparse.Namespace) -> dict[str, Any]:
+def figures(engine: Engine, arguments: Given) -> dict[str, Any]:
     """The figures of one split."""
     split = engine.runner.partitioned.split
     stations = Stations(engine, arguments.views, arguments.prompt)
@@ -216,7 +181,7 @@ def beside(frame: Run, step: Run, seconds: float) -> dict[str, Any]:
     }
 
 
-def switching(policy: Policy, arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def switching(policy: Policy, arguments: Given) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The cost of switching between two captured splits, and what "auto" chooses."""
     chosen: list[dict[str, Any]] = []
     for rate_hz in RATES_HZ:
@@ -264,24 +229,15 @@ def _each_ms(engine: Engine, work: Callable[[int], object], count: int) -> float
     return round(1e3 * (time.perf_counter() - began_s) / count, 5)
 
 
-HEAD = (
-    f"{'split':10}{'frame':>9}{'step':>8}{'chunk':>8} ms alone |{'frame p50':>10}{'p99':>8}{'frames/s':>10}"
-    f"{'step p50':>10}{'p99 ms':>8}{'steps/s':>9}"
+BENCH = Bench(
+    "partition",
+    measure,
+    options,
+    rows="splits",
+    about={"steps": STEPS, "vision_hz": VISION_HZ, "seeds": "weights 0"},
+    gpu=True,
+    smoke="--small --seconds 0.3 --staggered 4",
 )
 
-
-def line(case: dict[str, Any]) -> str:
-    """Of the table."""
-    by_itself, both = case["alone"], case["beside"]
-    of = case["split"]
-    name = NO_PARTITION if of is None else f"{of['actions']}:{of['rest']}"
-    return (
-        f"{name:10}{by_itself['frame']['p50_ms']:9.2f}{by_itself['step']['p50_ms']:8.2f}"
-        f"{by_itself['chunk']['p50_ms']:8.2f}          |{both['frame']['p50_ms']:10.2f}"
-        f"{both['frame']['p99_ms']:8.2f}{both['frames_hz']:10.2f}{both['step']['p50_ms']:10.2f}"
-        f"{both['step']['p99_ms']:8.2f}{both['steps_hz']:9.1f}"
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

@@ -17,51 +17,41 @@ overload.
 Then everything is wanted at once without a deadline. The work of a second is the sum over frames, chunks and
 forwards of text of the time that each takes alone in the first setting of the same way, which should be
 `one`; so without parallel work it is at most about 1. A forward makes a token of every answer, but counts as
-one of a single answer. `against_first` compares it with that setting. Prints a table and writes
-bench/results/stream.json. --small runs tiny models in float32 on a CPU to try the command; its figures mean
-nothing and are written only to --out.
+one of a single answer. `against_first` compares it with that setting.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from engine_path import page_locked
 
-from full_size.command import measuring, new_document, place
-from full_size.figures import summary, write
-from full_size.gpu import alone, gpu_id
-from full_size.options import read_options
-from full_size.streamed import Camera, Streamed, costs_alone
-from grids.sizes import KINDS, config_of
+from run import Bench, Given, Row, main
+from shared.models import KINDS, config_of, page_locked, read_options, setting_of
+from shared.streamed import Camera, Streamed, costs_alone
+from shared.timing import summary
 from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
-from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.types import Observation
 
 STEPS = 10
 VISION_HZ, LANGUAGE_HZ = 30.0, 4.5
 ENDLESS_S = 1e3
 OBSERVATIONS = 3
+ABOUT = {"steps": STEPS, "vision_hz": VISION_HZ, "seeds": "weights 0, observations 0 to 2, noise 0"}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, measure; returns the exit status."""
-    parser = measuring(__doc__, run, "stream")
-    add = parser.add_argument
+def options(add: Callable[..., Any]) -> None:
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
     add("--ways", nargs="+", choices=STAGGERING, default=STAGGERING, help="how chunks of a frame begin")
-    add("--settings", nargs="+", default=LANES, type=_setting, metavar="LANES,OPTION=VALUE")
+    add("--settings", nargs="+", default=LANES, type=setting_of(options_of), metavar="LANES,OPTION=VALUE")
     add("--seconds", type=float, default=60.0, help="of each case (default: %(default)s)")
     add("--warm-up", type=float, default=3.0, help="seconds before (default: %(default)s)")
     add("--saturated", type=float, default=5.0, help="seconds at the limit (default: %(default)s)")
@@ -71,64 +61,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
     add("--size", nargs=2, type=int, default=(480, 640), metavar=("H", "W"), help="of the cameras' images")
     add("--pageable", action="store_true", help="frames in ordinary memory")
-    return finish(parser, arguments)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Raises RuntimeError without a CUDA device."""
-    device, dtype, out = place(arguments)
-    document = new_document(
-        dtype,
-        f"weights 0, observations 0 to {OBSERVATIONS - 1}, noise 0",
-        steps=STEPS,
-        staggered=arguments.staggered,
-        views=arguments.views,
-        prompt=arguments.prompt,
-        seconds=arguments.seconds,
-        saturated_seconds=arguments.saturated,
-        vision_hz=VISION_HZ,
-        joints_hz=arguments.joints,
-        size=list(arguments.size),
-    )
-    print(HEAD, flush=True)
+def cases(given: Given) -> Iterator[Row]:
+    """A row for each model, way and setting."""
     sys.setswitchinterval(SWITCH_S)
-    with alone(gpu_id(device)):
-        for kind in arguments.kinds:
-            policy = random_policy(config_of(kind, arguments.small), device, dtype)
-            for way in arguments.ways:
-                _cases(document, policy, kind, way, arguments, out)
-    return 0
+    for kind in given.kinds:
+        policy = random_policy(config_of(kind, given.small), given.device, given.dtype)
+        for way in given.ways:
+            yield from cases_of(policy, kind, way, given)
 
 
-def _cases(
-    document: dict[str, Any],
-    policy: Policy,
-    kind: str,
-    way: str,
-    arguments: argparse.Namespace,
-    out: Path | None,
-) -> None:
-    """One for each setting of lanes, added to the document."""
-    made = [
-        random_observation(policy, arguments.views, arguments.prompt, tuple(arguments.size), seed)
+def cases_of(policy: Policy, kind: str, way: str, given: Given) -> Iterator[Row]:
+    """A row for each setting of lanes."""
+    observations = [
+        random_observation(policy, given.views, given.prompt, tuple(given.size), seed)
         for seed in range(OBSERVATIONS)
     ]
-    locked = [] if arguments.pageable else [page_locked(observation) for observation in made]
-    frames = [observation for observation, _ in locked] or made
-    first: dict[str, Any] | None = None
+    locked = [] if given.pageable else [page_locked(observation) for observation in observations]
+    frames = [observation for observation, _ in locked] or observations
+    first: Row | None = None
     try:
-        for setting in arguments.settings:
-            found = measure(policy, frames, way, setting, arguments)
-            first = first or found
-            work, first_work = (_work(one["saturated"], first["alone_ms"]) for one in (found, first))
-            found["saturated"] |= {"work": round(work, 4), "against_first": round(work / first_work, 4)}
-            state = "pageable" if arguments.pageable else locked[0][1].lock.state
-            case = {"kind": kind, "way": way, "setting": setting, "frames": state, **found}
-            document["cases"].append(case)
-            print(line(case), flush=True)
+        for setting in given.settings:
+            row = measure(policy, frames, way, setting, given)
+            first = first or row
+            work, first_work = (_work(each["saturated"], first["alone_ms"]) for each in (row, first))
+            row["saturated"] |= {"work": round(work, 4), "against_first": round(work / first_work, 4)}
+            state = "pageable" if given.pageable else locked[0][1].lock.state
+            yield {"kind": kind, "way": way, "setting": setting, "frames": state, **row}
             gc.unfreeze()
-            if out is not None:
-                write(out / "stream.json", document)  # an interrupted run keeps its results
             gc.collect()
     finally:
         for _, registration in locked:
@@ -136,7 +97,7 @@ def _cases(
 
 
 def measure(
-    policy: Policy, frames: Sequence[Observation], way: str, setting: str, arguments: argparse.Namespace
+    policy: Policy, frames: Sequence[Observation], way: str, setting: str, arguments: Given
 ) -> dict[str, Any]:
     """The figures of one engine: streaming at its rates, and at its limit."""
     count = arguments.staggered
@@ -183,14 +144,6 @@ def options_of(setting: str) -> dict[str, Any]:
     return given
 
 
-def _setting(word: str) -> str:
-    try:
-        options_of(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return word
-
-
 def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
     """Of a window of a stream that runs."""
     streamed.begin()
@@ -201,8 +154,8 @@ def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
     chunks = done["chunks"] + done["first_chunks"]
     return {
         "vision": {"hz": round(done["frames"] / took_s, 3), "dropped": streamed.dropped},
-        "chunks": {"hz": round(chunks / took_s, 2), "interval": _times(np.diff(came))},
-        "first_chunk": _times(np.array(streamed.first_s)),
+        "chunks": {"hz": round(chunks / took_s, 2), "interval": summary(1e3 * np.diff(came))},
+        "first_chunk": summary(1e3 * np.array(streamed.first_s)),
         "tokens_hz": round(done["tokens"] / took_s, 2),
         "misses": {stats.name: stats.misses for stats in streamed.stream.stats()},
         "given_up": {
@@ -214,28 +167,11 @@ def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
     }
 
 
-def _times(seconds: np.ndarray) -> dict[str, float]:
-    """Quantiles in ms; empty where nothing was finished."""
-    return summary(1e3 * seconds) if len(seconds) else {}
-
-
-HEAD = (
-    f"{'':44}{'vision/s':>9}{'dropped':>8}{'chunks/s':>10}{'apart p99':>11}{'first p50':>11}{'p99 ms':>9}"
-    f"{'tokens/s':>10}{'given up':>10}{'work':>7}{'/first':>7}"
-)
-
-
-def line(case: dict[str, Any]) -> str:
-    """Of the table."""
-    first, apart, full = case["first_chunk"], case["chunks"]["interval"], case["saturated"]
-    none = float("nan")
-    return (
-        f"{case['kind'] + ', ' + case['way'] + ', ' + case['setting']:44}{case['vision']['hz']:9.2f}"
-        f"{case['vision']['dropped']:8d}{case['chunks']['hz']:10.1f}{apart.get('p99_ms', none):11.2f}"
-        f"{first.get('p50_ms', none):11.2f}{first.get('p99_ms', none):9.2f}{case['tokens_hz']:10.1f}"
-        f"{case['given_up']['level']:>10}{full['work']:7.3f}{full['against_first']:7.3f}"
-    )
-
+BENCH = Bench(
+    "stream", cases, options, about=ABOUT, gpu=True, starts_nodes=True,
+    smoke="--small --kinds pi0 --seconds 0.5 --warm-up 0.2 --saturated 0.3 --staggered 4 --size 30 40 "
+    "--settings one",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

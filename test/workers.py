@@ -12,7 +12,7 @@ from pathlib import Path
 ROBOTS, NODES = "robots", "nodes"
 STARTING = {
     ROBOTS: {
-        "bench": "nodes_gpu stream",
+        "bench": "smoke_of_nodes",
         "launch": "ros2_launch",
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_robot_options sim_time"
         " trace",
@@ -25,7 +25,6 @@ STARTING = {
         "tools": "demo fleet_demo",
     },
     NODES: {
-        "bench": "bench_fleet_replicas fleet_validation",
         "fleet": "replica_ray",
         "nodes": "added_controller brief clock_watch doctor executor fork_server graph lifecycle_nodes params"
         " process security service_calls",

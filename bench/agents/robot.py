@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from full_size.figures import summary
 from grids.sizes import small
+from shared.timing import summary
 from vla_accel_ros.engine.config import ACTIONS_APART
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.config import PI0
@@ -37,7 +36,7 @@ class Acted:
 
     def figures(self) -> dict[str, Any]:
         """Return the median, the p99 and the number of frames; no times if no frame was acted on."""
-        times = summary(np.array(self.latency_ms)) if self.latency_ms else {}
+        times = summary(self.latency_ms)
         return {"frames": len(self.latency_ms), "dropped": self.dropped, **times}
 
 

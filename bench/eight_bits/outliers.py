@@ -12,7 +12,7 @@ gelu's output, has none. The calibration uses other images, words and noise than
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -171,18 +171,3 @@ def _scale_norm(norm: Any, factors: Tensor) -> None:
     norm.dense.weight[: 2 * width] *= factors.repeat(2)[:, None]
     norm.dense.bias[: 2 * width] *= factors.repeat(2)
     norm.dense.bias[:width] += factors - 1.0
-
-
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    """Return the worst of the draws as a Markdown table."""
-    parts = ("tokens", "keys", "values", "actions")
-    yield "| cosine, relative error: worst draw | " + " | ".join(parts) + " |"
-    yield "|" + "---|" * (1 + len(parts))
-    named = dict.fromkeys((row["kind"], row["precision"]) for row in found["rows"])
-    for kind, precision in named:
-        rows = [row for row in found["rows"] if (row["kind"], row["precision"]) == (kind, precision)]
-        cells = []
-        for part in parts:
-            cosine, error = min(row[part]["cosine"] for row in rows), max(row[part]["error"] for row in rows)
-            cells.append(f"{cosine:.5f}, {100 * error:.2f} %")
-        yield f"| {kind}, {precision} | " + " | ".join(cells) + " |"

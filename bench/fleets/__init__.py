@@ -1,5 +1,5 @@
 """A fleet on one engine, without ROS.
 
 serving: engines and robots. loads: requests that are sent to them. peers: other ways to serve the same model.
-processes: an engine in each of several processes.
+actors: replicas of Ray. simulated, scheduled: replicas and robots in simulated time.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fleets.serving import as_observation, make_engine, make_robots
-from grids.sizes import config_of
+from shared.models import config_of
 from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.types import Observation

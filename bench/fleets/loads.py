@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fleets.serving import STEP_DT_S, Robots, round_of
-from full_size.figures import summary
+from shared.timing import summary
 from vla_accel_ros.extensions import FLEET_POLICIES, find
 from vla_accel_ros.fleet.admission.forecast import Rhythm
 from vla_accel_ros.fleet.admission.verdict import Rules
@@ -66,7 +66,7 @@ def saturate(
 
 def times(seconds: np.ndarray) -> dict[str, float]:
     """Quantiles in ms; empty if nothing was finished."""
-    return summary(1e3 * seconds) if len(seconds) else {}
+    return summary(1e3 * seconds)
 
 
 class Due(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 
 from fleets.loads import times
 from fleets.serving import STEPS, Robots, as_observation, make_engine, mixed
-from grids.measure import synchronize
+from shared.timing import synchronize
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.subjects import plain, random_inputs

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from full_size.options import read_options
+from shared.models import read_options
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment

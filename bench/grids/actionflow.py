@@ -23,8 +23,8 @@ from torch import Tensor
 
 from grids.hugging_face import HuggingFace
 from grids.language import Finished, Language
-from grids.measure import Window, equal_part, median_ms
-from grids.shares import Group
+from grids.sharing import equal_part
+from shared.timing import Window, median_ms
 from vla_accel_ros.engine.config import FRESHNESS, PIPELINED, RATE, SEQUENTIAL, SPECULATIVE
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
@@ -63,10 +63,6 @@ class Grid:
         """(K, L) by name."""
         grid = [(tokens, length) for length in self.prompts for tokens in self.tokens]
         return {f"K {tokens}, L {length}": (tokens, length) for tokens, length in grid}
-
-    def groups(self) -> list[Group]:
-        """Every cell by itself: all systems of a K and L are in it."""
-        return [Group((name,), 8.0 + 0.42 * tokens) for name, (tokens, _) in self.cells().items()]
 
     def counts(self) -> dict[str, Any]:
         """Sample sizes, for the reader of the figures."""

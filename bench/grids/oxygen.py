@@ -15,12 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from grids.arrivals import SHORT, arrivals
-from grids.measure import equal_part
-from grids.shares import Group
-from grids.sharing import Isolated, Plain, Ran, Shared
+from grids.sharing import Isolated, Plain, Ran, Shared, equal_part
 from grids.slack import text_in_slack
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, relative
@@ -28,6 +26,23 @@ from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, rela
 OBSERVATIONS = 3
 SHARE = 0.1
 """Share of the action rate that text may cost at most."""
+
+
+ARRIVALS = ("uniform", "poisson", "random length")
+SHORT = 5
+"""A short text has so many times fewer tokens."""
+
+
+def arrivals(kind: str, frames: int, tokens: int, seed: int = 0) -> list[list[int]]:
+    """For each frame the lengths of the texts that begin with it: the workloads of OxyGen's section 4.4. One
+    request a frame; a Poisson number of them, with mean one; one a frame, of which half are short."""
+    rng = np.random.default_rng(seed)
+    if kind == "poisson":
+        return [[tokens] * int(count) for count in rng.poisson(1.0, frames)]
+    if kind == "random length":
+        short = max(1, tokens // SHORT)
+        return [[short if is_short else tokens] for is_short in rng.random(frames) < 0.5]
+    return [[tokens] for _ in range(frames)]
 
 
 class Cell(NamedTuple):
@@ -78,32 +93,6 @@ class Grid:
     def cells(self) -> dict[str, Cell | None]:
         """By name; None for PARTS."""
         return {PARTS: None, **{str(cell): cell for cell in self.grid()}}
-
-    def groups(self) -> list[Group]:
-        """A group for each S and N, whose cells are compared with the same isolated execution."""
-        found: dict[tuple[int, int], list[Cell]] = {}
-        for cell in self.grid():
-            found.setdefault((cell.steps, cell.tokens), []).append(cell)
-        groups = [
-            Group(tuple(map(str, cells)), self._alone_s(*at) + sum(map(self._cell_s, cells)))
-            for at, cells in found.items()
-        ]
-        return [Group((PARTS,), 5.0), *groups]
-
-    def _alone_s(self, steps: int, tokens: int) -> float:
-        """About what isolated execution and plain torch take, of short texts, too, where there are some."""
-        lengths = [tokens, max(1, tokens // SHORT)] if "random length" in self.arrivals else [tokens]
-        ours_s, plain_s = (0.009 + 8e-4 * steps, 2e-3), (0.045 + 0.014 * steps, 9.5e-3)
-        frames = (self.isolated_frames + 1, self.plain_frames + 1)
-        return sum(
-            count * (base + slope * length)
-            for length in lengths
-            for count, (base, slope) in zip(frames, (ours_s, plain_s), strict=True)
-        )
-
-    def _cell_s(self, cell: Cell) -> float:
-        frame_s = 6.5e-3 + 7e-4 * cell.steps + 2.1e-3 * cell.per_frame
-        return max(self.seconds, self.least * frame_s) + (cell.tokens / cell.per_frame + 2) * frame_s
 
     def counts(self) -> dict[str, Any]:
         """Sample sizes, for the reader of the figures."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grids.measure import Window, median_ms
+from shared.timing import Window, median_ms
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.runner.answers import Answer, Answers, Said
@@ -238,3 +238,11 @@ class Plain:
 def _prefix_tokens(model: Pi, one: Inputs) -> int:
     """Room for a prefix and the padding of its prompt."""
     return one.images.shape[0] * model.config.vision.tokens + -(-len(one.prompt) // 16) * 16
+
+
+def equal_part(tokens: list[tuple[int, ...]], expected: list[tuple[int, ...]]) -> float:
+    """Share of the tokens that are as expected, 0 to 1."""
+    pairs = [
+        pair for ours, other in zip(tokens, expected, strict=True) for pair in zip(ours, other, strict=True)
+    ]
+    return round(sum(ours == other for ours, other in pairs) / max(1, len(pairs)), 4)

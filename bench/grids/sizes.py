@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from grids import actionflow, mps, oxygen
-from grids.arrivals import ARRIVALS
-from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from grids import actionflow, oxygen
+from grids.oxygen import ARRIVALS
+from vla_accel_ros.models.config import PI05, PiConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.tools.bench.tiny import TINY_OPENVLA, tiny_pi
 
-KINDS = {"pi0": PI0, "pi05": PI05}
 OXYGEN_HORIZON = 10
 """Actions in a chunk, in OxyGen's figures."""
 
@@ -22,7 +21,6 @@ class Plan:
     name: str
     oxygen_model: PiConfig
     oxygen: oxygen.Grid
-    mps: mps.Grid
     actionflow_model: OpenVLAConfig
     actionflow: actionflow.Grid
     staggered_model: PiConfig
@@ -36,7 +34,6 @@ def full() -> Plan:
         "full",
         replace(PI05, horizon=OXYGEN_HORIZON),
         oxygen.Grid((10, 5, 20), (30, 10, 20, 5), (1, 3, 5, 10, 30), ARRIVALS, frames=60, plain_frames=3),
-        mps.Grid(10, (30, 20, 10, 5), frames=16, seconds=2.0),
         OPENVLA_7B,
         actionflow.Grid((7, 32, 16, 24), (276, 400, 300, 350), frames=60, peer_frames=3),
         PI05,
@@ -52,7 +49,6 @@ def quick() -> Plan:
         whole,
         name="quick",
         oxygen=oxygen.Grid((10,), (30,), (1, 3, 5, 30), ("uniform",), frames=60, plain_frames=3),
-        mps=mps.Grid(10, (30,), frames=16, seconds=2.0),
         actionflow=actionflow.Grid((7, 32), (276,), frames=60, peer_frames=3),
         chunks=200,
     )
@@ -65,7 +61,6 @@ def small() -> Plan:
         "small",
         pi05,
         oxygen.Grid((2,), (4,), (1, 4), ARRIVALS, frames=6, plain_frames=3, least=6),
-        mps.Grid(2, (4,), frames=3, seconds=0.1),
         TINY_OPENVLA,
         actionflow.Grid((3,), (17,), frames=6, peer_frames=3),
         pi05,
@@ -80,8 +75,3 @@ PLANS = {"full": full, "quick": quick, "small": small}
 def plan(name: str) -> Plan:
     """One of PLANS."""
     return PLANS[name]()
-
-
-def config_of(kind: str, tiny: bool) -> PiConfig:
-    """Of KINDS, or a tiny one of that kind with three cameras."""
-    return tiny_pi(kind, ("base", "left", "right")) if tiny else KINDS[kind]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grids.measure import Window
+from shared.timing import Window
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ASK, Request
 from vla_accel_ros.engine.scheduling.streams import Stream

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grids.measure import Window
+from shared.timing import Window
 from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, Request

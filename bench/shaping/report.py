@@ -50,16 +50,3 @@ def compared(cases: Iterable[Measured], gpu: Gpu) -> list[dict[str, Any]]:
 def _slower(cases: Sequence[Measured], of: Callable[[Measured], Config]) -> dict[str, float]:
     ratios = [case.times[of(case)] / min(case.times.values()) for case in cases if of(case) in case.times]
     return {"mean": float(np.exp(np.mean(np.log(ratios)))), "most": max(ratios), "launches": len(ratios)}
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table in Markdown."""
-    lines = [
-        "| launches | sizes | multiprocessors | chosen: mean, most | before: mean, most | table |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        of = [f"{row[name]['mean']:.2f}, {row[name]['most']:.2f}" for name in ("chosen", "by_count", "table")]
-        first = f"{row['launches']} {row['kernels']} | {row['sizes']} | {row['processors']}"
-        lines.append(f"| {first} | {' | '.join(of)} |")
-    return "\n".join(lines)

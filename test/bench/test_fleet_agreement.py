@@ -3,10 +3,8 @@ fifo: what is counted must not depend on how often the scheduler decides."""
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
-import fleet_agreement
 import pytest
 from fleet_agreement import BATCHES, NODE, both, compared
 
@@ -31,11 +29,3 @@ def test_node_and_simulator_agree_at_177_decisions_a_second(policy, options):
     apart = compared([run], [fifo()])["apart"]
     assert abs(apart["avg"]) < 3.0 and abs(apart["p95"]) < 5.0
     assert run[NODE]["avg"] == pytest.approx(run[BATCHES]["avg"], rel=0.04)
-
-
-def test_the_command_writes_every_policy(tmp_path, capsys):
-    file = tmp_path / "agreement.json"
-    assert fleet_agreement.main(["--small", "--out", str(file)]) == 0
-    document = json.loads(file.read_text())
-    assert [row["policy"] for row in document["rows"]] == list(BUILT_IN[FLEET_POLICIES])
-    assert document["decisions_hz"] == 177 and {"machine", "versions", "date", "seeds"} <= document.keys()

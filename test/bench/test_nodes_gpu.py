@@ -1,59 +1,22 @@
-"""bench/nodes_gpu.py with a tiny model on a CPU: the real nodes run, and what their timelines come to."""
+"""What bench/nodes_gpu.py makes of the timelines of nodes."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import nodes_gpu
 import numpy as np
 import pytest
-import torch
+
+import run
 from real_nodes.figures import figures, window
 from real_nodes.shares import PURPOSES, Shares
 from real_nodes.spawned import Port, Processes
-
 from vla_accel_ros.timeline import Event, Recorded
-
-pytestmark = pytest.mark.usefixtures("one_thread", "environment")
 
 MS, S = 1_000_000, 1_000_000_000
 AHEAD_NS = 1_000 * S
 """Of ROS time before the monotonic clock."""
-SLOW = ["--size", "48", "64", "--camera-hz", "5", "--joints-hz", "50", "--commands-hz", "100"]
-
-
-@pytest.fixture
-def environment() -> Iterator[None]:
-    """What it was, after a command that enters a graph of its own."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
-def test_the_nodes_turn_frames_into_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--small", *SLOW, "--transports", "ring", "--ways", "plain", "--language-hz", "0"]
-    given += ["--seconds", "2", "--window", "2", "--warm-up", "1"]
-    more = ["--inference", "seed=3", "--logs", str(tmp_path / "logs"), "--out", str(tmp_path)]
-    assert nodes_gpu.main([*given, *more]) == 0
-    document = json.loads((tmp_path / "nodes_gpu.json").read_text())
-    assert {"machine", "versions", "date", "seeds", "nodes", "camera_hz", "dtype"} <= document.keys()
-    (case,) = document["cases"]
-    assert (case["way"], case["transport"]) == ("plain", "ring")
-    assert case["parameters"]["inference"]["seed"] == 3
-    # It begins when chunks move the robot; how many do afterwards is the machine's affair.
-    assert case["vision"]["arrived"] > 0 and case["commands"]["hz"] > 0
-    assert case["image_to"].keys() == {"arrival", "observation", "prefix", "chunk", "command"}
-    assert case["image_to"]["arrival"]["p99_ms"] >= case["image_to"]["arrival"]["p50_ms"] > 0
-    assert case["steps"]["image on its way"]["frames"] == case["vision"]["arrived"]
-    assert case["cpu"].keys() == {"inference", "trajectory", "cameras", "joints"}
-    assert case["cpu"]["trajectory"]["executor"] > 0
-    assert {"vision", "action", "image_to_trajectory"} <= case["misses"].keys()
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and lines[1].startswith("plain, ring ")
 
 
 def test_of_a_frame_the_nodes_own_timelines_tell_the_moments() -> None:
@@ -113,23 +76,8 @@ def test_processor_time_is_of_what_the_thread_is_for() -> None:
 
 
 def test_a_parameter_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nodes_gpu.main(["--small", "--inference", "sped=3"]) == 2
+    assert run.main(nodes_gpu.BENCH, ["--small", "--inference", "sped=3"]) == 2
     assert "--inference sped=3 is no KEY=VALUE of a parameter of inference" in capsys.readouterr().err
-
-
-def test_a_node_that_refuses_its_parameters_ends_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert nodes_gpu.main(["--small", *SLOW, "--inference", "text_groups=64"]) == 1
-    assert "inference: cannot configure: text_groups is 64" in capsys.readouterr().err
-
-
-def test_without_a_gpu_it_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert nodes_gpu.main([]) == 1
-    assert "--small tries the command on a CPU" in capsys.readouterr().err
 
 
 def _fail(port: Port) -> dict[str, str]:

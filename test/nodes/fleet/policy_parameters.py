@@ -7,10 +7,10 @@ import sys
 
 import rclpy
 from fleet_builders import make_request
-from fleet_replay.scheduler import ReplayNode
-from fleet_replay.tasks import make_tasks
 from rclpy.lifecycle import TransitionCallbackReturn
 
+from fleet_replay.scheduler import ReplayNode
+from fleet_replay.tasks import make_tasks
 from vla_accel_ros.fleet.simulator import traces
 
 NOW_S = 100.0

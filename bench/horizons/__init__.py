@@ -1,1 +1,0 @@
-"""What bench/horizon.py measures: signals against errors, and episodes under execution horizons."""
