@@ -12,13 +12,12 @@ Whole path, in three processes: one writes 480 chunks a second into the slot, on
 and this one is the controller of all joints, at 500 Hz. "write to follow" is from a chunk's stamp (when it
 was written) to when the node follows it (LoopStats image_to_trajectory, the last 512); the command goes out
 right after update and stream. "interval" is between the arrivals of two commands. CPU is the node's alone, in
-% of one core. Prints tables, and writes them into docs/lab/high_rate.md and bench/results/chunk_port.json.
+% of one core.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import select
 import subprocess
@@ -38,6 +37,8 @@ from rclpy.clock import Clock, ClockType
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
+from run import RESULTS, shown, write
+from tables import fill
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.chunk_record import ChunkReader, ChunkWriter
@@ -52,9 +53,6 @@ from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
 from vla_accel_ros.types import Chunk
 
-RESULT = Path(__file__).parent / "results" / "chunk_port.json"
-PAGE = Path(__file__).parent.parent / "docs" / "lab" / "high_rate.md"
-BEGIN, END = "<!-- begin: python bench/chunk_port.py -->", "<!-- end -->"
 TOPIC = "all_positions/commands"
 CHUNKS_HZ, COMMANDS_HZ, HORIZON, STEP_S = 480, 500.0, 50, 1 / 30
 LEAD_S, MAX_AGE_S, AGE_NS, NOISE_RAD = 0.005, 0.5, 30_000_000, 0.01
@@ -203,40 +201,10 @@ def number(slot: SlotReader) -> int:
     return entry.number
 
 
-def page(document: dict[str, Any]) -> str:
-    """Return the tables of docs/lab/high_rate.md."""
-    lines = [
-        "| 50 actions, 480 chunks a second | write | read | update | to the stream | sum | sum p99 [ms] |",
-        "|" + "---|" * 7,
-    ]
-    for row in document["parts"]:
-        times = [row[part]["p50_ms"] for part in (*PARTS, "sum")] + [row["sum"]["p99_ms"]]
-        cells = " | ".join(f"{time_ms:.3f}" for time_ms in times)
-        lines.append(f"| {row['kind']}, {row['joints']} joints | {cells} |")
-    lines += [
-        "",
-        "| three processes | chunks/s written | followed | commands/s | from write to follow p50, p99 [ms] "
-        "| between commands p50, p99, max [ms] | CPU of `trajectory` |",
-        "|" + "---|" * 7,
-    ]
-    for row in document["whole"]:
-        ages = f"{row['write_to_follow_p50_ms']}, {row['write_to_follow_p99_ms']}"
-        gaps = ", ".join(str(row[f"interval_{name}_ms"]) for name in ("p50", "p99", "max"))
-        rates = " | ".join(str(row[name]) for name in ("chunks_hz", "followed_hz", "commands_hz"))
-        lines.append(
-            f"| whole, {row['joints']} joints | {rates} | {ages} | {gaps} | {row['cpu_percent']} % |"
-        )
-    before, after = (document[f"load_{when}"][0] for when in ("before", "after"))
-    busy = f"Load {before:.2f} before and {after:.2f} after, on {document['machine']['cores']} cores"
-    lines += ["", f"{busy} ({document['machine']['cpu']}, {document['date'][:10]})."]
-    return "\n".join(lines)
-
-
-def write(document: dict[str, Any]) -> None:
+def write_results(document: dict[str, Any]) -> None:
     """Write the results, and the page that shows them."""
-    RESULT.write_text(json.dumps(document, indent=1) + "\n")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{page(document)}\n{END}{rest.partition(END)[2]}")
+    write(RESULTS / "chunk_port.json", document)
+    fill()
 
 
 def main() -> None:
@@ -261,9 +229,10 @@ def main() -> None:
         rows = [whole(joints, arguments.seconds, Path(folder)) for joints in arguments.joints]
     document = {"parts": pieces, "whole": rows, "load_before": load, "load_after": os.getloadavg()}
     document |= provenance()
-    print(page(document))
+    for row in (*pieces, *rows):
+        print(shown(row))
     if not arguments.print_only:
-        write(document)
+        write_results(document)
 
 
 if __name__ == "__main__":

@@ -28,12 +28,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from faulting.cases import CASES, STACKS, Case
 from faulting.measure import Row, measure
 from faulting.robot import Robot, Stalled
-from faulting.table import lines, write
+from faulting.table import lines
+from run import RESULTS, write
+from tables import fill
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
 
-RESULT = Path(__file__).parent / "results" / "faults.json"
-PAGE = Path(__file__).parent.parent / "docs" / "safety.md"
+RESULT = RESULTS / "faults.json"
 FIRST = 5
 WANTED = {case.name: case.runs for case in CASES}
 
@@ -57,8 +58,8 @@ class Runs:
             row.said = []  # of the first run only
         self.rows[row.name].append(row)
         faults = [{"name": name, "runs": [one.as_dict() for one in rows]} for name, rows in self.rows.items()]
-        RESULT.write_text(json.dumps({"load": self._load, "faults": faults, **provenance()}, indent=1) + "\n")
-        write(PAGE, self.rows, WANTED)
+        write(RESULT, {"load": self._load, "faults": faults, **provenance()})
+        fill()
 
 
 def play(cases: list[Case], runs: Runs, folder: Path) -> None:

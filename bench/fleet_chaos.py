@@ -1,6 +1,6 @@
 """A fleet in which processes are killed at random, on a network that disturbs its messages.
 
-    python bench/fleet_chaos.py [--kills 200] [--seed 0] [--robots 3] [--json FILE] [--small]
+    python bench/fleet_chaos.py [--kills 200] [--seed 0] [--robots 3] [--json FILE]
 
 Real nodes run as processes over real DDS: a scheduler with a tiny policy, and robots with `fleet_inference`,
 `trajectory`, and drivers and controllers that check every command. The robots' clocks are 2 s ahead of and
@@ -9,39 +9,33 @@ SIGKILL hits the scheduler with its replica, a robot's inference or trajectory n
 whose topics vanish with it; each is started again. The status is 1 if a robot got another robot's chunk,
 broke a limit or moved too long; if a robot that has everything it needs again neither moved nor said why
 within 3 s, or did not move within 15 s; or if memory, threads, descriptors, seats, slots, files in /dev/shm
-or the graph grew beyond their limits (chaos/leaks.py). Writes bench/results/fleet_chaos.json and the table of
-docs/lab/fleet_chaos.md, unless --json names another file or --small is given (5 kills, two robots).
+or the graph grew beyond their limits (chaos/leaks.py).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from chaos import leaks, run, table
+from chaos import leaks, run
 from chaos.fleet import INSTRUCTION, OFFSETS_S, Fleet
 from chaos.network import USUAL, Weather
 from chaos.processes import NICER
-from vla_accel_ros.tools.provenance import provenance
+from run import Bench, Given, main
 from vla_accel_ros.tools.running.graph import own_graph
 
-RESULT = Path(__file__).parent / "results" / "fleet_chaos.json"
-PAGE = Path(__file__).parent.parent / "docs" / "lab" / "fleet_chaos.md"
 START_S = 180.0
 
 
-def measure(
+def of_fleet(
     folder: Path, robots: int, kills: int, seed: int, pause_s: float, most_s: float, weather: Weather
 ) -> dict[str, Any]:
     """A whole run, in the graph that this process has entered; no kill begins after most_s. Raises
@@ -100,40 +94,35 @@ def faults(found: dict[str, Any]) -> list[str]:
     return said
 
 
-def main() -> int:
-    """Run, print, write; status 1 if a condition was violated."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--robots", type=int, default=3)
-    parser.add_argument("--pause-s", type=float, default=1.0, help="mean time between two kills")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no kill begins after so long")
-    parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--logs", type=Path, default=None, help="a folder that is kept")
-    parser.add_argument("--small", action="store_true", help="5 kills, two robots; nothing is written")
-    wanted = parser.parse_args()
-    if wanted.small:
-        wanted.kills, wanted.robots = 5, 2
+def measure(given: Given) -> Iterator[None]:
+    """One run; status 1 if a condition was violated."""
     with suppress(OSError):
         os.nice(-NICER)  # drivers and controllers have a higher priority than the nodes, as on a robot
     with own_graph(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        place = wanted.logs or Path(folder)
-        found = measure(
-            place, wanted.robots, wanted.kills, wanted.seed, wanted.pause_s, 60 * wanted.minutes, USUAL
+        place = given.logs or Path(folder)
+        given.document |= of_fleet(
+            place, given.robots, given.kills, given.seed, given.pause_s, 60 * given.minutes, USUAL
         )
-    found |= {"load": round(os.getloadavg()[0], 2), **provenance()}
-    said = faults(found)
-    print(json.dumps({key: value for key, value in found.items() if key != "all"}, indent=1))
+    given.document["load"] = round(os.getloadavg()[0], 2)
+    said = faults(given.document)
     print("\n".join(said) or "all as it must be")
-    path = wanted.json or (None if wanted.small else RESULT)
-    if path is not None:
-        path.write_text(json.dumps(found, indent=1) + "\n")
-    if path == RESULT:
-        table.write(PAGE, found)
-    return int(bool(said))
+    given.document["status"] = int(bool(said))
+    yield None
 
+
+def options(add: Callable[..., Any]) -> None:
+    """How many, and how often."""
+    add("--kills", type=int, default=200)
+    add("--seed", type=int, default=0)
+    add("--robots", type=int, default=3)
+    add("--pause-s", type=float, default=1.0, help="mean time between two kills")
+    add("--minutes", type=float, default=math.inf, help="no kill begins after so long")
+    add("--logs", type=Path, help="a folder that is kept")
+
+
+BENCH = Bench(
+    "fleet_chaos", measure, options, rows="all", smoke="--kills 2 --robots 2", starts_nodes=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

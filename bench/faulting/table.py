@@ -1,15 +1,13 @@
-"""The table of faults in Markdown, and the page that holds it between two markers."""
+"""The table of faults in Markdown."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from statistics import median_low
 
 from faulting.measure import Row
 
-BEGIN, END = "<!-- begin: python bench/faults.py -->", "<!-- end -->"
 # What is told on the way back to motion, whatever had stopped it.
 PASSING = (
     "everything is fresh",
@@ -31,13 +29,6 @@ def lines(runs: Mapping[str, list[Row]], wanted: Mapping[str, int]) -> list[str]
     """Return the table; peaks are relative to the contract's limits. wanted: how many runs each fault is to
     have, by name."""
     return [*HEAD, *(_line(rows, wanted[name]) for name, rows in runs.items() if rows)]
-
-
-def write(page: Path, runs: Mapping[str, list[Row]], wanted: Mapping[str, int]) -> None:
-    """Replace the page's table."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text("\n".join((f"{before}{BEGIN}", *lines(runs, wanted), f"{END}{after}")))
 
 
 def _line(rows: list[Row], wanted: int) -> str:

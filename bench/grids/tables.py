@@ -25,17 +25,6 @@ DRAFTS = re.compile(r"speculative (\d+)%")
 
 PACKAGES = ("torch", "triton", "transformers")
 
-HEAD = """# Sharing forwards: the grids of OxyGen and ActionFlow
-
-Sharing a forward between text and actions, or between frames, gives several times the rate of running
-the same stages one after another. [performance.md](performance.md) says what the figures mean and
-which targets they meet.
-
-`python bench/pipeline.py --tables` makes this page from
-[pipeline.json](../../bench/results/pipeline.json), which has more columns. Weights are random, of the
-published sizes. `-`: not measured. The page shows one number of steps and one length of a prompt.
-"""
-
 OXYGEN = """## Text beside actions: pi0.5, 2 views, prompts of 20 tokens
 
 S is the number of denoising steps, N the tokens of a text, and k the texts that begin with each
@@ -55,13 +44,13 @@ Completed chunks/s, and milliseconds from a chunk's first step to its last."""
 
 
 def render(document: dict[str, Any]) -> str:
-    """The whole page."""
+    """All sections of its page."""
     parts = {
         "oxygen": (OXYGEN, _oxygen),
         "actionflow": (ACTIONFLOW, _actionflow),
         "staggered": (STAGGERED, _staggered),
     }
-    sections = [HEAD]
+    sections = list[str]()
     for name, (title, make) in parts.items():
         found = document.get(name)
         sections += [title, "Not measured."] if found is None else [title, *make(found), _source(found)]

@@ -33,7 +33,7 @@ def markdown(lines: Iterable[Line]) -> str:
             written.append(line)
             continue
         is_head = not written or not written[-1].startswith("|")
-        written.append(f"| {' | '.join(line)} |".replace("|  |", "| |"))
+        written.append("|" + "".join(f" {cell} |" if cell else " |" for cell in line))
         written += ["|" + "---|" * len(line)] * is_head
     return "\n".join(written)
 

@@ -1,1 +1,204 @@
-"""Tables of engine."""
+"""Tables of one engine on a GPU: stages, its own path, agreement, precisions, solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from run import result
+from shared.models import NAMES
+from tables import Line, between, cells, one, table, views
+
+STAGES = ("encode", "prefill", "denoise")
+
+
+@table
+def images_to_actions() -> Iterator[Line]:
+    """Captured stages beside the roofline, plain torch, and another package."""
+    yield "", "1 view", "2 views", "3 views"
+
+    def cases(kind: str, file: str = "engine") -> list[Mapping[str, Any]]:
+        return [one(result(file)["cases"], kind=kind, views=count) for count in (1, 2, 3)]
+
+    def ours(case: Mapping[str, Any], mark: str = "") -> str:
+        total, *parts = (f"{case['ours'][name]['p50_ms']:.2f}" for name in ("total", *STAGES))
+        return f"{mark}{total}{mark} ({'/'.join(parts)})"
+
+    pi0 = cases("pi0")
+    roofs = [case["roofline_ms"] for case in pi0]
+    parts = ["/".join(f"{roof[name]:.2f}".removeprefix("0") for name in STAGES) for roof in roofs]
+    yield (
+        "roofline, pi0 (encode / prefill / denoise)",
+        *(f"{roof['total']:.2f} ({part})" for roof, part in zip(roofs, parts, strict=True)),
+    )
+    yield "**pi0** (encode / prefill / denoise)", *(ours(case, "**") for case in pi0)
+    yield "**pi0.5**", *(ours(case, "**") for case in cases("pi05"))
+    yield (
+        "the public Triton engine of the realtime-VLA paper, same GPU, measured before: pi0 / pi0.5",
+        "16.1 / 17.1", "18.7 / 20.2", "21.1 / 22.8",
+    )  # fmt: skip
+    yield "plain torch in one CUDA graph, pi0", *(f"{case['plain graph']['p50_ms']:.1f}" for case in pi0)
+    yield "plain torch, eager, pi0", *(f"{case['plain eager']['p50_ms']:.0f}" for case in pi0)
+    for kind in ("pi0", "pi05"):
+        yield f"on an H100, {NAMES[kind]}", *(ours(case) for case in cases(kind, "engine_h100"))
+
+
+@table
+def own_path() -> Iterator[Line]:
+    """From frames in host memory to actions in host memory."""
+    yield (
+        "", "engine, median", "p99", "p99 / median", "graphs alone", "more than the graphs",
+        "`observe` returns after", "an upload alone",
+    )  # fmt: skip
+    for case in result("engine_path")["cases"]:
+        yield (
+            f"{NAMES[case['kind']]}, {views(case['views'])}, own path",
+            *cells(
+                case, "engine.p50_ms:.2f", "engine.p99_ms:.2f", "engine.p99_over_p50:.3f",
+                "stages.p50_ms:.2f", "difference_ms:.2f", "observe.p50_ms:.2f", "upload.p50_ms:.2f",
+            ),
+        )  # fmt: skip
+
+
+@table
+def captured_smolvla() -> Iterator[Line]:
+    """Beside plain torch."""
+    yield "", "captured", "p99", "plain torch", "p99"
+    for case in result("engine_path_smolvla")["cases"]:
+        times = cells(case, "engine.p50_ms:.2f", "engine.p99_ms:.2f", "plain.p50_ms:.2f", "plain.p99_ms:.2f")
+        yield f"SmolVLA, {views(case['views'])}, captured", *times
+
+
+@table
+def agreement_costs() -> Iterator[Line]:
+    """Median and p99 of a chunk, and what it takes more."""
+    yield "", "free", "guided (identity Jacobian)", "committed (4 actions)"
+    for case in result("guided")["cases"]:
+        if case["path"] in ("act", "graph"):
+            free, *more = (
+                f"{case[way]['p50_ms']:.2f}, {case[way]['p99_ms']:.2f}"
+                for way in ("free", "guided", "committed")
+            )
+            shares = (f"; {case[way]['more_percent']:.1f} %" for way in ("guided", "committed"))
+            yield (
+                f"{NAMES[case['kind']]}, {case['path']}", free,
+                *(times + share for times, share in zip(more, shares, strict=True)),
+            )  # fmt: skip
+
+
+@table
+def precisions() -> Iterator[Line]:
+    """Of random weights, pi0 / pi0.5, and of the bundled policy."""
+    yield (
+        "", "encode, ms", "prefill, ms", "denoise, ms", "all, ms", "error against float32, random weights",
+        "bundled policy: error; greatest, mrad",
+    )  # fmt: skip
+    random, bundled = result("precision_random")["cases"], result("precision_bundled")["cases"]
+    for precision in ("exact", "fp8", "int8", "int4"):
+        both = [one(random, kind=kind, precision=precision) for kind in ("pi0", "pi05")]
+        policy = one(bundled, precision=precision, dtype="float32")
+        yield (
+            precision,
+            *(
+                " / ".join(f"{row[name]['p50_ms']:.{2 - (name in ('denoise', 'total'))}f}" for row in both)
+                for name in (*STAGES, "total")
+            ),
+            " / ".join(f"{100 * row['to_float32']:.1f}" for row in both) + " %",
+            f"{100 * policy['to_float32']:.2f} %; {policy['max_mrad']:.0f}",
+        )
+
+
+@table
+def kernels_of_8_bits() -> Iterator[Line]:
+    """Errors of the bundled policy's chunks on a GPU."""
+    yield "captured stages", "rms, mrad", "greatest, mrad", "over how far they move"
+    for row in result("w8a8")["errors_gpu"]["rows"]:
+        if row["precision"] in ("fp8", "w8a8", "w8a8, calibrated"):
+            figures = cells(row["to_exact"], "rms_mrad:.2f", "max_mrad:.1f", "over_moved:.2%")
+            yield f"kernels, {row['precision']}", *figures
+
+
+@table
+def outliers_in_8_bits() -> Iterator[Line]:
+    """The worst draw: cosine and error of each part."""
+    yield "", "image tokens", "keys", "values", "actions"
+    drawn = result("w8a8")["outliers"]["rows"]
+    for kind in ("pi0", "pi05"):
+        for precision in ("w8a8", "w8a8, calibrated"):
+            rows = [row for row in drawn if (row["kind"], row["precision"]) == (kind, precision)]
+            yield (
+                f"{NAMES[kind]}, {precision}",
+                *(
+                    f"{min(row[part]['cosine'] for row in rows):.4f}; "
+                    f"{100 * max(row[part]['error'] for row in rows):.1f} %"
+                    for part in ("tokens", "keys", "values", "actions")
+                ),
+            )
+
+
+@table
+def episodes_in_8_bits() -> Iterator[Line]:
+    """Of the bundled policy."""
+    yield "", "stands", "moves", "is changed", "all", "more than exact, %"
+    for row in result("w8a8")["success"]["rows"]:
+        low, high = (100 * bound for bound in row["interval_95"])
+        gain = row["against_default"]
+        more = (
+            f"{100 * gain['difference']:.1f} ({' to '.join(f'{100 * b:+.1f}' for b in gain['interval_95'])})"
+        )
+        yield (
+            f"episodes, {row['way'].removeprefix('euler 10').strip(', ') or 'exact'}",
+            *(str(condition["won"]) for condition in row["conditions"].values()),
+            f"{row['won']} of {row['n']} ({low:.1f} to {high:.1f} %)", more,
+        )  # fmt: skip
+
+
+@table
+def times_in_8_bits() -> Iterator[Line]:
+    """Of pi0."""
+    yield "pi0 on H100", *STAGES, "whole", "actions from float32, %"
+    for row in result("precision_w8a8")["cases"]:
+        if row["precision"] in ("exact", "fp8", "w8a8"):
+            times = cells(row, *(f"{name}.p50_ms:.2f" for name in (*STAGES, "total")))
+            yield f"measured, {row['precision']}", *times, f"{100 * row['to_float32']:.1f}"
+
+
+@table
+def solver_errors() -> Iterator[Line]:
+    """In radians, against a fine integration and the default."""
+    yield (
+        "solver, steps", "evaluations", "error: median", "95 %", "greatest", "to the default: median", "95 %",
+    )  # fmt: skip
+    for row in result("solvers")["errors"]["ways"]:
+        if row["way"] in ("euler 10", "euler 5", "ab2 4", "ab2 5", "ab2 6", "ab2 10"):
+            forms = ("error.median", "error.p95", "error.most", "to_default.median", "to_default.p95")
+            yield row["way"], row["way"].split()[1], *cells(row, *(f"{form}:.4f" for form in forms))
+
+
+@table
+def evaluations() -> Iterator[Line]:
+    """Fewer evaluations of the action expert, on a GPU."""
+    yield "", *STAGES, "images to actions", "error, %", "of plain torch, %"
+    shown = {
+        "pi0": ("euler 10", "ab2 5", "euler 10, fp8", "ab2 5, fp8"),
+        "pi05": ("euler 10", "ab2 5"),
+    }  # fmt: skip
+    for case in result("evaluations")["cases"]:
+        if case["views"] == 2 and case["way"] in shown[case["kind"]]:
+            times = cells(case, *(f"{stage}.p50_ms:.2f" for stage in (*STAGES, "total")))
+            errors = (f"{100 * case[of]:.2f}" for of in ("to_float32", "plain_to_float32"))
+            yield f"{NAMES[case['kind']]}, 2 views, {case['way']}", *times, *errors
+
+
+@table
+def solver_episodes() -> Iterator[Line]:
+    """Of the bundled policy."""
+    yield "way", "still", "moved", "changed", "success, all", "time [s]", "jerk [rad/s^3]"
+    for row in result("solvers")["success"]["rows"]:
+        if row["way"] in ("euler 10", "ab2 5"):
+            low, high = (100 * bound for bound in row["interval_95"])
+            yield (
+                f"episodes by {row['way']}",
+                *(f"{of['won']} of {of['n']}" for of in row["conditions"].values()),
+                f"{low:.1f} to {high:.1f} %", between(row["time_s"], ".2f"), between(row["jerk"], ".0f"),
+            )  # fmt: skip

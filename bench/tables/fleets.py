@@ -1,8 +1,9 @@
-"""Tables of fleets: simulated policies, and the scheduler beside its simulation."""
+"""Tables of fleets: policies, the scheduler beside its simulation, and processes that are killed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import Any
 
 from run import result
@@ -13,6 +14,12 @@ BURSTS, FLEET = ("libero_pi05", "mixed_fleet"), 100
 """Of all that was simulated, the workloads and the size of a closed fleet that the page shows."""
 ORACLES = ("clairvoyant", "known")
 """Policies that know what cannot be known. So do dynamic horizons, which are drawn at no cost in success."""
+KILLED = {
+    "scheduler": "the scheduler, with its replica",
+    "inference": "a robot's `fleet_inference`",
+    "trajectory": "a robot's `trajectory`",
+    "vanishes": "a robot's `fleet_inference`, and its topics vanish for 1 to 9 s",
+}
 PAPER = "-41.0 to -42.8 %"
 """Kairos, section 5.3, offline serving: the average of a hundred robots over both baselines."""
 
@@ -70,3 +77,38 @@ def fleet_agreement() -> Iterator[Line]:
 def _percent(change: Mapping[str, Any]) -> str:
     half = f" ± {change['half']:.0f}" if "half" in change else ""
     return f"{change['mean']:+.0f}{half} %"
+
+
+@table
+def fleet_chaos() -> Iterator[Line]:
+    """The whole run, and by what was killed."""
+    run = result("fleet_chaos")
+    robots, network, left = run["robots_judged"].values(), run["network"], run["left"]
+    chunks, moved_s = (sum(robot[what] for robot in robots) for what in ("chunks", "moved_s"))
+    wrong, broken, refused = (sum(len(r[what]) for r in robots) for what in ("wrong", "broken", "rejected"))
+    memory = left["shared_memory"]
+    sentences = (
+        f"{run['kills']} kills in {run['seconds'] / 60:.0f} minutes, seed {run['seed']}, "
+        f"{run['robots']} robots, two cores with a load of {run['load']} in the end. "
+        f"{chunks} chunks, {moved_s:.0f} s of motion; of {network['messages']} messages "
+        f"{network['late']} late, {network['doubled']} doubled, {network['overtaken']} overtaken, "
+        f"{network['lost']} lost. Chunks or commands of another robot, or too old: {wrong}. "
+        f"Limits broken, or motion without a young chunk: {broken}. "
+        f"Commands that a controller refused: {refused}. "
+        f"In the end slots in use: {left['slots_in_use']}; strangers in the graph: "
+        f"{len(left['strangers_in_the_graph'])}; shared memory of killed processes: "
+        f"{memory['mb']} MB in {memory['files']} files."
+    )
+    yield from wrap(sentences, 118)
+    yield ""
+    yield (
+        "killed", "times", "while it asked, or was asked", "ready again, p50 / max [s]",
+        "goes on after that, p50 / p99 / max [s]", "moves on by what it had [s]", "silent", "did not go on",
+    )  # fmt: skip
+    for kind, row in run["by_kind"].items():
+        ready, goes = row["ready_s"], row["goes_on_s"]
+        yield (
+            KILLED[kind], *(str(row[of]) for of in ("kills", "mid_request")),
+            f"{ready['p50']} / {ready['max']}", f"{goes['p50']} / {goes['p99']} / {goes['max']}",
+            *(str(row[of]) for of in ("moves_after_s", "silent", "stuck")),
+        )  # fmt: skip

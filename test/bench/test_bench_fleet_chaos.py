@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import fleet_chaos
 import pytest
 
-from chaos import leaks, table
+from chaos import leaks
 from chaos.run import KINDS, MOVES_S, SCHEDULER, Kill, plan, report
+from run import result
 
 
-def published() -> dict[str, Any]:
-    """The file."""
-    found: dict[str, Any] = json.loads(fleet_chaos.RESULT.read_text())
-    return found
-
-
-def test_the_page_is_made_of_the_file(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(fleet_chaos.PAGE.read_text())
-    table.write(page, published())
-    assert page.read_text() == fleet_chaos.PAGE.read_text()
-
-
-def test_nothing_was_wrong_in_it() -> None:
-    assert published()["kills"] > 20 and not fleet_chaos.faults(published())
+def test_nothing_was_wrong_in_the_published_run() -> None:
+    assert result("fleet_chaos")["kills"] > 20 and not fleet_chaos.faults(result("fleet_chaos"))
 
 
 def test_a_plan_is_the_same_for_a_seed_and_spares_the_last_robot_and_in_the_end_the_scheduler() -> None:

@@ -15,10 +15,9 @@ FLEET_SIM, FLEET_DEMO, REPLICAS = (
     "docs/lab/fleet_demo.md",
     "docs/lab/fleet_replicas.md",
 )
-HIGH_RATE, TRACE, OFFLOAD = "docs/lab/high_rate.md", "docs/guide/trace.md", "docs/lab/offload.md"
-SOLVERS, CORUN = "docs/lab/solvers.md", "docs/lab/corun.md"
+TRACE, OFFLOAD, CORUN = "docs/guide/trace.md", "docs/lab/offload.md", "docs/lab/corun.md"
 PLAN, PRECISION = "docs/lab/plan.md", "docs/lab/precision.md"
-STREAMING, HORIZON, SCHEDULER = "docs/lab/streaming.md", "docs/lab/horizon.md", "docs/lab/fleet_scheduler.md"
+STREAMING, SCHEDULER = "docs/lab/streaming.md", "docs/lab/fleet_scheduler.md"
 Claim = tuple[str, str, list[float | None]]
 
 

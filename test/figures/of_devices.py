@@ -1,39 +1,14 @@
-"""Figures of predictions, and of memory."""
+"""Figures of predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from claims import PLAN, Claim, printed, result
-
-
-def counted_memory() -> Iterator[Claim]:
-    for row in result("memory")["rows"]:
-        model = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA"}[row["model"]]
-        kept = "kept" if row["keep_exact"] else "given up"
-        names = ("final_bytes", "peak_bytes", "planned_bytes", "total_computed_bytes")
-        *held, total = (row[name] / 1e9 for name in names)
-        figures = [*held, abs(row["off_percent"]), row["beyond_in_layers"], total]
-        yield PLAN, f"| memory: {model}, {row['precision']}, {kept} |", figures
+from claims import PLAN, Claim, result
 
 
 def plans() -> Iterator[Claim]:
     found = result("plan")
-    names = {"pi0": "pi0", "pi05": "pi0.5", "openvla": "OpenVLA", "smolvla": "SmolVLA"}
-    bits = {"exact": "bfloat16", "all-int8": "int8", "all-fp8": "fp8", "all-fp4": "NVFP4"}
-    boards = {"orin-agx-64": "Orin AGX", "thor": "Thor", "rtx-4090": "RTX 4090", "rtx-5090": "RTX 5090"}
-    for row in found["rows"]:
-        if not row["source"].startswith("published"):
-            continue
-        model, dtype = names[row["model"]], bits.get(row["precision"], row["precision"])
-        views, by = (
-            f"{row['views']} view{'s' * (row['views'] > 1)}",
-            row["source"].removeprefix("published: "),
-        )
-        figures = [row[name] for name in ("measured_ms", "predicted_ms", "low_ms", "high_ms")]
-        why = [None] * len(printed(row["reason"]))
-        begins = f"| {boards[row['device']]}, {model}, {dtype}, {views}, {by} |"
-        yield PLAN, begins, [*figures, abs(row["off_percent"]), *why]
     yield PLAN, "All together", [found[name] for name in ("met", "of", "whole_met", "whole_of")]
 
 

@@ -2,8 +2,7 @@
 
 A row of a table, or a passage, is named by how it begins; every number in it must be claimed by a figure of
 a file, or by None where it is of no file: a target, a size, a run that is said to have none.
-docs/lab/pipeline.md is made of its file as a whole (test/bench/test_bench_processes.py), and so are the
-tables of docs/lab/fleet_sim.md (test/bench/test_bench_fleet_sim.py).
+Tables between marks are made by bench/tables (test/bench/test_smoke.py).
 """
 
 from __future__ import annotations
@@ -20,25 +19,17 @@ from claims import ROOT, Claim, printed
 
 PARTS = (
     of_streams.corun,
-    of_devices.counted_memory,
     of_devices.plans,
     of_devices.plan_of_an_h100,
     of_engine.eight_bits,
-    of_engine.frontier,
     of_fleets.fleet,
     of_fleets.fleet_demo,
-    of_motion.force,
     of_motion.demo,
-    of_motion.high_rate,
     of_motion.control,
-    of_motion.noise,
     of_engine.guided_staggered,
-    of_motion.cameras,
     of_engine.engine,
-    of_engine.own_path,
-    of_engine.guided,
     of_engine.pipelines,
-    of_engine.loading_and_precision,
+    of_engine.loading,
     of_engine.offload,
     of_streams.streams,
     of_streams.partitions,
@@ -48,8 +39,6 @@ PARTS = (
     of_fleets.replicas_of_ray,
     of_fleets.robots_on_a_network,
     of_motion.timeline,
-    of_motion.horizons,
-    of_engine.solvers,
 )
 
 
