@@ -62,13 +62,7 @@ SETTINGS = (
     "staggered=10",
     "staggered=16",
 )
-SERVED = (
-    "staggered=16,seats_by_load=true",
-    "staggered=16",
-    SETTINGS[0],
-    SOON,
-    f"{SOON},frames_together=4",
-)
+SERVED = ("staggered=16,seats_by_load=true", "staggered=16", SETTINGS[0], SOON, f"{SOON},frames_together=4")
 ADMITTED = SERVED[0], SERVED[-1]
 BATCH = 16
 SEED = 0

@@ -366,7 +366,12 @@ def _waiting(robot: str, chance: random.Random) -> Request:
 
 
 BENCH = Bench(
-    "fleet_sim", measure, options, about={"simulated": True, "profiles": "assumed"}, smoke="--quick --seeds 2"
+    "fleet_sim",
+    measure,
+    options,
+    about={"simulated": True, "profiles": "assumed"},
+    rows="open",
+    smoke="--quick --seeds 2",
 )
 
 if __name__ == "__main__":

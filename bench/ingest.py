@@ -7,34 +7,30 @@ the SingleThreadedExecutor with the subscriptions and the Ingest of the inferenc
 when it can be leased and is intact; its age [ms] is from before it was written to that moment. CPU is in
 percent of a core: of the receiving process, and of the sending one, which also fills the frame and encodes
 the JPEG. "copies" are of whole frames, from where the camera's process wrote them to the last place before
-the slot that the policy reads; for a JPEG, of its bytes. "load" is how many cores were busy before. Writes
-bench/results/ingest.json.
+the slot that the policy reads; for a JPEG, of its bytes. "load" is how many cores were busy before.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 
+from run import Bench, Given, Row, main
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.running.environment import demo_contract, process_environment
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.graph import claim_domain
 
-RESULT = Path(__file__).parent / "results" / "ingest.json"
 SIZES = ((640, 480), (1280, 720))
 TOPICS = {"ring": "frame", "raw": "image_raw", "compressed": "image_raw/compressed"}
 COPIES = {"ring": 0, "raw": 3, "compressed": 3}
@@ -165,7 +161,7 @@ def spin(executor: Any, seconds: float) -> None:
         executor.spin_once(timeout_sec=left)
 
 
-def measure(transport: str, width: int, height: int, seconds: float, domain: int) -> dict[str, Any]:
+def of_transport(transport: str, width: int, height: int, seconds: float, domain: int) -> dict[str, Any]:
     """Both processes, once."""
     environment = process_environment(
         {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "OMP_NUM_THREADS": "1"}
@@ -187,38 +183,32 @@ def measure(transport: str, width: int, height: int, seconds: float, domain: int
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
-    head = "| transport | size | Hz | CPU % | age p50 / p99 ms | sender CPU % | copies |\n|" + "---|" * 7
-    lines = [
-        f"| {r['transport']} | {r['width']}x{r['height']} | {r['hz']} | {r['cpu']} | "
-        f"{r['age_ms']['p50']} / {r['age_ms']['p99']} | {r['sender_cpu']} | {r['copies']} |"
-        for r in rows
-    ]
-    return "\n".join([head, *lines])
-
-
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--receive", metavar="TRANSPORT", help=argparse.SUPPRESS)
-    parser.add_argument("--send", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.receive:
-        return receive(arguments.receive, arguments.seconds)
-    if arguments.send:
-        transport, width, height = arguments.send
-        return send(transport, int(width), int(height), arguments.seconds)
-    load = round(os.getloadavg()[0], 2)
+def measure(given: Given) -> Iterator[Row]:
+    """Each size by each transport; or be one of the processes."""
+    if given.receive or given.send:
+        given.file = None
+    if given.receive:
+        return receive(given.receive, given.seconds)
+    if given.send:
+        transport, width, height = given.send
+        return send(transport, int(width), int(height), given.seconds)
     domain, lock = claim_domain()
     with lock:
-        rows = [measure(t, w, h, arguments.seconds, domain) for w, h in SIZES for t in TOPICS]
-    print(table(rows))
-    RESULT.parent.mkdir(exist_ok=True)
-    result = {"rate_hz": RATE_HZ, "seconds": arguments.seconds, "load": load, "rows": rows, **provenance()}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        for width, height in SIZES:
+            for transport in TOPICS:
+                yield of_transport(transport, width, height, given.seconds, domain)
 
+
+def options(add: Callable[..., Any]) -> None:
+    """For how long."""
+    add("--seconds", type=float, default=15.0)
+    add("--receive", metavar="TRANSPORT", help=argparse.SUPPRESS)
+    add("--send", nargs=3, help=argparse.SUPPRESS)
+
+
+BENCH = Bench(
+    "ingest", measure, options, {"rate_hz": RATE_HZ}, rows="rows", smoke="--seconds 1", starts_nodes=True
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(BENCH))

@@ -301,7 +301,7 @@ def measure_load(folder: Path, given: Given) -> dict[str, Any]:
     }
 
 
-BENCH = Bench("load", measure, options, small=True, smoke="--small --model pi05 --converted")
+BENCH = Bench("load", measure, options, rows="models", small=True, smoke="--small --model pi05 --converted")
 
 if __name__ == "__main__":
     sys.exit(main(BENCH))

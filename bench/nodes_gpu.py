@@ -202,11 +202,7 @@ def _contract(options: Given, path: Path, transport: str) -> Path:
 
 
 def _parameters(
-    options: Given,
-    way: str,
-    contract: Path,
-    model: Path,
-    given: Mapping[str, Mapping[str, object]],
+    options: Given, way: str, contract: Path, model: Path, given: Mapping[str, Mapping[str, object]]
 ) -> dict[str, dict[str, object]]:
     shared = {"autostart": True, "contract": str(contract)}
     inference = {"model": str(model), "vision_hz": options.camera_hz, "language_hz": options.language_hz}

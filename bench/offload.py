@@ -60,15 +60,7 @@ class Tower(NamedTuple):
 
 CASES = {
     "pi0": (Case(27, 2), Case(27, 1), Case(27, 3), *map(Case, (20, 14, 9, 6, 4, 3, 2))),
-    "cogagent": (
-        Case(63, 2),
-        Case(63, 3),
-        Case(62),
-        Case(57),
-        Case(53, 2),
-        Case(53, 3),
-        Case(32),
-    ),
+    "cogagent": (Case(63, 2), Case(63, 3), Case(62), Case(57), Case(53, 2), Case(53, 3), Case(32)),
 }
 """The first has the bandwidth measured."""
 SMALL_CASES = (Case(7, 2), Case(7, 1), Case(4), Case(2))

@@ -5,8 +5,7 @@
 Two processes over real DDS: one publishes like the camera node and a driver, the other is the recorder node
 itself. The sender reports every stamp that it sent, which is then looked up in the bag: "lost" are a stream's
 stamps between the first and the last recorded one that are not in the bag. CPU is in percent of a core, of
-the recording process including its start; "load" is how many cores were busy before. Writes
-bench/results/recording.json.
+the recording process including its start; "load" is how many cores were busy before.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from run import Bench, Given, Row, main
 from vla_accel_ros.nodes.running.environment import demo_contract, process_environment
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sim.kinematics import JOINTS
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running.graph import claim_domain
 
-RESULT = Path(__file__).parent / "results" / "recording.json"
 TOPICS = {"raw": "image_raw", "ring": "frame"}
 CAMERAS = ("front", "wrist")
 WIDTH, HEIGHT, CAMERA_HZ, JOINT_HZ = 640, 480, 30, 200
@@ -115,7 +114,7 @@ def compare(sent: list[int], kept: list[int]) -> dict[str, int]:
     }
 
 
-def measure(transport: str, seconds: float, domain: int, folder: Path) -> dict[str, Any]:
+def of_transport(transport: str, seconds: float, domain: int, folder: Path) -> dict[str, Any]:
     """Both processes, once."""
     environment = process_environment(
         {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "OMP_NUM_THREADS": "1"}
@@ -151,29 +150,25 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--send", metavar="TRANSPORT", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.send:
-        return send(arguments.send, arguments.seconds)
-    load = round(os.getloadavg()[0], 2)
+def measure(given: Given) -> Iterator[Row]:
+    """Each transport; or be one of the processes."""
+    if given.send:
+        given.file = None
+        return send(given.send, given.seconds)
     domain, lock = claim_domain()
-    rows = []
     with lock:
         for transport in TOPICS:
             with tempfile.TemporaryDirectory() as folder:
-                rows.append(measure(transport, arguments.seconds, domain, Path(folder)))
-    for row in rows:
-        print(f"{row['transport']}: {row['mb_per_s']} MB/s, recorder {row['cpu']} % of a core")
-        for name, counts in row["streams"].items():
-            print(f"  {name}: " + ", ".join(f"{value} {what}" for what, value in counts.items()))
-    RESULT.parent.mkdir(exist_ok=True)
-    result = {"seconds": arguments.seconds, "load": load, "rows": rows, **provenance()}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+                yield of_transport(transport, given.seconds, domain, Path(folder))
 
+
+def options(add: Callable[..., Any]) -> None:
+    """For how long."""
+    add("--seconds", type=float, default=30.0)
+    add("--send", metavar="TRANSPORT", help=argparse.SUPPRESS)
+
+
+BENCH = Bench("recording", measure, options, rows="rows", smoke="--seconds 2", starts_nodes=True)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(BENCH))

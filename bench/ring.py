@@ -5,28 +5,26 @@
 "costs" are single calls in one process [us]. "cameras" are two processes: one writes two cameras at 30 Hz and
 sends each frame's handle through a pipe, the other takes the frame by its handle and verifies it; the age
 [ms] is from before the write to after the check, CPU in percent of a core. "load" is how many cores were busy
-before. ROS is not included: a handle message costs extra. Writes bench/results/ring.json.
+before. ROS is not included: a handle message costs extra.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from run import Bench, Given, Row, main
 from vla_accel_ros.sensing.cameras.frames import Lease
 from vla_accel_ros.sensing.cameras.ring import RingWriter
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
-from vla_accel_ros.tools.provenance import provenance
 
-RESULT = Path(__file__).parent / "results" / "ring.json"
 SIZES = ((640, 480), (1280, 720))
 CAMERAS = ("front", "wrist")
 RATE_HZ = 30
@@ -131,25 +129,23 @@ def cameras(width: int, height: int, seconds: float, copy: bool) -> dict[str, ob
     }
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    arguments = parser.parse_args()
-    rows, load = [], round(os.getloadavg()[0], 2)
+def measure(given: Given) -> Iterator[Row]:
+    """Each size."""
     for width, height in SIZES:
-        row = {
+        yield {
             "width": width,
             "height": height,
             "costs_us": costs(width, height),
-            "cameras": [cameras(width, height, arguments.seconds, copy) for copy in (False, True)],
+            "cameras": [cameras(width, height, given.seconds, copy) for copy in (False, True)],
         }
-        print(json.dumps(row, indent=1), flush=True)
-        rows.append(row)
-    RESULT.parent.mkdir(exist_ok=True)
-    result = {"rate_hz": RATE_HZ, "load": load, "rows": rows, **provenance()}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
+
+def options(add: Callable[..., Any]) -> None:
+    """For how long."""
+    add("--seconds", type=float, default=10.0)
+
+
+BENCH = Bench("ring", measure, options, {"rate_hz": RATE_HZ}, rows="rows", smoke="--seconds 0.5")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(BENCH))

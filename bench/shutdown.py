@@ -5,31 +5,29 @@
 The whole stack in separate processes, real DDS, the arm moving. One node gets the signal and is started again
 afterwards. "exit_s" is from the signal until the process has ended. "rest_s" is until the last joint state
 that moved faster than a hundredth of full speed; a robot whose inference ends moves on until its images are
-too old, as the contract says. Writes bench/results/shutdown.json.
+too old, as the contract says.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from run import Bench, Given, main, shown
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.tools.demo.stack import Stack
-from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
 
-RESULT = Path(__file__).parent / "results" / "shutdown.json"
 NODES = ("inference", "trajectory")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 MOVING_RAD_S = 0.3
@@ -97,7 +95,7 @@ def tell(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def measure(times: int) -> dict[str, dict[str, Any]]:
+def of_nodes(times: int) -> dict[str, dict[str, Any]]:
     """node -> signal -> its summary."""
     domain, lock = graph.claim_domain()
     environment = graph.graph_environment(domain)
@@ -122,15 +120,19 @@ def measure(times: int) -> dict[str, dict[str, Any]]:
     return {name: {n.name: summary(runs[name, n.name]) for n in SIGNALS} for name in NODES}
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=10, help="per node and signal (default: %(default)s)")
-    arguments = parser.parse_args()
-    result = measure(arguments.times)
-    print(json.dumps(result, indent=1))
-    RESULT.write_text(json.dumps({"nodes": result, **provenance()}, indent=1) + "\n")
+def measure(given: Given) -> Iterator[None]:
+    """All nodes."""
+    given.document["nodes"] = of_nodes(given.times)
+    print(shown(given.document["nodes"]))
+    yield None
 
+
+def options(add: Callable[..., Any]) -> None:
+    """How often."""
+    add("--times", type=int, default=10, help="per node and signal (default: %(default)s)")
+
+
+BENCH = Bench("shutdown", measure, options, rows="nodes", smoke="--times 1", starts_nodes=True)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(BENCH))

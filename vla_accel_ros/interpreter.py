@@ -2,7 +2,7 @@
 
 Such a thread must get the interpreter lock soon after its event, so the lock switches after SWITCH_S. The
 garbage collector no longer scans the objects that were loaded at startup: a full scan stops every thread for
-some 0.1 s (bench/interpreter.py).
+some 0.1 s (bench/results/interpreter.json).
 """
 
 from __future__ import annotations

@@ -57,11 +57,7 @@ class Case:
         return 50 if self.chancy else 5
 
 
-STACKS: dict[str, dict] = {
-    "plain": {},
-    "sim_time": {"sim_time": True},
-    "launched": {},
-}
+STACKS: dict[str, dict] = {"plain": {}, "sim_time": {"sim_time": True}, "launched": {}}
 
 
 def _cases() -> list[Case]:

@@ -168,12 +168,7 @@ class Bench:
         return PackedForward(stack, sizes, max(self.grid.prompts) + max(self.grid.tokens), **changed)
 
     def _forward_ms(
-        self,
-        tokens: int,
-        length: int,
-        riders: int,
-        drafted: int | None,
-        forward: PackedForward | None = None,
+        self, tokens: int, length: int, riders: int, drafted: int | None, forward: PackedForward | None = None
     ) -> float:
         """The median of replays, with a new frame and its draft (None = without) and so many riders.
 

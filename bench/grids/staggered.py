@@ -73,11 +73,7 @@ def _sequential(
 
 
 def _staggered(
-    policy: Policy,
-    observations: Sequence[Observation],
-    steps: int,
-    chunks: int,
-    alone: dict[int, np.ndarray],
+    policy: Policy, observations: Sequence[Observation], steps: int, chunks: int, alone: dict[int, np.ndarray]
 ) -> dict[str, Any]:
     engine = Engine(policy, fast=True, steps=steps, staggered=steps, slots=steps + FRAME_SLOTS)
     prefixes = [engine.observe(observation) for observation in observations]

@@ -81,11 +81,7 @@ def _steps(
             candidates = tuple(each for each in SMALL_WEIGHTS if splits or each.split == 1)
         else:
             candidates = CANDIDATES[of]
-        yield Case(
-            f"{name}, {of}",
-            partial(_piece, config, batch, device, weights, index),
-            candidates,
-        )
+        yield Case(f"{name}, {of}", partial(_piece, config, batch, device, weights, index), candidates)
 
 
 def _piece(config: PiConfig, batch: int, device: torch.device, weights: str | None, index: int) -> Piece:
