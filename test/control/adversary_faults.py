@@ -175,6 +175,11 @@ class Episode(Delivered):
             self.holding = max(self.holding[0], self.until[name] + HOLD_SLACK_NS), 0
         self._go_on_later()
 
+    def scale(self, name: str) -> None:
+        """A person pushes the slider of the controllers' speed."""
+        if self.robot.kind == "joint_trajectory":
+            self._lasts(name, 0.1, 2.0)
+
     def reactivate(self, name: str) -> None:
         """Drives go off and on: the controller is deactivated meanwhile, then holds where the joints are."""
         if self.robot.kind in ("joint_trajectory", "servo_twist"):
@@ -210,4 +215,5 @@ FAULTS: dict[str, Callable[[Any, str], None]] = {
     "stall": Episode.stall,
     "held up": lambda e, n: e._lasts(n, 0.1, 2.0),
     "reactivate": Episode.reactivate,
+    "scaled speed": Episode.scale,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from adversary_judge import Judged
-from adversary_scene import EPOCH, MS, S
+from adversary_scene import EPOCH, MS, SCALE, S
 
 from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
@@ -26,6 +26,8 @@ class Given(Judged):
     def _joints(self) -> None:
         dt_s = (self.t_ns - self._felt_ns) * 1e-9
         self._felt_ns = self.t_ns
+        if self.active("scaled speed"):
+            self._slow_down(round(dt_s * S))
         if self.robot.kind == "servo_joint":
             if self.ticks and not self.active("drive off"):
                 velocity = self.ticks[-1][1] if self.t_ns - self.ticks[-1][0] < 100 * MS else 0.0
@@ -49,7 +51,8 @@ class Given(Judged):
         away = np.abs(position - self._command())
         near = bool((away < 0.7 * usual(self.robot.limits.velocity)).all())
         follows = near and not (self.activated or self.active("joint stamps"))
-        follows = follows and self.robot.kind != "servo_joint"  # which tells of no position
+        slow = self.t_ns - max(self.slowed_ns.values(), default=-S) < S // 2
+        follows = follows and self.robot.kind != "servo_joint" and not slow  # which tells of no position
         self.happened["joints"] += 1
         self._input("joints", lambda: self.node_joints(position, stamp_ns, follows))
 
@@ -59,6 +62,15 @@ class Given(Judged):
         node.joints(self.robot.joints, position, stamp_ns)
         if follows and any(NOT_FOLLOWING in reason for reason in set(node.holds) - before):
             self._break("held because joints do not follow, and they do")
+
+    def _slow_down(self, passed_ns: int) -> None:
+        """The controllers execute at SCALE of their speed: it is theirs alone that they are slow."""
+        moves = self.controller.state(self.t_ns).velocity
+        if moves is None or not moves.any():
+            return
+        self.controller.shift(-round((1.0 - SCALE) * passed_ns), self.t_ns)
+        self.slowed_ns = dict.fromkeys(self.robot.groups or (self.robot.joints,), self.t_ns)
+        self._unhold()
 
     def _watch(self) -> None:
         self._input("watch", self.node_watch)

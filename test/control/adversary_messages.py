@@ -26,6 +26,8 @@ class Delivered(Given):
         self.began = True
         if self.node.motion.lending.is_lent:
             self._break("sent something while released")
+        if trajectory.joints in self.scaled and stamped:
+            self._break("sent something to a controller that executes slowly")
         self._check_length(trajectory, on_arrival)
         most = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
         delay_ns = round(self.rng.uniform(0.0, most)) if self.parameters.lead_s else 0
@@ -41,6 +43,8 @@ class Delivered(Given):
             where = self._where(trajectory.joints)
             measured = TrajectoryPoint(self.t_ns, where, np.zeros_like(where))
             if not self._deactivated(moved, off and on_arrival, known):
+                if self.t_ns - self.slowed_ns.get(moved.joints, -S) < S // 2:
+                    self.controller.spare(self.t_ns, moved.end_ns)  # it was sent before that was told
                 self._controller(moved.joints).accept(moved, self.t_ns, measured)
                 self.began_ns[moved.joints] = self.now_ns() if on_arrival else start_ns
                 if on_arrival:

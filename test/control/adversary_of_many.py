@@ -75,10 +75,11 @@ class Controllers:
 
     def state(self, t_ns: int) -> TrajectoryPoint:
         states = {group: one.state(t_ns) for group, one in self.ones.items()}
-        position = np.zeros(len(self.joints))
+        position, velocity = np.zeros((2, len(self.joints)))
         for group, state in states.items():
             position[self._columns[group]] = state.position
-        return TrajectoryPoint(t_ns, position)
+            velocity[self._columns[group]] = 0.0 if state.velocity is None else state.velocity
+        return TrajectoryPoint(t_ns, position, velocity)
 
     def path(self, until_ns: int) -> tuple[np.ndarray, np.ndarray]:
         paths = {group: one.path(until_ns) for group, one in self.ones.items()}

@@ -34,6 +34,8 @@ EPOCH = 1_000 * S
 KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 LEADS_S = (0.0, 0.01, 0.03, 0.1)
+SCALE = 0.5
+"""Share of its speed at which a controller executes while a person has pushed its slider."""
 LINEAR, ANGULAR = 0.5, 1.0
 """Greatest speeds of a hand, see make_contract."""
 
@@ -133,6 +135,8 @@ class Scene(ABC):
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         self.disk = Disk()
+        self.slowed_ns = dict[tuple[str, ...], int]()  # until when each controller executes slowly
+        self.scaled = set[tuple[str, ...]]()  # controllers that told so, and have not rested since
         self.began_ns = dict[tuple[str, ...], int]()  # of what each controller executes, by its clock
         self.node = self._start()
 
@@ -212,7 +216,10 @@ class Scene(ABC):
         state = self._controller(joints).state(at_ns)
         reference = dict(zip(joints, state.position.tolist()))
         rests = state.velocity is None or not state.velocity.any()
-        return ReportedState(self.began_ns.get(joints), at_ns + self.offset_ns, reference, rests)
+        scaled = not rests and self.slowed_ns.get(joints, -1) >= at_ns
+        self.scaled = self.scaled - {joints} if rests else self.scaled | ({joints} if scaled else set())
+        speed = SCALE if scaled else 1.0
+        return ReportedState(self.began_ns.get(joints), at_ns + self.offset_ns, reference, rests, speed)
 
     def _held(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
         """What a joint_trajectory_controller tells of a hold by its own will, every so often, a little later;
