@@ -153,9 +153,9 @@ class CommandStream:
         if elapsed_s <= 0.0:  # the same instant again, or a clock that was set back a little
             return state
         self._steady_ns = steady_ns
-        late = elapsed_s > self.longest_s
-        self.counts["late"] += late
-        if late or abs(state.stamp_ns + passed_ns - now_ns) > _SET_NS:
+        is_late = elapsed_s > self.longest_s
+        self.counts["late"] += is_late
+        if is_late or abs(state.stamp_ns + passed_ns - now_ns) > _SET_NS:
             # a path that ended before both times is at rest: nothing to be late for
             self._on_path &= path.end_ns <= min(state.stamp_ns, now_ns)
         position, velocity = path.sample(now_ns)
@@ -175,8 +175,8 @@ class CommandStream:
     def commanded(self, t_ns: int) -> np.ndarray | None:
         """The last command at or before a time, float64 [D]. After a late tick this differs from the path.
         None before the first command, and for times long ago."""
-        found = (state.position for state in reversed(self._past) if state.stamp_ns <= t_ns)
-        return next(found, None)
+        positions = (state.position for state in reversed(self._past) if state.stamp_ns <= t_ns)
+        return next(positions, None)
 
     def _passed_ns(self, now_ns: int, steady_ns: int | None) -> int:
         """Time since the last tick. Without a steady clock, a clock set far back counts as one tick."""
@@ -288,9 +288,9 @@ class JogStream:
         self._compare(now_ns)
         if passed_s > STOOD_S:
             self._velocity = np.zeros_like(state.velocity)
-        wanted = self._inside(state.velocity + self._pull(state.position, now_ns))
+        velocity = self._inside(state.velocity + self._pull(state.position, now_ns))
         change = self._limits.acceleration * min(max(passed_s, 0.0), self.path.longest_s)
-        self._velocity = np.clip(wanted, self._velocity - change, self._velocity + change)
+        self._velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
         if self._velocity.any():
             self._moved_ns = now_ns
         return self._velocity
@@ -322,16 +322,19 @@ class JogStream:
             return
         self._taken = stamps
         # Where the joints may be by their stamps, and where they have been commanded to be by then.
-        first, least, most, last = self._shown(stamps)
-        off = np.stack([position - most, position - least])
+        first, lowest, highest, last = self._shown(stamps)
+        off = np.stack([position - highest, position - lowest])
         new = (position, stamps, last, last)
-        spot, since_ns, least, most = self._spot or new
+        spot, since_ns, lowest, highest = self._spot or new
         # however late a sample shows it, the joint has been at `first` since its spot
-        due = np.where(stamps - _DELAY_NS >= since_ns, first, least)
+        due = np.where(stamps - _DELAY_NS >= since_ns, first, lowest)
         stays = np.abs(position - spot) <= self._still
-        kept = (spot, since_ns, np.minimum(least, due), np.maximum(most, due))
-        spot, since_ns, least, most = (np.where(stays, a, b) for a, b in zip(kept, new))
-        self._spot, self.standing = (spot, since_ns, least, most), most - least > _STANDING * self._still
+        standing = (spot, since_ns, np.minimum(lowest, due), np.maximum(highest, due))
+        spot, since_ns, lowest, highest = (np.where(stays, a, b) for a, b in zip(standing, new))
+        self._spot, self.standing = (
+            (spot, since_ns, lowest, highest),
+            highest - lowest > _STANDING * self._still,
+        )
         self._off = np.where(self.standing, 0.0, off)
 
     def _shown(self, stamps: np.ndarray) -> np.ndarray:
@@ -349,9 +352,9 @@ class JogStream:
     def _pull(self, commanded: np.ndarray, now_ns: int) -> np.ndarray:
         if not self._pulling or self._reached is None or not self._is_fresh(now_ns):
             return np.zeros_like(commanded)
-        away = commanded - np.clip(commanded, *(self._reached + self._off))
-        most = _PULL * self._limits.velocity
-        return np.where(self.standing, 0.0, np.clip(self._gain * away, -most, most))
+        distance = commanded - np.clip(commanded, *(self._reached + self._off))
+        fastest = _PULL * self._limits.velocity
+        return np.where(self.standing, 0.0, np.clip(self._gain * distance, -fastest, fastest))
 
     def _inside(self, velocity: np.ndarray) -> np.ndarray:
         """The velocity within its limit, and such that the joints can still brake within their range: those

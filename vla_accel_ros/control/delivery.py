@@ -88,14 +88,14 @@ class Delivery:
         last_ns = self._state_ns
         if last_ns is not None and state_ns <= last_ns:
             return True
-        found = min(self._unseen, key=lambda sent: abs(sent.stamp_ns - began_ns), default=None)
-        if found is not None and _same(found.stamp_ns, began_ns):
+        match = min(self._unseen, key=lambda sent: abs(sent.stamp_ns - began_ns), default=None)
+        if match is not None and _same(match.stamp_ns, began_ns):
             while True:  # a controller takes the newest it has; a skipped trajectory came at least as late
                 sent = self._unseen.popleft()
                 self._note(sent, sent.published_ns if last_ns is None else last_ns, state_ns)
-                if sent is found:
+                if sent is match:
                     break
-            self._executed_ns, self._recognised, self._unsure = found.stamp_ns, True, False
+            self._executed_ns, self._recognised, self._unsure = match.stamp_ns, True, False
         elif self._executed_ns is None or not _same(self._executed_ns, began_ns):
             return not self._recognised or (last_ns is not None and began_ns <= last_ns - _LOOK_NS)
         while self._unseen and (state_ns - self._unseen[0].decided_ns) * 1e-9 > LOST_S:
@@ -155,8 +155,8 @@ class Delivery:
     @property
     def p99_s(self) -> float:
         """99th percentile of the last deliveries, or the present delay if that is longer."""
-        took = sorted(self._took_s) or [0.0]
-        return max(took[math.ceil(0.99 * len(took)) - 1], self._late_s)
+        durations_s = sorted(self._took_s) or [0.0]
+        return max(durations_s[math.ceil(0.99 * len(durations_s)) - 1], self._late_s)
 
     @property
     def count(self) -> int:
@@ -170,14 +170,14 @@ class Delivery:
 
     def step(self, now_ns: int) -> float:
         """Adapt lead_s and return it."""
-        wanted = min(max(self.p99_s, self._least_s), self._most_s)
+        target_s = min(max(self.p99_s, self._least_s), self._most_s)
         passed_s = 0.0 if self._stepped_ns is None else max(now_ns - self._stepped_ns, 0) * 1e-9
         self._stepped_ns = now_ns
         # While this process was not scheduled, it did not look at the controller either.
         is_same = self._waited_for is not None and self._waited_for is self._oldest
         self._waited_s = self._waited_s + min(passed_s, _STEP_S) if is_same else 0.0
         self._waited_for = self._oldest
-        self.lead_s = max(wanted, self.lead_s - _FALL_PER_S * passed_s)
+        self.lead_s = max(target_s, self.lead_s - _FALL_PER_S * passed_s)
         return self.lead_s
 
     @property

@@ -147,15 +147,17 @@ class HandOver:
             near = usual(speed) + speed * max(t_ns - here[1], 0) * 1e-9
             if (np.abs(position - measured) > near).any():
                 return
-        there, velocity = executed.sample(t_ns)
-        if not velocity.any() and (np.abs(position - there) <= _ROUNDING).all():
+        position_sent, velocity = executed.sample(t_ns)
+        if not velocity.any() and (np.abs(position - position_sent) <= _ROUNDING).all():
             return  # as sent
         if t_ns < self._past[-1][0] + round(lead_s * 1e9):
             self._doubtful = True
             return
-        rest = Trajectory(executed.joints, np.array([t_ns]), position[None], np.zeros((1, len(position))))
-        self._executes(rest, t_ns)
-        self._executed, self._moved, self._dropped = rest, True, True
+        standstill = Trajectory(
+            executed.joints, np.array([t_ns]), position[None], np.zeros((1, len(position)))
+        )
+        self._executes(standstill, t_ns)
+        self._executed, self._moved, self._dropped = standstill, True, True
         self._approach_ns = self._late_ns = 0
 
     def told(self, position: np.ndarray, t_ns: int) -> None:
@@ -165,9 +167,9 @@ class HandOver:
         commanded = self.commanded(t_ns)
         if commanded is None:
             return
-        away, far = np.abs(position - commanded), usual(self._limits.velocity)
-        strays = self._inside(position) and (away > far / 2.0).any()
-        self._elsewhere = (np.array(position), away + far) if strays else None
+        distance, far = np.abs(position - commanded), usual(self._limits.velocity)
+        strays = self._inside(position) and (distance > far / 2.0).any()
+        self._elsewhere = (np.array(position), distance + far) if strays else None
 
     def _inside(self, position: np.ndarray) -> bool:
         """Whether joints can be at these positions, float64 [D]; False where one is NaN."""
@@ -192,8 +194,8 @@ class HandOver:
         elif moved and executed is not None and was_ns < executed.start_ns:
             stop = self._rest_at(executed, now_ns)
         elif moved and executed is not None:
-            given = executed.sample, was_ns, now_ns, 2.0 * lead_s
-            stop = brake_on_arrival(executed.joints, *given, self._limits)
+            arguments = executed.sample, was_ns, now_ns, 2.0 * lead_s
+            stop = brake_on_arrival(executed.joints, *arguments, self._limits)
         executes = None if stop is None else stop.later(round(2.0 * lead_s * 1e9))
         if stop is None and self.stopping is not None:
             executes = self.stopping.later(now_ns - self._stopped_ns)  # it began then, or before
@@ -217,8 +219,8 @@ class HandOver:
 
     def state(self, t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
         """As `commanded`, with the velocity."""
-        found = (path for since_ns, path in reversed(self._past) if since_ns <= t_ns)
-        path = next(found, None)
+        paths = (path for since_ns, path in reversed(self._past) if since_ns <= t_ns)
+        path = next(paths, None)
         return None if path is None else path.sample(t_ns)
 
     def _approached(
@@ -226,23 +228,23 @@ class HandOver:
     ) -> tuple[Trajectory, int]:
         """A trajectory that begins in the future, shifted by its lateness."""
         from_ns = now_ns if now_ns - decided_ns > lead_ns else decided_ns
-        approach_ns, executed, before = decided.start_ns - decided_ns, self._executed, None
+        approach_ns, executed, leading = decided.start_ns - decided_ns, self._executed, None
         if executed is not None and now_ns >= executed.start_ns:
-            before = cut(executed.since(now_ns), now_ns + 2 * lead_ns, self._limits)
+            leading = cut(executed.since(now_ns), now_ns + 2 * lead_ns, self._limits)
         elif executed is not None and self._moved and _away(executed.positions[0], decided).any():
-            before = self._rest_at(executed, now_ns)
-        if before is not None:
-            away = _away(before.positions[-1], decided)
-            approach_ns = max(approach_ns, round(rest_to_rest_s(away, self._limits) * 1e9) + 2 * lead_ns)
-            if now_ns < before.end_ns:
-                return before.then(_begins(decided, before.end_ns + approach_ns)), now_ns + lead_ns
+            leading = self._rest_at(executed, now_ns)
+        if leading is not None:
+            distance = _away(leading.positions[-1], decided)
+            approach_ns = max(approach_ns, round(rest_to_rest_s(distance, self._limits) * 1e9) + 2 * lead_ns)
+            if now_ns < leading.end_ns:
+                return leading.then(_begins(decided, leading.end_ns + approach_ns)), now_ns + lead_ns
         return _begins(decided, from_ns + approach_ns), from_ns + lead_ns
 
     def _rest_at(self, executed: Trajectory, now_ns: int) -> Trajectory:
         """Rest at the position that it already approaches, after a whole approach from now on."""
-        rest = np.zeros_like(executed.positions[:1])
+        standstill = np.zeros_like(executed.positions[:1])
         return Trajectory(
-            executed.joints, np.array([now_ns + self._approach_ns]), executed.positions[:1], rest
+            executed.joints, np.array([now_ns + self._approach_ns]), executed.positions[:1], standstill
         )
 
     def _same_until_ns(self, decided: Trajectory, now_ns: int, for_ns: int) -> int:
@@ -261,9 +263,9 @@ class HandOver:
         if not len(times):
             times, positions = np.array([commit_ns + _END_NS]), decided.positions[-1:]
             velocities = np.zeros_like(positions)
-        asked = Trajectory(decided.joints, times, positions, velocities)
+        motion = Trajectory(decided.joints, times, positions, velocities)
         position, velocity = old.sample(commit_ns)
-        led, _ = enforce(asked, TrajectoryPoint(commit_ns, position, velocity), self._limits)
+        led, _ = enforce(motion, TrajectoryPoint(commit_ns, position, velocity), self._limits)
         # Where it cannot follow, it brakes as `decided` does, which ends when its observation is too old.
         brakes_ns = max(decided.end_ns - round(self._longest_s * 1e9), commit_ns)
         joined = Trajectory(
@@ -294,8 +296,8 @@ def _approach(now_ns: int, position: np.ndarray, velocity: np.ndarray, path: Tra
 
 def _away(position: np.ndarray, after: Trajectory) -> np.ndarray:
     """Distances [D] of float64 [D] positions from a trajectory's first point; 0 within rounding."""
-    away = np.abs(after.positions[0] - position)
-    return np.where(away > _ROUNDING, away, 0.0)
+    distance = np.abs(after.positions[0] - position)
+    return np.where(distance > _ROUNDING, distance, 0.0)
 
 
 def _same(one: Trajectory, other: Trajectory, times: np.ndarray) -> np.ndarray:

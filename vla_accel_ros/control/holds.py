@@ -62,9 +62,9 @@ class Holds:
         """
         if self._restored or self._store is None:
             return []
-        before = self._store.restore()
-        problem = before.problem
-        holds, switched = before.fields.get("holds", []), before.fields.get("switched", {})
+        previous = self._store.restore()
+        problem = previous.problem
+        holds, switched = previous.fields.get("holds", []), previous.fields.get("switched", {})
         if isinstance(holds, list) and isinstance(switched, dict) and all(isinstance(h, str) for h in holds):
             self.holds |= dict.fromkeys(holds, ())
             self.switched = switched
@@ -72,7 +72,7 @@ class Holds:
             problem = f"{self._store.path} is not of this version"
         if problem:
             self.holds[f"{UNKNOWN} ({problem}); ~/resume goes on"] = ()
-        elif not before.clean and not go_on:
+        elif not previous.clean and not go_on:
             self.holds[RESTARTED] = ()
         self._keep()
         unwritten = _result(self.written)
@@ -85,7 +85,7 @@ class Holds:
             # The next process could not know either.
             self.holds[f"{UNKNOWN} ({unwritten}); ~/resume goes on"] = ()
         self._restored = True
-        return [sentence for sentence in (*self.holds, unwritten) if sentence]
+        return [reason for reason in (*self.holds, unwritten) if reason]
 
     def finish(self) -> None:
         """Record that the process ends cleanly."""
@@ -127,11 +127,11 @@ class Holds:
     def hindered(self, hindrances: Mapping[str, Sequence[str]]) -> None:
         """Stop for these reasons as long as they are passed; called at a fixed rate. hindrances: reason ->
         what it follows from, see Safety.hold."""
-        for sentence in self._hindrances.keys() - hindrances.keys():
-            self.resume(sentence)
-        for sentence, follows in hindrances.items():
-            if sentence not in self._hindrances:
-                self.hold(sentence, passing=True, follows=follows)
+        for reason in self._hindrances.keys() - hindrances.keys():
+            self.resume(reason)
+        for reason, follows in hindrances.items():
+            if reason not in self._hindrances:
+                self.hold(reason, passing=True, follows=follows)
         self._hindrances = dict(hindrances)
 
     def fault(self, sentence: str, follows: Sequence[str] = ()) -> None:
@@ -164,8 +164,8 @@ class Holds:
     def switch(self, activated: list[str], deactivated: list[str], sure: bool = True) -> None:
         """Record that the controller manager was asked to activate and deactivate these; sure=False: is about
         to be."""
-        asked = {"on": activated, "off": deactivated, "sure": sure}
-        self.switched = asked if activated or deactivated else {}
+        request = {"on": activated, "off": deactivated, "sure": sure}
+        self.switched = request if activated or deactivated else {}
         self._keep()
 
     def _keep(self) -> None:

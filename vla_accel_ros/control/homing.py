@@ -104,7 +104,7 @@ class Homing:
         self._unfinished += 1
         holds.resume(AT_HOME)
         holds.hold(NOT_AT_HOME)
-        success, sentence = yield from self._go(self._calls)
+        success, words = yield from self._go(self._calls)
         yield from until_at_rest(self._robot)
         self._unfinished -= 1
         if success:
@@ -113,7 +113,7 @@ class Homing:
         if not self._unfinished:
             self._robot.go_on(HOMING, list(self._sent.values()))
             self._sent.clear()  # chunks move the robot from here on
-        return success, sentence
+        return success, words
 
     def cancel(self, why: str, jumped: bool = False) -> None:
         """Stop a move in progress, within limits; one that still waits for rest never begins.
@@ -135,19 +135,19 @@ class Homing:
             self._stop(f"stopped, because {next(iter(holds.faults))}")
         if not self._in_parts():
             return
-        late = self._robot.late(JOINT_STATES)
-        if late:
-            self._stop(f"stopped, because {late}")
+        problem = self._robot.late(JOINT_STATES)
+        if problem:
+            self._stop(f"stopped, because {problem}")
         elif lost := self._lost():
             self._stop(f"stopped, because {lost}")
         if not all(self._renew(m.output, parts, now_ns) for m, parts in self._in_parts()):
             self._stop("stopped, because this node was not scheduled for too long")
         for unfinished, parts in [(m, p) for m, p in self._in_parts() if now_ns >= p.whole.end_ns]:
-            away = self._away(parts.whole)
-            if not away or now_ns >= parts.whole.end_ns + _ARRIVAL_S * 1e9:
+            shortfall = self._away(parts.whole)
+            if not shortfall or now_ns >= parts.whole.end_ns + _ARRIVAL_S * 1e9:
                 topic = unfinished.topic
-                sentence = f"{topic}: did not get home: {away}" if away else f"{topic}: reached"
-                self._end(unfinished, Outcome(not away, sentence))
+                words = f"{topic}: did not get home: {shortfall}" if shortfall else f"{topic}: reached"
+                self._end(unfinished, Outcome(not shortfall, words))
 
     def take_outcomes(self) -> None:
         """Take the outcomes of the actions that have ended."""
@@ -267,16 +267,16 @@ class Homing:
                 return f"{controller.topic} takes twists only: add its FollowJointTrajectory action as action"
         if robot.measured is None:
             return "the joints are not known yet: wait for joint_states"
-        late = robot.late(JOINT_STATES)
-        if late:
-            return f"{late}: look at its driver"
+        problem = robot.late(JOINT_STATES)
+        if problem:
+            return f"{problem}: look at its driver"
         if doubtful := robot.doubtful:
             return doubtful
         holds = robot.holds.holds
         if RELEASED in holds:
             return "the controllers are released: call ~/reclaim first"
-        others = [h for h in holds if h not in (HOMING, AT_HOME, NOT_AT_HOME, RESTARTED)]
-        return f"{others[0].partition('; ~/resume')[0]}: call ~/resume first" if others else ""
+        reasons = [h for h in holds if h not in (HOMING, AT_HOME, NOT_AT_HOME, RESTARTED)]
+        return f"{reasons[0].partition('; ~/resume')[0]}: call ~/resume first" if reasons else ""
 
     def _start(self) -> list[_Move]:
         assert self._limits is not None
@@ -292,8 +292,8 @@ class Homing:
         now_ns = robot.clock.now_ns()
         # The motion begins with an approach from the controller's setpoint to the measured position, also of
         # joints that only twists move otherwise.
-        away = usual(limits.velocity) + np.abs(position - start)
-        first_ns = max(robot.approach_ns, round(rest_to_rest_s(away, limits) * 1e9))
+        distance = usual(limits.velocity) + np.abs(position - start)
+        first_ns = max(robot.approach_ns, round(rest_to_rest_s(distance, limits) * 1e9))
         whole = move(names, start, goal, limits, self._speed, now_ns + first_ns)
         moves = []
         for output in self._outputs:
@@ -327,8 +327,8 @@ class Homing:
                 commanded.update(by_name(parts.whole.joints, parts.whole.sample(stamp_ns)[0]))
                 with self._robot.outputs.lock:
                     commanded.update(moved.output.commanded(stamp_ns))
-            at = np.array([commanded.get(joint.name, np.nan) for joint in self._joints])
-            setpoint = np.where(stamps_ns == stamp_ns, at, setpoint)
+            positions = np.array([commanded.get(joint.name, np.nan) for joint in self._joints])
+            setpoint = np.where(stamps_ns == stamp_ns, positions, setpoint)
         j = self._following.take(setpoint, position, stamps_ns)
         if j is None:
             return ""

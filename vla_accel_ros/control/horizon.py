@@ -108,10 +108,10 @@ class Horizons:
     """
 
     def __init__(self, spec: str = ALL) -> None:
-        first, *others = (clause.strip() for clause in spec.split(";"))
+        first, *clauses = (clause.strip() for clause in spec.split(";"))
         self.spec, self._rule = spec, parse(first)
         self._tasks: list[tuple[str, Rule]] = []
-        for clause in others:
+        for clause in clauses:
             pattern, sign, word = clause.rpartition("=")
             if not sign or not pattern.strip():
                 raise ValueError(
@@ -126,8 +126,8 @@ class Horizons:
         """Raise ValueError, with one sentence, if chunks with that many denoise updates lack the signal of a
         rule. updates: 0 for a token policy."""
         for rule in (self._rule, *(rule for _, rule in self._tasks)):
-            if why := rule.lacking(updates):
-                raise ValueError(f"horizon is {self.spec!r}, but it {why}: use all or static:N.")
+            if lack := rule.lacking(updates):
+                raise ValueError(f"horizon is {self.spec!r}, but it {lack}: use all or static:N.")
 
     def rule(self, instruction: str) -> Rule:
         """Return the rule of a task."""

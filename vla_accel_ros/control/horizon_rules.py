@@ -56,10 +56,10 @@ def update_ratio(made: Made) -> np.ndarray | None:
     sizes = made.chunk.step_magnitudes
     if sizes is None or len(sizes) < 2:
         return None
-    last, before = sizes[-1].astype(np.float64), sizes[:-1].mean(axis=0, dtype=np.float64)
+    last, earlier = sizes[-1].astype(np.float64), sizes[:-1].mean(axis=0, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = last / before - 1.0
-    return np.where((last == 0.0) & (before == 0.0), -1.0, ratio)
+        ratio = last / earlier - 1.0
+    return np.where((last == 0.0) & (earlier == 0.0), -1.0, ratio)
 
 
 def last_update(made: Made) -> np.ndarray | None:
@@ -81,9 +81,9 @@ def disagreement(made: Made) -> np.ndarray | None:
     chunk, previous = made.chunk, made.previous
     if previous is None or not _comparable(previous, chunk):
         return None
-    rest = previous.rest(chunk.stamp_ns)[: chunk.horizon]
-    apart = chunk.actions[: len(rest)].astype(np.float64) - rest
-    return np.sqrt(np.square(apart).mean(axis=-1))
+    remainder = previous.rest(chunk.stamp_ns)[: chunk.horizon]
+    distance = chunk.actions[: len(remainder)].astype(np.float64) - remainder
+    return np.sqrt(np.square(distance).mean(axis=-1))
 
 
 def _comparable(previous: Chunk, chunk: Chunk) -> bool:

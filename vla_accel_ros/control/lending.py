@@ -106,8 +106,8 @@ class Lending:
         robot.go_on(RELEASED)
         robot.open()
         yield from kept(robot)
-        held = "; ".join(holds.holds)
-        return True, f"ours, and held: {held}" if held else "going on from where the joints are"
+        reasons = "; ".join(holds.holds)
+        return True, f"ours, and held: {reasons}" if reasons else "going on from where the joints are"
 
     @property
     def is_lent(self) -> bool:

@@ -207,15 +207,17 @@ class Motion:
         self.publishers.look(graph, self.source.writer)
         watchdog = self.robot.follower.safety.watchdog
         lates, slow = watchdog.late(self._clock.now_ns()), self._causes.slow()
-        noted = {unnumbered(late.note) for late in lates}
-        for late in lates:
-            if late.name == JOINT_STATES:
+        noted = {unnumbered(stream.note) for stream in lates}
+        for stream in lates:
+            if stream.name == JOINT_STATES:
                 self._causes.look_for_joints()
-            elif late.name == INFERENCE or (late.name == CHUNK and not late.note and not watchdog.reported):
-                watchdog.note(late.name, self._causes.chunks())
-            elif late.age_s is not None and not late.note and slow and unnumbered(slow) not in noted:
+            elif stream.name == INFERENCE or (
+                stream.name == CHUNK and not stream.note and not watchdog.reported
+            ):
+                watchdog.note(stream.name, self._causes.chunks())
+            elif stream.age_s is not None and not stream.note and slow and unnumbered(slow) not in noted:
                 noted.add(unnumbered(slow))
-                watchdog.note(late.name, slow)
+                watchdog.note(stream.name, slow)
 
     # Time
 
@@ -335,10 +337,10 @@ class Motion:
         if self._taking_over is not None:
             self._taking_over.forgive()
         yield from kept(self.robot)
-        late = [str(late) for late in self.robot.follower.safety.watchdog.late(self._clock.now_ns())]
-        held = "; ".join(self.holds.holds)
-        words = f"going on when fresh: {'; '.join(late)}" if late else "going on"
-        return True, f"still held: {held}" if held else words
+        inputs = [str(inputs) for inputs in self.robot.follower.safety.watchdog.late(self._clock.now_ns())]
+        reasons = "; ".join(self.holds.holds)
+        words = f"going on when fresh: {'; '.join(inputs)}" if inputs else "going on"
+        return True, f"still held: {reasons}" if reasons else words
 
     def _reset(self) -> Steps:
         if not self.robot.active:
@@ -376,24 +378,24 @@ class Motion:
         if failed and failed not in holds.holds:
             holds.fault(failed)
             self.homing.cancel(failed)
-        sentence = self._taking_over.watch(self._clock.now_ns())
-        if sentence and HOMING in holds.holds and sentence not in holds.holds:
-            holds.fault(sentence)
-            self.homing.cancel(sentence)
+        reason = self._taking_over.watch(self._clock.now_ns())
+        if reason and HOMING in holds.holds and reason not in holds.holds:
+            holds.fault(reason)
+            self.homing.cancel(reason)
 
     def _note_silence(self) -> None:
         """Note why the joints or chunks are late, and which of their topics were silent."""
         watchdog, states = self.robot.follower.safety.watchdog, self.robot.contract.joint_states
         now_ns = self._clock.now_ns()
-        for late in watchdog.late(now_ns):
-            if late.name == JOINT_STATES:
+        for stream in watchdog.late(now_ns):
+            if stream.name == JOINT_STATES:
                 self.publishers.silent(states.topic)
                 problem = self.robot.joints.problem(now_ns, states.max_age_s)
                 if note := self._joints_refused or problem or self._causes.silence:
                     watchdog.note(JOINT_STATES, note)
-            elif late.name == CHUNK:
+            elif stream.name == CHUNK:
                 self.publishers.silent(CHUNKS)
-                if not late.note and not self.source.listens and self.source.problem:
+                if not stream.note and not self.source.listens and self.source.problem:
                     watchdog.note(CHUNK, self.source.problem)
 
     def _rest(self, change: Change | None) -> None:

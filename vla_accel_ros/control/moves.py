@@ -117,8 +117,8 @@ def broken_off(
     """
     present_ns = now_ns if was_ns is None else was_ns
     if present_ns < path.start_ns:
-        rest = np.zeros_like(path.positions[:1])
-        return Trajectory(path.joints, np.array([now_ns + approach_ns]), path.positions[:1], rest)
+        standstill = np.zeros_like(path.positions[:1])
+        return Trajectory(path.joints, np.array([now_ns + approach_ns]), path.positions[:1], standstill)
     if was_ns is not None:
         return brake_on_arrival(path.joints, path.sample, was_ns, now_ns, kept_ns * 1e-9, limits)
     state = TrajectoryPoint(now_ns + kept_ns, *path.sample(now_ns + kept_ns))

@@ -57,13 +57,13 @@ def first_ns(
     takes_s = approach_s(limits, lead_s)
     if state is None:
         return now_ns + round(takes_s * 1e9)
-    (position, velocity), most = state, limits.acceleration / ACCELERATION
+    (position, velocity), limit = state, limits.acceleration / ACCELERATION
     for _ in range(_LATER_TIMES):
         goal, arrives = path.sample(now_ns + round(takes_s * 1e9))
         mean = 6.0 * (goal - position) / takes_s**2
         begins = mean - (4.0 * velocity + 2.0 * arrives) / takes_s
         ends = mean - (2.0 * velocity + 4.0 * arrives) / takes_s
-        if (np.maximum(np.abs(begins), np.abs(ends)) <= most).all():
+        if (np.maximum(np.abs(begins), np.abs(ends)) <= limit).all():
             break
         takes_s *= _LATER
     return now_ns + round(takes_s * 1e9)
@@ -73,5 +73,5 @@ def ahead(path: Trajectory, from_ns: int) -> Trajectory:
     """The part to send of a motion that ends at rest: from a time on, or its end if that was before."""
     if from_ns < path.end_ns:
         return path.since(from_ns)
-    rest = np.zeros_like(path.positions[-1:])
-    return Trajectory(path.joints, np.array([max(from_ns, path.end_ns)]), path.positions[-1:], rest)
+    standstill = np.zeros_like(path.positions[-1:])
+    return Trajectory(path.joints, np.array([max(from_ns, path.end_ns)]), path.positions[-1:], standstill)

@@ -72,13 +72,13 @@ class Publishers:
     def look(self, graph: Graph, writer: str) -> None:
         """Check the publishers, and hold the robot while it must not move. writer: the node that writes
         chunks to shared memory, empty for none; it counts as a publisher of them."""
-        lasting, passing = self._second(graph, writer, self._holds.released)
-        for sentence in lasting:
-            self._holds.fault(sentence)
-        for sentence in set(self.beside) - set(passing):
-            self._holds.resume(sentence)
-        for sentence in passing:
-            self._holds.hold(sentence, passing=True)
+        faults, passing = self._second(graph, writer, self._holds.released)
+        for reason in faults:
+            self._holds.fault(reason)
+        for reason in set(self.beside) - set(passing):
+            self._holds.resume(reason)
+        for reason in passing:
+            self._holds.hold(reason, passing=True)
         self.beside = tuple(passing)
 
     def _second(self, graph: Graph, writer: str, released: bool) -> tuple[list[str], list[str]]:
@@ -90,43 +90,43 @@ class Publishers:
             self._doubtful.clear()
         self._looks += 1
         first = self._looks <= _FIRST_LOOKS or now_s <= self._began_s + _DISCOVERY_S
-        lasting, passing = [], []
+        faults, passing = [], []
         for topic in (self._states, self._chunks, *(() if released else self._commands)):
-            others = self._others(topic, graph[topic], writer if topic == self._chunks else "")
+            publishers = self._others(topic, graph[topic], writer if topic == self._chunks else "")
             ours = topic in self._commands
             early = first or topic not in self._known
-            before = self._known.get(topic, {})
-            new = others.keys() - before
+            previous = self._known.get(topic, {})
+            new = publishers.keys() - previous
             doubtful = self._doubtful.setdefault(topic, set())
             if ours or (early and topic == self._chunks):
                 doubtful |= new
             second = {gid for gid in new if ours or not self._took_a_place(gid, topic, now_s)}
             if topic == self._states:
-                gone = [name for gid, name in before.items() if gid not in others]
-                second = self._drivers.look(others, new, second, gone)
-            if second and not early and (ours or before.keys() & others.keys()):
-                lasting.append(self._of_second(topic, others, second, ours))
+                ended = [name for gid, name in previous.items() if gid not in publishers]
+                second = self._drivers.look(publishers, new, second, ended)
+            if second and not early and (ours or previous.keys() & publishers.keys()):
+                faults.append(self._of_second(topic, publishers, second, ours))
             if topic == self._chunks:
-                stayed = {gid for gid in others if now_s - self._came_s.get(gid, now_s) > _FORGOTTEN_S}
+                stayed = {gid for gid in publishers if now_s - self._came_s.get(gid, now_s) > _FORGOTTEN_S}
                 doubtful |= stayed if len(stayed) > 1 else set()
-            doubtful &= set(others)
-            for gid in before.keys() - others:  # the slot of a writer that comes again has the same id
+            doubtful &= set(publishers)
+            for gid in previous.keys() - publishers:  # the slot of a writer that comes again has the same id
                 self._came_s.pop(gid, None)
             if len(doubtful) > (0 if ours else 1):
-                names = [others[gid] for gid in doubtful]
+                names = [publishers[gid] for gid in doubtful]
                 passing.append(_sentence(topic, names, "is there", ours))
-            self._known[topic] = others
-        return lasting, passing
+            self._known[topic] = publishers
+        return faults, passing
 
     def _of_second(self, topic: str, others: dict[Gid, str], second: set[Gid], ours: bool) -> str:
         """The sentence about publishers that have appeared beside others."""
         names = {others[gid] for gid in second}
         if topic != self._states or not names & self._drivers.replaced:
             return _sentence(topic, names, "has appeared", ours)
-        beside = ", ".join(sorted(set(others.values()) - names))
+        neighbours = ", ".join(sorted(set(others.values()) - names))
         return (
-            f"{', '.join(sorted(names))} has come back on {topic} beside {beside}, which took its place: end "
-            "one of them"
+            f"{', '.join(sorted(names))} has come back on {topic} beside {neighbours}, which took its place: "
+            "end one of them"
         )
 
     def _took_a_place(self, gid: Gid, topic: str, now_s: float) -> bool:
@@ -135,7 +135,7 @@ class Publishers:
 
     def _others(self, topic: str, publishers: Sequence[tuple[Gid, str]], writer: str) -> dict[Gid, str]:
         """Publishers of a topic that are not ours: id -> node. Of those with our name one is ours."""
-        others, named = dict[Gid, str](), list[Gid]()
+        others_by_id, named = dict[Gid, str](), list[Gid]()
         for gid, name in publishers:
             self._came_s.setdefault(gid, self._now_s())
             if not name:
@@ -146,14 +146,14 @@ class Publishers:
             if name == self._own:
                 named.append(gid)
             else:
-                others[gid] = name
-        if writer and writer not in others.values():
+                others_by_id[gid] = name
+        if writer and writer not in others_by_id.values():
             slot = (-1, *writer.encode())
             self._came_s.setdefault(slot, self._now_s())
-            others[slot] = writer
+            others_by_id[slot] = writer
         if topic in self._commands:
             named = sorted(named)[1:]
-        return others | dict.fromkeys(named, self._own)
+        return others_by_id | dict.fromkeys(named, self._own)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() * 1e-9

@@ -101,8 +101,8 @@ class Robot:
 
     def open(self) -> None:
         """Prepare the controllers."""
-        for sentence in self.outputs.open():
-            self.warn(sentence)
+        for failure in self.outputs.open():
+            self.warn(failure)
 
     def warn(self, sentence: str) -> None:
         """Have this logged."""
@@ -172,8 +172,8 @@ class Robot:
 
     def late(self, name: str) -> str:
         """A sentence if this input is late, else empty."""
-        late = self.follower.safety.watchdog.late(self.clock.now_ns())
-        return next((str(input_) for input_ in late if input_.name == name), "")
+        inputs = self.follower.safety.watchdog.late(self.clock.now_ns())
+        return next((str(stream) for stream in inputs if stream.name == name), "")
 
     def at_rest(self) -> bool:
         """Whether a held robot is at rest, braking included."""

@@ -118,11 +118,11 @@ class StateFile:
     def _read(self, folder: int) -> bytes:
         descriptor = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
         with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 raise PermissionError("it is not a file that only this user can write: delete it")
-            if found.st_size > LARGEST:
-                raise PermissionError(f"it has {found.st_size} bytes, more than {LARGEST}: delete it")
+            if status.st_size > LARGEST:
+                raise PermissionError(f"it has {status.st_size} bytes, more than {LARGEST}: delete it")
             return file.read(LARGEST)
 
     def _replace(self, content: bytes) -> None:
@@ -144,8 +144,8 @@ class _opened:
 
     def __init__(self, folder: Path) -> None:
         self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
-        found = os.fstat(self._descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        status = os.fstat(self._descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             os.close(self._descriptor)
             raise PermissionError(f"{folder} must be this user's alone: chown it, and chmod 700")
 

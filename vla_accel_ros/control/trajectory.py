@@ -67,11 +67,10 @@ class Trajectory:
                 f"trajectory has times of shape {times.shape} and positions of shape {self.positions.shape} "
                 f"for {len(self.joints)} joints: give N >= 1 times and N x {len(self.joints)} positions"
             )
-        late = np.flatnonzero(np.diff(times) <= 0)
-        if len(late):
-            raise ValueError(
-                f"trajectory point {late[0] + 1} is not later than point {late[0]}: times must increase"
-            )
+        disordered = np.flatnonzero(np.diff(times) <= 0)
+        if len(disordered):
+            i = disordered[0]
+            raise ValueError(f"trajectory point {i + 1} is not later than point {i}: times must increase")
         check_finite("trajectory positions", self.positions, self.joints)
         if self.velocities is not None:
             _freeze(self, "velocities", np.array(self.velocities, dtype=np.float64))
@@ -112,11 +111,11 @@ class Trajectory:
         if start is not None and start.stamp_ns >= self.start_ns:
             start = None
         times, positions, velocities = self._knots(start)
-        before, inside = t < times[0], (t >= times[0]) & (t < times[-1])
-        position = positions[np.where(before, 0, -1)]
+        early, inside = t < times[0], (t >= times[0]) & (t < times[-1])
+        position = positions[np.where(early, 0, -1)]
         velocity = np.zeros_like(position)
         if start is not None and start.velocity is not None:
-            velocity[before] = start.velocity
+            velocity[early] = start.velocity
         i = np.searchsorted(times, t, side="right") - 1
         linear = inside & (i == 0) if start is not None and start.velocity is None else np.zeros_like(inside)
         if velocities is None:
@@ -172,13 +171,13 @@ class Trajectory:
         later. For a time after the end, the end position at that time."""
         if t_ns <= self.start_ns:
             return self
-        left = int(self.times_ns.searchsorted(t_ns, side="right"))
+        segment = int(self.times_ns.searchsorted(t_ns, side="right"))
         position, velocity = self.sample(t_ns)
         return trusted(
             self.joints,
-            np.concatenate([[t_ns], self.times_ns[left:]]),
-            np.concatenate([position[None], self.positions[left:]]),
-            np.concatenate([velocity[None], self.speeds[left:]]),
+            np.concatenate([[t_ns], self.times_ns[segment:]]),
+            np.concatenate([position[None], self.positions[segment:]]),
+            np.concatenate([velocity[None], self.speeds[segment:]]),
         )
 
     def later(self, by_ns: int) -> Trajectory:

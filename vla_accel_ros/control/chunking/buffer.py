@@ -133,9 +133,9 @@ class TrajectoryBuffer:
         actions = np.array(chunk.actions, np.float64)
         if self.limits.continuous.any():
             due_ns = chunk.stamp_ns + round(chunk.step_dt_s * 1e9)
-            before = actions[0] if self._path is None else self.reference(due_ns)[0]
+            previous = actions[0] if self._path is None else self.reference(due_ns)[0]
             for action in actions:
-                before = action[:] = self.limits.near(action, before)
+                previous = action[:] = self.limits.near(action, previous)
         return actions
 
     def update(
@@ -173,8 +173,8 @@ class TrajectoryBuffer:
             self.counts[verdict] += 1
             return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
         state = self.reference(commit_ns)
-        asked = self._join(commit_ns, state, due_ns[ahead], self.counted(chunk)[ahead])
-        plan, report = enforce_knots(self.joints, *asked, self.limits)
+        knots = self._join(commit_ns, state, due_ns[ahead], self.counted(chunk)[ahead])
+        plan, report = enforce_knots(self.joints, *knots, self.limits)
         if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
             self.counts["slow"] += 1
             return None
@@ -220,8 +220,8 @@ class TrajectoryBuffer:
         end_ns = now_ns + self.rest_to_rest_ns(away)
         self.reset(position)
         self._now_ns, self._committed_ns = now_ns, end_ns
-        rest = np.zeros((1, len(self.joints)))
-        return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), rest)
+        standstill = np.zeros((1, len(self.joints)))
+        return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), standstill)
 
     def rest_to_rest_ns(self, away: np.ndarray) -> int:
         """Duration of a rest-to-rest cubic over distances [D] within the limits, plus kept_s for the
@@ -271,10 +271,10 @@ class TrajectoryBuffer:
         positions = np.concatenate([state[0][None], actions])
         crossing = int(times_ns.searchsorted(commit_ns + blend_ns))
         if crossing:
-            before, _ = old.sample(times_ns[:crossing])
+            old_positions, _ = old.sample(times_ns[:crossing])
             s = (times_ns[:crossing] - commit_ns) / blend_ns
             weight = (s * s * (3.0 - 2.0 * s))[:, None]
-            crossed = before + weight * (actions[:crossing] - before)
+            crossed = old_positions + weight * (actions[:crossing] - old_positions)
             positions[1 : crossing + 1] = np.where(weight < 1.0, crossed, actions[:crossing])
         times = np.concatenate([[commit_ns], times_ns])
         slope = (positions[-1] - positions[-2]) / ((times[-1] - times[-2]) * 1e-9)

@@ -71,13 +71,13 @@ class ChunkReader:
         if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
             raise ValueError(f"the chunk slot has {len(data)} bytes that are not a chunk: restart its writer")
         head = _HEAD.unpack_from(data)
-        _, version, horizon, columns, execution, magnitudes, writer, names, *rest = head
+        _, version, horizon, columns, execution, magnitudes, writer, names, *padding = head
         if version != VERSION:
             raise ValueError(
                 f"the chunk slot has chunks of version {version}, this program reads version {VERSION}: run "
                 "all nodes from one release"
             )
-        stamp_ns, step_dt_s, kv_version, request_id, _ = rest
+        stamp_ns, step_dt_s, kv_version, request_id, _ = padding
         who = f"chunk {request_id} of the slot"
         check_chunk_size(who, horizon, columns, step_dt_s)
         words = writer + names
@@ -87,8 +87,8 @@ class ChunkReader:
                 f"its {len(data)} bytes: restart its writer"
             )
         self._read_words(data[_HEAD.size : _HEAD.size + words], writer, who)
-        at = _HEAD.size + words
-        numbers = np.frombuffer(data, np.float32, horizon * columns + magnitudes, at)
+        offset = _HEAD.size + words
+        numbers = np.frombuffer(data, np.float32, horizon * columns + magnitudes, offset)
         return received_chunk(
             who,
             self._joints,

@@ -54,18 +54,22 @@ class Guiding:
 
     def restart(self) -> None:
         """Agree with no chunk computed so far; the other side's last report still holds."""
-        told, why_not = self._told, self.why_not
+        execution, why_not = self._told, self.why_not
         if why_not:
             self.chunking.pause(why_not)
         else:
-            self.chunking.resume(0.0 if told is None else told.lead_s)
+            self.chunking.resume(0.0 if execution is None else execution.lead_s)
 
     def told(self, execution: Execution) -> bool:
         """Take a report of the other side; returns whether it differs from the one before."""
-        before, self._told = self._told, execution
-        if execution == before:
+        previous, self._told = self._told, execution
+        if execution == previous:
             return False
-        if before is not None and execution == replace(before, lead_s=execution.lead_s) and not self.why_not:
+        if (
+            previous is not None
+            and execution == replace(previous, lead_s=execution.lead_s)
+            and not self.why_not
+        ):
             self.chunking.lead(execution.lead_s)
         else:
             self.restart()
@@ -74,14 +78,14 @@ class Guiding:
     @property
     def why_not(self) -> str:
         """Why chunks are not guided, in one or two words; empty when they are."""
-        told = self._told
+        execution = self._told
         if self._wanted == "never" or self._unguided:
             return self._unguided or "never"
-        if told is None:
+        if execution is None:
             return "" if self._wanted == "always" else "not told"
-        if told.mode != "rtc" and self._wanted == "auto":
-            return f"mode {told.mode}"
-        return "" if told.state == "running" else told.state
+        if execution.mode != "rtc" and self._wanted == "auto":
+            return f"mode {execution.mode}"
+        return "" if execution.state == "running" else execution.state
 
     @property
     def conflict(self) -> str:

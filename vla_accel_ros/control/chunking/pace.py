@@ -58,7 +58,7 @@ class ChunkPace:
         """The chunk for images with this stamp is complete."""
         with self._lock:
             taken_ns = self._taken.get(stamp_ns)
-            self._taken = {stamp: at for stamp, at in self._taken.items() if stamp > stamp_ns}
+            self._taken = {stamp: instant_ns for stamp, instant_ns in self._taken.items() if stamp > stamp_ns}
             if taken_ns is None or (self._stamp_ns is not None and stamp_ns <= self._stamp_ns):
                 return
             self._stamp_ns = stamp_ns
@@ -73,8 +73,8 @@ class ChunkPace:
         if math.isnan(work_s):
             return 0.0, 0.0
         left_s = self._max_age_s - latency_s
-        made = min(1.0 / work_s if work_s > 0.0 else math.inf, self._most_hz)
-        return made, 1.0 / left_s if left_s > 0.0 else math.inf
+        production_hz = min(1.0 / work_s if work_s > 0.0 else math.inf, self._most_hz)
+        return production_hz, 1.0 / left_s if left_s > 0.0 else math.inf
 
     def _times(self, now_ns: int) -> tuple[float, float]:
         """Median work and latency in seconds: with that of a few late chunks, the contract would need many
@@ -82,8 +82,8 @@ class ChunkPace:
         while self._made and not 0 <= now_ns - self._made[0].at_ns <= WINDOW_S * 1e9:
             self._made.popleft()
         if self._made:
-            work_s = _quantile([made.work_s for made in self._made], 0.5)
-            latency_s = _quantile([made.latency_s for made in self._made], 0.5)
+            work_s = _quantile([chunk.work_s for chunk in self._made], 0.5)
+            latency_s = _quantile([chunk.latency_s for chunk in self._made], 0.5)
         else:
             work_s, latency_s = self._expected or (math.nan, math.nan)
         if self._taken:
@@ -99,7 +99,7 @@ class ChunkPace:
 def _quantile(values: list[float], q: float) -> float:
     """Quantile of a few dozen values. It is computed twenty times a second, for which numpy's is too slow."""
     values.sort()
-    place = q * (len(values) - 1)
-    before = int(place)
-    after = min(before + 1, len(values) - 1)
-    return values[before] + (place - before) * (values[after] - values[before])
+    rank = q * (len(values) - 1)
+    lower = int(rank)
+    upper = min(lower + 1, len(values) - 1)
+    return values[lower] + (rank - lower) * (values[upper] - values[lower])

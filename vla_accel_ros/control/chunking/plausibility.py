@@ -123,8 +123,8 @@ def nonsense(
             "of this robot?"
         )
     steps = np.abs(np.diff(actions, axis=0))
-    most = np.maximum(TOO_FAST * limits.velocity * step_dt_s, _LEAST_STEP * span)
-    fast = np.argwhere((steps > most) & ~flips)
+    largest = np.maximum(TOO_FAST * limits.velocity * step_dt_s, _LEAST_STEP * span)
+    fast = np.argwhere((steps > largest) & ~flips)
     if len(fast):
         row, column = fast[0]
         return (

@@ -221,14 +221,14 @@ class RealTimeChunking:
         """What a chunk observed at stamp_ns must agree with."""
         delay = _steps(delay_s, previous.step_dt_s)
         assert delay is not None
-        rest, number = previous.rest(stamp_ns).astype(np.float32), previous.request_id
-        given = max(delay, 1)
-        if self.settings.method == "trained" and given <= self._engine.policy.trained_delay:
-            return Agreement("trained", rest[:given], delay, given, "", "", 0.0, number)
+        remainder, number = previous.rest(stamp_ns).astype(np.float32), previous.request_id
+        prefix = max(delay, 1)
+        if self.settings.method == "trained" and prefix <= self._engine.policy.trained_delay:
+            return Agreement("trained", remainder[:prefix], delay, prefix, "", "", 0.0, number)
         end, schedule = delay + self.settings.mask_horizon, SCHEDULES[self.settings.mask]
         strength = float(self._engine.config.steps)
         return Agreement(
-            "guidance", rest[: max(end, 1)], delay, end, schedule, self._jacobian, strength, number
+            "guidance", remainder[: max(end, 1)], delay, end, schedule, self._jacobian, strength, number
         )
 
     def _agreeing(self, prefix: Prefix, delay_s: float | None) -> Chunk | None:
@@ -236,19 +236,19 @@ class RealTimeChunking:
         reason."""
         previous = self._previous
         if previous is None:
-            why = self._paused or "first"
+            reason = self._paused or "first"
         elif prefix.stamp_ns < previous.chunk.stamp_ns:
-            why = "clock_jumps"
+            reason = "clock_jumps"
             self._ages_s = self._took_s = ()
         elif prefix.instruction != previous.instruction:
-            why = "instruction"
+            reason = "instruction"
         elif not _of_embodiment(previous.chunk, prefix):
-            why = "embodiment"
+            reason = "embodiment"
         elif not self._overlaps(previous.chunk, prefix.stamp_ns, delay_s):
-            why = "no_overlap"
+            reason = "no_overlap"
         else:
             return previous.chunk
-        self.counts[why] += 1
+        self.counts[reason] += 1
         return None
 
     def _overlaps(self, chunk: Chunk, stamp_ns: int, delay_s: float | None) -> bool:

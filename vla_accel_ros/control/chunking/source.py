@@ -98,12 +98,12 @@ class ChunkSource:
         """Follow a new chunk in the slot."""
         if self._slot is None:
             return
-        taken = self._slot.poll(self._follows.take)
+        followed = self._slot.poll(self._follows.take)
         if self.used == SLOT and not self._slot.is_open:
-            why = self._slot.refused or f"the process that wrote chunk slot {self._slot.name} has ended"
-            self._follows.lose_slot(why)
-            self._use("", f"the chunk slot is no longer used: {why}")
-        elif taken:
+            reason = self._slot.refused or f"the process that wrote chunk slot {self._slot.name} has ended"
+            self._follows.lose_slot(reason)
+            self._use("", f"the chunk slot is no longer used: {reason}")
+        elif followed:
             self.counts["by slot"] += 1
             self._use(SLOT, f"chunks come from the slot of {self.writer}")
 

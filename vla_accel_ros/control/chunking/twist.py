@@ -90,8 +90,8 @@ class TwistBuffer:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._lock, self._way_back = threading.RLock(), way_back
-        wanted = 0.0 if way_back is None else way_back.s * way_back.speed / period_s + 1.0
-        remembered = math.ceil(min(wanted, MOST_REMEMBERED))
+        capacity = 0.0 if way_back is None else way_back.s * way_back.speed / period_s + 1.0
+        remembered = math.ceil(min(capacity, MOST_REMEMBERED))
         # Velocities that were commanded, and for how long.
         self._past = deque[tuple[np.ndarray, float]](maxlen=remembered)
         self._per_step, self._period_s, self._ticks = per == "step", period_s, Ticks(period_s)
@@ -150,9 +150,9 @@ class TwistBuffer:
         far = np.argwhere(times > TOO_FAST)
         if len(far):
             row, half = far[0]
-            (what, unit), by = (("moves", "m/s"), ("turns", "rad/s"))[half], times[row, half]
+            (verb, unit), by = (("moves", "m/s"), ("turns", "rad/s"))[half], times[row, half]
             raise ValueError(
-                f"chunk {chunk.request_id}: action {row} {what} the hand {by:.3g} times as fast as the "
+                f"chunk {chunk.request_id}: action {row} {verb} the hand {by:.3g} times as fast as the "
                 f"contract's {self._most[half]:g} {unit}: are the policy and the contract of one unit?"
             )
 
@@ -218,17 +218,17 @@ class TwistBuffer:
             self._back_due = False
             self._go_back(now_ns)
         change = (self._wanted(now_ns) - self._velocity).reshape(2, 3)
-        most = self._most / RAMP_S * min(max(passed_s, 0.0), self._ticks.longest_s)
+        step = self._most / RAMP_S * min(max(passed_s, 0.0), self._ticks.longest_s)
         size = np.linalg.norm(change, axis=1)
-        share = np.divide(most, size, out=np.ones(2), where=size > most)
+        share = np.divide(step, size, out=np.ones(2), where=size > step)
         self._velocity = self._velocity + (change * share[:, None]).ravel()
         return self._velocity
 
     @_locked
     def at_rest(self, now_ns: int) -> bool:
         """Whether the hand is at rest and nothing is left to execute; also before the first chunk."""
-        over = now_ns >= self._end_ns and not self._back_due
-        return self._rows is None or (over and not self._velocity.any())
+        ended = now_ns >= self._end_ns and not self._back_due
+        return self._rows is None or (ended and not self._velocity.any())
 
     @property
     def stands(self) -> bool:
@@ -237,19 +237,19 @@ class TwistBuffer:
 
     def _go_back(self, now_ns: int) -> None:
         """Execute the way back, a tick at a time; the brake at its end is within its bounds, too."""
-        most, past = self._way_back, list(reversed(self._past))
+        way_back, past = self._way_back, list(reversed(self._past))
         self._past.clear()
         self._went_back = True
-        if most is None or not past:
+        if way_back is None or not past:
             return
         tick_s = self._period_s
-        ends_s = np.cumsum([lasted_s for _, lasted_s in past]) / most.speed
-        ticks = math.ceil(min(ends_s[-1] / tick_s, most.s // tick_s, MOST_REMEMBERED))
-        at = np.searchsorted(ends_s, tick_s * (np.arange(ticks) + 0.5)).clip(max=len(past) - 1)
-        rows = -most.speed * np.array([velocity for velocity, _ in past])[at]
+        ends_s = np.cumsum([lasted_s for _, lasted_s in past]) / way_back.speed
+        ticks = math.ceil(min(ends_s[-1] / tick_s, way_back.s // tick_s, MOST_REMEMBERED))
+        index = np.searchsorted(ends_s, tick_s * (np.arange(ticks) + 0.5)).clip(max=len(past) - 1)
+        rows = -way_back.speed * np.array([velocity for velocity, _ in past])[index]
         size = np.linalg.norm(rows.reshape(ticks, 2, 3), axis=2)
         way = (size * tick_s).cumsum(axis=0) + 0.5 * size * size / (self._most / RAMP_S)
-        beyond = (way > (most.m, most.rad)).any(axis=1)
+        beyond = (way > (way_back.m, way_back.rad)).any(axis=1)
         rows = rows[: int(beyond.argmax())] if beyond.any() else rows
         if len(rows):
             self._rows, self._start_ns, self._step_ns = rows, now_ns, round(tick_s * 1e9)

@@ -320,9 +320,9 @@ class ChunkFollower:
         if self._twist is not None:
             self._twist.check(chunk)
         actions = self.buffer.counted(joints)
-        why = nonsense(actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
-        if why:
-            raise ValueError(f"chunk {chunk.request_id}: {why}")
+        refusal = nonsense(actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
+        if refusal:
+            raise ValueError(f"chunk {chunk.request_id}: {refusal}")
         if not self._is_newest(chunk):
             return
         if chunk.kv_version < self._version and 0 <= now_ns - self._version_ns < _RESTART_NS:
@@ -388,9 +388,9 @@ class ChunkFollower:
             return ""
         self.counts["following_errors"] += 1
         name = self.buffer.joints[joint]
-        said = self._following.sentence(joint, name, commanded[joint], position[joint])
+        words = self._following.sentence(joint, name, commanded[joint], position[joint])
         self._following.forget()
-        return self._fault(f"{said} ~/resume goes on from where the joints stand", joint, int(stamps.max()))
+        return self._fault(f"{words} ~/resume goes on from where the joints stand", joint, int(stamps.max()))
 
     def _commanded(self, t_ns: int) -> np.ndarray:
         """What the controllers were commanded at a time, float64 [D]."""

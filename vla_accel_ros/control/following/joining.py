@@ -118,11 +118,11 @@ class Joining:
         """Where controllers rest, or come to rest on what they were sent, float64 [D]; NaN where unknown."""
         if self.begun:
             return self._buffer.reference(self.rest_ns)[0]
-        known = self._setpoint
+        setpoint = self._setpoint
         if self._setpoint_if is not None and self.measured is not None:
             moved = np.abs(self.measured - self._setpoint_if) > _STILL_OF_RANGE * self._range
-            known = np.where(moved, np.nan, known)
-        return np.where(np.isfinite(self._told), self._told, known)
+            setpoint = np.where(moved, np.nan, setpoint)
+        return np.where(np.isfinite(self._told), self._told, setpoint)
 
     @property
     def outside(self) -> str:
@@ -154,16 +154,16 @@ class Joining:
     def approach_ns(self) -> int:
         """Duration of a join from the commanded to the measured position, or to the end of the range that is
         nearest to it; the distance is at least the usual one."""
-        away = self.usual
+        distance = self.usual
         if self.measured is not None:
             limits = self._buffer.limits
-            here = np.clip(
+            position = np.clip(
                 self.measured, limits.lower - self._range - _TURN, limits.upper + self._range + _TURN
             )
-            goal = np.clip(here, limits.lower, limits.upper)
-            most = np.fmax(np.abs(goal - here), np.abs(goal - self.setpoint))
-            away = np.fmax(away, most + _SAG * self.usual)
-        return self._buffer.rest_to_rest_ns(away)
+            goal = np.clip(position, limits.lower, limits.upper)
+            farthest = np.fmax(np.abs(goal - position), np.abs(goal - self.setpoint))
+            distance = np.fmax(distance, farthest + _SAG * self.usual)
+        return self._buffer.rest_to_rest_ns(distance)
 
     def came(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> None:
         """Joints were measured, believed or not."""
@@ -182,8 +182,8 @@ class Joining:
     def leave(self) -> None:
         """A hold begins. If the joint states ended before the joints were to be at rest, their position is
         unknown."""
-        known = self.stamp_ns >= self.rest_ns - _LEFT_NS
-        self._left, self._stayed = self.measured if known else None, _MOVED_OF_RANGE
+        is_known = self.stamp_ns >= self.rest_ns - _LEFT_NS
+        self._left, self._stayed = self.measured if is_known else None, _MOVED_OF_RANGE
         self._joined = False
 
     def unwatched(self) -> None:
@@ -237,17 +237,17 @@ class Joining:
         commanded, _ = self._buffer.reference(self.rest_ns)
         limits = self._buffer.limits
         goal = np.clip(np.where(moved, measured, commanded), limits.lower, limits.upper)
-        away = np.maximum(np.abs(goal - commanded), np.abs(goal - measured))
+        distance = np.maximum(np.abs(goal - commanded), np.abs(goal - measured))
         if not self.begun:
-            away = np.fmax(away, np.abs(goal - self.setpoint))
-        away += np.minimum(_SAG * self.usual, away / 10.0)
-        join = self._buffer.go_to(goal, np.where(moved, np.maximum(away, self.usual), away), now_ns)
+            distance = np.fmax(distance, np.abs(goal - self.setpoint))
+        distance += np.minimum(_SAG * self.usual, distance / 10.0)
+        join = self._buffer.go_to(goal, np.where(moved, np.maximum(distance, self.usual), distance), now_ns)
         self._counts["joins"] += bool(moved.any())
         self.rest_ns = self.until_ns = join.end_ns
         self.begun = self._joined = True
         self._setpoint[:] = np.nan
-        left = measured if self._left is None else self._left
-        self._left, self._stayed = np.where(moved, measured, left), _MOVED_OF_RANGE
+        position = measured if self._left is None else self._left
+        self._left, self._stayed = np.where(moved, measured, position), _MOVED_OF_RANGE
         self._elsewhere[:] = False
         return join if len(goal) else None
 

@@ -73,14 +73,14 @@ class LeapWatch:
         # During a leap the assumed speed is halved, because the reach would grow over the leap.
         elapsed_s = np.maximum((stamps_ns - self._good_ns) * 1e-9, _SHORTEST_S)
         factor = 1.0 if self.lasting else 2.0
-        away = self._limits.near(position, self.good) - self.good
-        beyond = np.abs(away) - (factor * self._limits.velocity * elapsed_s + self._slack)
+        distance = self._limits.near(position, self.good) - self.good
+        beyond = np.abs(distance) - (factor * self._limits.velocity * elapsed_s + self._slack)
         if (beyond <= 0.0).all():
             self.short += self.lasting and not self._tripped
             self.begin(position, stamps_ns)
             return None
         joint = int(np.argmax(beyond))
-        self.last = Leap(joint, float(away[joint])), int(np.max(stamps_ns))
+        self.last = Leap(joint, float(distance[joint])), int(np.max(stamps_ns))
         if not self.lasting:
             self.lasting, self._since_ns = True, self._good_ns * 0 + stamps_ns
             return None
@@ -89,7 +89,7 @@ class LeapWatch:
             return None
         self._tripped = True
         joint = int(np.argmax(np.where(lasts, beyond, 0.0)))
-        return Leap(joint, float(away[joint]))
+        return Leap(joint, float(distance[joint]))
 
 
 def usual(velocity: np.ndarray) -> np.ndarray:
@@ -125,9 +125,9 @@ class FollowingError:
         self._spot = np.where(stays, self._spot, measured)
         self._least = np.where(stays, np.fmin(self._least, commanded), commanded)
         self._most = np.where(stays, np.fmax(self._most, commanded), commanded)
-        over = (np.abs(commanded - measured) > self.rad) | (self._most - self._least > self.rad)
-        stamps = np.broadcast_to(stamps_ns, over.shape).tolist()
-        for joint, (is_over, stamp_ns) in enumerate(zip(over, stamps)):
+        exceeds = (np.abs(commanded - measured) > self.rad) | (self._most - self._least > self.rad)
+        stamps = np.broadcast_to(stamps_ns, exceeds.shape).tolist()
+        for joint, (is_over, stamp_ns) in enumerate(zip(exceeds, stamps)):
             since_ns = self._since_ns[joint]
             if not is_over:
                 self._since_ns[joint] = None
@@ -142,6 +142,6 @@ class FollowingError:
         if abs(commanded - measured) > self.rad[joint]:
             where = f"commanded {commanded:.2f}, measured {measured:.2f} rad"
         else:
-            least, most = self._least[joint], self._most[joint]
-            where = f"commanded from {least:.2f} to {most:.2f}, it stands still at {measured:.2f} rad"
+            lowest, highest = self._least[joint], self._most[joint]
+            where = f"commanded from {lowest:.2f} to {highest:.2f}, it stands still at {measured:.2f} rad"
         return f"{name} does not follow: {where}: is its drive on and its way clear?"

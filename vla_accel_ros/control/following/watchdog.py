@@ -162,25 +162,27 @@ class Watchdog:
 
     def is_late(self, name: str, now_ns: int) -> bool:
         """Whether an input is beyond its limit."""
-        return any(late.name == name for late in self.late(now_ns))
+        return any(stream.name == name for stream in self.late(now_ns))
 
     def causes(self, now_ns: int) -> list[Late]:
         """The late inputs, without those that are late because of another one."""
-        late = self.late(now_ns)
-        cameras = [one for one in late if one.name.startswith(CAMERA)]
-        chunk = [one for one in late if one.name == CHUNK]
-        others = [one for one in late if one not in cameras + chunk and one.name != INFERENCE]
+        inputs = self.late(now_ns)
+        cameras = [stream for stream in inputs if stream.name.startswith(CAMERA)]
+        chunk = [stream for stream in inputs if stream.name == CHUNK]
+        remaining = [
+            stream for stream in inputs if stream not in cameras + chunk and stream.name != INFERENCE
+        ]
         silent_s = self.age_s(INFERENCE, now_ns)
         if silent_s is None:  # cameras are watched by the stamps of chunks
             if not chunk and cameras and CHUNK in self._notes:
                 note, detail = self._notes[CHUNK]
                 chunk = [replace(cameras[0], name=CHUNK, note=note, detail=detail)]
-            return [*(chunk or cameras), *others]
+            return [*(chunk or cameras), *remaining]
         if self.is_late(INFERENCE, now_ns) or (cameras + chunk and silent_s > QUIET_S):
-            why = self._notes.get(INFERENCE, ("", ""))
-            return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE], *why), *others]
-        streams = [one for one in late if one not in chunk]
-        return [one for one in late if one not in chunk or not _follows(one, streams)]
+            cause = self._notes.get(INFERENCE, ("", ""))
+            return [Late(INFERENCE, silent_s, self._limits_s[INFERENCE], *cause), *remaining]
+        streams = [stream for stream in inputs if stream not in chunk]
+        return [stream for stream in inputs if stream not in chunk or not _follows(stream, streams)]
 
     @property
     def reported(self) -> bool:
@@ -283,21 +285,21 @@ class Safety:
 
         at_rest: whether the commanded motion has ended. On a change to STOPPING, send a stop.
         """
-        late = {str(each): each.about for each in self.watchdog.causes(now_ns)}
-        why = roots(self._holds | dict.fromkeys(late, (CLOCK_STANDS,)))
-        if why:
+        abouts = {str(stream): stream.about for stream in self.watchdog.causes(now_ns)}
+        reasons = roots(self._holds | dict.fromkeys(abouts, (CLOCK_STANDS,)))
+        if reasons:
             self._fresh_since_ns = None
         elif self._fresh_since_ns is None or self._fresh_since_ns > now_ns:
             self._fresh_since_ns = now_ns
-        before, (event, after) = self.state, TRANSITIONS[self.state]
-        if event in self._events(now_ns, at_rest, bool(why)):
-            self.state = after
-        if not why and self.state is not MotionState.RUNNING:
-            sentence = BRAKING if self.state is MotionState.STOPPING else self.pause or SETTLING
-            why = [sentence]
-        self.reasons = tuple(why)
-        self.causes = tuple(late.get(reason) or unnumbered(reason) for reason in why)
-        return None if self.state is before else Change(before, self.state, self.reasons)
+        previous, (event, next_state) = self.state, TRANSITIONS[self.state]
+        if event in self._events(now_ns, at_rest, bool(reasons)):
+            self.state = next_state
+        if not reasons and self.state is not MotionState.RUNNING:
+            waiting = BRAKING if self.state is MotionState.STOPPING else self.pause or SETTLING
+            reasons = [waiting]
+        self.reasons = tuple(reasons)
+        self.causes = tuple(abouts.get(reason) or unnumbered(reason) for reason in reasons)
+        return None if self.state is previous else Change(previous, self.state, self.reasons)
 
     def _events(self, now_ns: int, at_rest: bool, blocked: bool) -> set[Event]:
         fresh_ns = -1 if self._fresh_since_ns is None else now_ns - self._fresh_since_ns
@@ -321,8 +323,8 @@ class ClockWatch:
 
     def jump_ns(self) -> int:
         """By how much the clock was set since the last call; 0 if it was not."""
-        before, self._last = self._last, self._read()
-        return self._between(before, self._last)
+        previous, self._last = self._last, self._read()
+        return self._between(previous, self._last)
 
     def was_set(self) -> bool:
         """Whether the clock was set since the last call of `jump_ns`, which will still report it."""
@@ -330,8 +332,8 @@ class ClockWatch:
 
     @staticmethod
     def _between(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
-        (least, clock, most), (before, now, after) = one, other
-        back, ahead = (now - clock) - (before - most), (now - clock) - (after - least)
+        (earliest, clock, latest), (start, reading, end) = one, other
+        back, ahead = (reading - clock) - (start - latest), (reading - clock) - (end - earliest)
         return back if back < -SET_BACK_NS else ahead if ahead > _AHEAD_NS else 0
 
     def _read(self) -> tuple[int, int, int]:

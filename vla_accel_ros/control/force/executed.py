@@ -112,13 +112,13 @@ class ExecutedPath:
         if len(times) < 2:
             return stop, stop.end_ns
         end_ns = max(stop.end_ns, commit_ns)
-        there = Trajectory(self.joints, end_ns + times, positions, velocities)
+        path_there = Trajectory(self.joints, end_ns + times, positions, velocities)
         way = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(positions, axis=0)).max(axis=1))])
         last_ns = int(np.interp(self._retreat.rad, way, times))
         last_ns = min(last_ns, round(self._retreat.s * 1e9))
-        if last_ns < there.end_ns - end_ns or there.speeds[-1].any():
-            there = _ended(there, end_ns + last_ns, self.limits)
-        return stop.then(there), end_ns
+        if last_ns < path_there.end_ns - end_ns or path_there.speeds[-1].any():
+            path_there = _ended(path_there, end_ns + last_ns, self.limits)
+        return stop.then(path_there), end_ns
 
     def _behind(self, stop: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The past path backwards from the end of a stop: nanoseconds from there, positions and

@@ -148,11 +148,11 @@ class ForceGuard:
             blind = self.problem(now_ns)
             if blind:
                 return self._react(Why.BLIND, blind, now_ns, lead_ns)
-            level, sentence = self.contact
+            level, contact = self.contact
             if level is Level.STOP and not self._stands(now_ns):
-                return self._react(Why.COLLISION, sentence, now_ns, lead_ns)
+                return self._react(Why.COLLISION, contact, now_ns, lead_ns)
             self._worst = level
-            return None if level is Level.FREE else self._react(Why.CONTACT, sentence, now_ns, lead_ns)
+            return None if level is Level.FREE else self._react(Why.CONTACT, contact, now_ns, lead_ns)
         if self.phase is Phase.RETREATING:
             return self._while_retreating(now_ns, lead_ns)
         return None
@@ -166,11 +166,11 @@ class ForceGuard:
             return None
         if blind:
             return self._react(Why.BLIND, blind, now_ns, lead_ns)
-        level, sentence = self.contact
+        level, contact = self.contact
         if level > self._worst and now_ns < self._back_ns + _TURNING_NS:
-            self._worst, self.collided = level, sentence  # the retreat is already the best reaction
+            self._worst, self.collided = level, contact  # the retreat is already the best reaction
         elif level > self._worst:
-            return self._react(Why.COLLISION, sentence, now_ns, lead_ns)
+            return self._react(Why.COLLISION, contact, now_ns, lead_ns)
         if level is Level.FREE and now_ns >= self._back_ns:
             return self._react(Why.OVER, "", now_ns, lead_ns)
         return None
@@ -256,7 +256,7 @@ class ForceGuard:
     def problem(self, now_ns: int) -> str:
         """One sentence that says why no sensor reading can be relied on now; empty if it can."""
         for watch in self.watches:
-            sentence = watch.wrong or watch.late(now_ns) or watch.untared
-            if sentence:
-                return sentence
+            problem = watch.wrong or watch.late(now_ns) or watch.untared
+            if problem:
+                return problem
         return ""

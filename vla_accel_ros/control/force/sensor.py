@@ -152,28 +152,28 @@ class SensorWatch:
         raw = [value - bias for value, bias in zip(sample, self.bias)]
         self._look_for_faults(raw, sample, stamp_ns)
         self._last.append(raw)
-        now = [sorted(axis)[len(axis) // 2] for axis in zip(*self._last)]
+        median = [sorted(axis)[len(axis) // 2] for axis in zip(*self._last)]
         if before_ns is None or not 0 < stamp_ns - before_ns < 1e9:
-            self.values = now
+            self.values = median
         else:
             share = -math.expm1(-(stamp_ns - before_ns) * 1e-9 * 2.0 * math.pi * self.sensor.lowpass_hz)
-            self.values = [old + share * (new - old) for old, new in zip(self.values, now)]
-        self._judge(now, stamp_ns)
+            self.values = [old + share * (new - old) for old, new in zip(self.values, median)]
+        self._judge(median, stamp_ns)
         return True
 
     def late(self, now_ns: int) -> str:
         """One sentence that says why the sensor is not fresh, without figures that change; empty if it is."""
         sensor = self.sensor
         if self.stamp_ns is None:
-            what = self.note or "start its driver"
-            return f"force sensor {sensor.name} ({sensor.source}) has sent nothing yet: {what}"
+            cause = self.note or "start its driver"
+            return f"force sensor {sensor.name} ({sensor.source}) has sent nothing yet: {cause}"
         if abs(now_ns - self.stamp_ns) <= sensor.max_age_s * 1e9:
             return ""
         older = "its samples are older: check its clock, and the load"
         comes = now_ns - self._came_ns < sensor.max_age_s * 0.5e9
-        what = self.note or (older if comes else "is its driver running?")
+        cause = self.note or (older if comes else "is its driver running?")
         who = f"force sensor {sensor.name} ({sensor.source})"
-        return f"{who} has sent nothing from the last {sensor.max_age_s:g} s: {what}"
+        return f"{who} has sent nothing from the last {sensor.max_age_s:g} s: {cause}"
 
     def begin_tare(self) -> None:
         """Measure a new bias from the samples that come from now on, while the arm stands still."""
@@ -193,14 +193,14 @@ class SensorWatch:
                 mean[begin:end] = [0.0] * (end - begin)
                 continue
             size = math.hypot(*mean[begin:end])
-            apart = max(math.dist(one[begin:end], mean[begin:end]) for one in samples)
+            spread = max(math.dist(one[begin:end], mean[begin:end]) for one in samples)
             if size > quantity.bias:
                 self.tare_problem = (
                     f"{quantity.name} is {size:.3g} {quantity.unit} while the arm stands, at most "
                     f"{quantity.bias:g} is taken for bias: free the arm, or raise bias"
                 )
                 return
-            if apart > _STILL * quantity.bias:
+            if spread > _STILL * quantity.bias:
                 self.tare_problem = f"{quantity.name} is not still while the arm stands: free the arm"
                 return
         self.bias, self.is_tared, self.tare_problem = mean, True, ""
@@ -212,8 +212,8 @@ class SensorWatch:
         """One sentence that says why the sensor cannot be used before a tare; empty if it can."""
         if self.is_tared:
             return ""
-        why = self.tare_problem or f"the arm has to stand for {TARE_S:g} s"
-        return f"force sensor {self.sensor.name} is not tared: {why}"
+        cause = self.tare_problem or f"the arm has to stand for {TARE_S:g} s"
+        return f"force sensor {self.sensor.name} is not tared: {cause}"
 
     def _refusal(self, sample: Sequence[float], stamp_ns: int, now_ns: int) -> str:
         if len(sample) != self.sensor.width:
@@ -230,8 +230,8 @@ class SensorWatch:
 
     def _look_for_faults(self, raw: list[float], sample: Sequence[float], stamp_ns: int) -> None:
         sensor = self.sensor
-        before = self._last[-1] if self._last else None
-        if raw != before:
+        previous = self._last[-1] if self._last else None
+        if raw != previous:
             self._same_since_ns = stamp_ns
         elif stamp_ns - self._same_since_ns > sensor.frozen_s * 1e9:
             self._fault(f"has repeated the same numbers for {sensor.frozen_s:g} s: is it frozen?")
@@ -252,9 +252,9 @@ class SensorWatch:
     def _is_spike(self, before: list[float], middle: list[float], after: list[float]) -> bool:
         """Whether the middle sample is far from both of its neighbours while they agree."""
         for quantity, begin, end in self._columns:
-            one, two = before[begin:end], after[begin:end]
-            away = min(math.dist(middle[begin:end], one), math.dist(middle[begin:end], two))
-            if away > quantity.yields and math.dist(one, two) < away / 2:
+            first, two = before[begin:end], after[begin:end]
+            distance = min(math.dist(middle[begin:end], first), math.dist(middle[begin:end], two))
+            if distance > quantity.yields and math.dist(first, two) < distance / 2:
                 return True
         return False
 
@@ -263,22 +263,22 @@ class SensorWatch:
             self.wrong = f"force sensor {self.sensor.name} ({self.sensor.source}) {what}; ~/resume goes on"
 
     def _judge(self, now: list[float], stamp_ns: int) -> None:
-        level, sentence, below = Level.FREE, "", True
+        level, contact, below = Level.FREE, "", True
         for quantity, begin, end in self._columns:
             if math.hypot(*now[begin:end]) > quantity.stops:
-                level, sentence = Level.STOP, _exceeds(quantity, now[begin:end], quantity.stops)
+                level, contact = Level.STOP, _exceeds(quantity, now[begin:end], quantity.stops)
                 below = False
                 break
             size = math.hypot(*self.values[begin:end])
             if size > quantity.yields and level is Level.FREE:
-                level, sentence = (
+                level, contact = (
                     Level.YIELD,
                     _exceeds(quantity, self.values[begin:end], quantity.yields),
                 )
             below &= size < self.sensor.release * quantity.yields
         if level is not Level.FREE:
             if level > self.level or not self.sentence:
-                self.sentence = sentence
+                self.sentence = contact
             self.level, self._below_since_ns = level, None
             return
         if not below:
@@ -299,5 +299,7 @@ def _exceeds(quantity: Quantity, values: list[float], limit: float) -> str:
     """The sentence of a limit that is exceeded."""
     size = math.hypot(*values)
     axis = max(range(len(values)), key=lambda i: abs(values[i]))
-    most = f", most of it {values[axis]:+.1f} on {quantity.axes[axis]}" if len(values) > 1 else ""
-    return f"{quantity.name} is {size:.1f} {quantity.unit}{most}; the limit is {limit:g} {quantity.unit}"
+    axis_share = f", most of it {values[axis]:+.1f} on {quantity.axes[axis]}" if len(values) > 1 else ""
+    return (
+        f"{quantity.name} is {size:.1f} {quantity.unit}{axis_share}; the limit is {limit:g} {quantity.unit}"
+    )

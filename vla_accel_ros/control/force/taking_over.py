@@ -74,7 +74,7 @@ class TakingOver:
         sentence if a discrete move has to end because of them, else empty."""
         guard, state = self.guard, self._follower.safety.state
         with self._lock:
-            problem, wrong = guard.problem(now_ns), guard.wrong
+            problem, failure = guard.problem(now_ns), guard.wrong
             level, contact = guard.contact
             collided, guard.collided = guard.collided, ""
             guard.armed = state is not MotionState.HOLDING and not self._holds.lent
@@ -84,9 +84,9 @@ class TakingOver:
             self.end_retreat(now_ns)  # nobody watches the sensors on the way back any more
             self._clear()
             return problem or contact
-        if wrong and wrong not in self._holds.holds:
-            self._holds.fault(wrong)
-        self._hold_blind("" if wrong else problem)
+        if failure and failure not in self._holds.holds:
+            self._holds.fault(failure)
+        self._hold_blind("" if failure else problem)
         if collided:
             self._collision = f"{collided}: the arm retreated{AGAIN}"
             self._holds.fault(self._collision)
@@ -138,8 +138,8 @@ class TakingOver:
 
     def _look_whether_over(self, level: Level, contact: str, now_ns: int) -> None:
         """Decide whether motion continues after the arm gave way."""
-        own = {self._yielded, self._blind, self._collision}
-        if self.guard.phase is Phase.RETREATING and set(self._holds.holds) - own:
+        reasons = {self._yielded, self._blind, self._collision}
+        if self.guard.phase is Phase.RETREATING and set(self._holds.holds) - reasons:
             self.end_retreat(now_ns)
         if level is not Level.FREE or self._free_since_ns is None:
             self._free_since_ns = now_ns if level is Level.FREE else None

@@ -93,9 +93,9 @@ def reachable(
     keep the limits are refused.
     """
     middle = 3.0 * (goal_p - p) / h - v - goal_v
-    early, late = p + h / 3 * v, goal_p - h / 3 * goal_v
-    low = np.minimum(early, late) >= limits.lower - POSITION_TOLERANCE
-    high = np.maximum(early, late) <= limits.upper + POSITION_TOLERANCE
+    early, end_control = p + h / 3 * v, goal_p - h / 3 * goal_v
+    low = np.minimum(early, end_control) >= limits.lower - POSITION_TOLERANCE
+    high = np.maximum(early, end_control) <= limits.upper + POSITION_TOLERANCE
     slow = np.abs(middle) <= limits.velocity * (1 + TOLERANCE)
     return (hardest(p, v, goal_p, goal_v, h) <= limits.acceleration * (1 + TOLERANCE)) & slow & low & high
 
@@ -178,14 +178,27 @@ def steps_along(
     def step(
         k: int, p: np.ndarray, v: np.ndarray, on: np.ndarray, p_next: np.ndarray, v_next: np.ndarray
     ) -> np.ndarray:
-        goal_p, goal_v, clean, half_s, third_s, triple, per_s, change, rest, ease, double, lag, lag2, most = (
-            rows[k] or prepare(k)
-        )
+        (
+            goal_p,
+            goal_v,
+            clean,
+            half_s,
+            third_s,
+            triple,
+            per_s,
+            change,
+            standing,
+            ease,
+            double,
+            lag,
+            lag2,
+            most,
+        ) = rows[k] or prepare(k)
         multiply(v, half_s, still)
         add(still, p, still)  # position after braking to zero velocity in this step
         subtract(upper, still, up)
         subtract(still, lower, down)
-        subtract(rest, still, room)
+        subtract(standing, still, room)
         np.absolute(room, way)
         maximum(ahead, zeros, out=stop)
         multiply(stop, double, stop)
@@ -221,10 +234,10 @@ def steps_along(
         subtract(early, middle, early)
         np.absolute(cubic, cubic)
         np.less_equal(cubic, most, good)
-        there = (on & clean) | good.all(axis=0)
-        np.copyto(p_next, goal_p, where=there)
-        np.copyto(v_next, goal_v, where=there)
-        return there
+        valid = (on & clean) | good.all(axis=0)
+        np.copyto(p_next, goal_p, where=valid)
+        np.copyto(v_next, goal_v, where=valid)
+        return valid
 
     return step
 
@@ -248,14 +261,14 @@ def _rows(
     double, lag = 2.0 * tops, tops * (h / 2)[:, None]
     # A cubic is within limits if these bounds hold: (its speed in the middle) - (at each end), that speed,
     # and the end points of its tangents.
-    most = np.empty((len(h), 4, d))
-    most[:, 0] = most[:, 1] = top * (h / 2) * (1 + TOLERANCE)
-    most[:, 2] = limits.velocity * (1 + TOLERANCE)
-    most[:, 3] = np.where(np.abs(goal_p - h / 3 * goal_v - middle) <= half, half, -1.0)
+    bound = np.empty((len(h), 4, d))
+    bound[:, 0] = bound[:, 1] = top * (h / 2) * (1 + TOLERANCE)
+    bound[:, 2] = limits.velocity * (1 + TOLERANCE)
+    bound[:, 3] = np.where(np.abs(goal_p - h / 3 * goal_v - middle) <= half, half, -1.0)
     return list(
         zip(
             *(goal_p, goal_v, clean, h / 2, h / 3, 3 / h, 1 / h, top * h),
-            *(goal_p - h / 2 * goal_v, 3 / h * goal_p - goal_v, double, lag, np.square(lag), most),
+            *(goal_p - h / 2 * goal_v, 3 / h * goal_p - goal_v, double, lag, np.square(lag), bound),
         )
     )
 

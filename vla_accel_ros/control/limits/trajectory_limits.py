@@ -58,7 +58,7 @@ class LimitReport:
     @property
     def limited(self) -> tuple[str, ...]:
         """Names of the joints that were not sent as asked."""
-        return tuple(name for name, over in zip(self.joints, self.over) if over)
+        return tuple(name for name, exceeded in zip(self.joints, self.over) if exceeded)
 
     @property
     def over(self) -> np.ndarray:
@@ -109,26 +109,26 @@ def enforce_knots(
     """`enforce` for knots, float64 [N + 1, D] at int64 [N + 1] times; the first knot is the start."""
     h = (times[1:] - times[:-1]) * 1e-9
     report = _report(joints, asked_p, asked_v, h, limits)
-    over = report.over
-    if not over.any():
+    exceeds = report.over
+    if not exceeds.any():
         check_finite("the limited positions", asked_p, joints)
         check_finite("the limited velocities", asked_v, joints)
         return trusted(joints, times[1:], asked_p[1:], asked_v[1:]), report
     v_start = asked_v[0]
-    stop_s = (np.abs(v_start) / limits.acceleration)[over]
-    fine = _split(times, float(turning_s(limits)[over].min()), stop_s)
+    stop_s = (np.abs(v_start) / limits.acceleration)[exceeds]
+    fine = _split(times, float(turning_s(limits)[exceeds].min()), stop_s)
     if len(fine) > len(times):
         v_end = asked_v[-1]
         asked_p, asked_v = Trajectory(joints, times, asked_p, asked_v).sample(fine)
         asked_v[-1] = v_end
-    led = np.flatnonzero(over)
+    led = np.flatnonzero(exceeds)
     sent_times, led_p, led_v = lead(
         asked_p[:, led], asked_v[:, led], fine, limits.select(led), not asked_v[-1].any()
     )
     chase = len(led_p) - len(fine)
     report.deviation[led] = np.abs(led_p[: len(fine)] - asked_p[:, led]).max(axis=0)
     positions = np.concatenate([asked_p, np.repeat(asked_p[-1:], chase, axis=0)])
-    velocities = np.concatenate([asked_v, np.zeros((chase, len(over)))])
+    velocities = np.concatenate([asked_v, np.zeros((chase, len(exceeds)))])
     positions[:, led], velocities[:, led] = led_p, led_v
     return Trajectory(joints, sent_times[1:], positions[1:], velocities[1:]), report
 
@@ -214,11 +214,11 @@ def _walk(
         if all_clean[k] and on.all():
             if to_rest:
                 break
-            until = k + 1
-            while until < len(h) and all_clean[until]:
-                until += 1
-            p[k + 1 : until + 1], v[k + 1 : until + 1] = goal_p[k + 1 : until + 1], goal_v[k + 1 : until + 1]
-            k = until
+            stop = k + 1
+            while stop < len(h) and all_clean[stop]:
+                stop += 1
+            p[k + 1 : stop + 1], v[k + 1 : stop + 1] = goal_p[k + 1 : stop + 1], goal_v[k + 1 : stop + 1]
+            k = stop
         else:
             on = step(k, p[k], v[k], on, p[k + 1], v[k + 1])
             k += 1
@@ -250,20 +250,20 @@ def _split(times: np.ndarray, longest_s: float, stop_s: np.ndarray) -> np.ndarra
     from their initial velocity, because knots are added at their stopping times stop_s [D].
     """
     gaps = np.diff(times)
-    most = max(1, MOST_SPLIT // len(gaps))
-    wanted = np.ceil(gaps * 1e-9 / longest_s)
-    cuts = np.clip(wanted, 1, most).astype(np.int64)
+    pieces = max(1, MOST_SPLIT // len(gaps))
+    counts = np.ceil(gaps * 1e-9 / longest_s)
+    cuts = np.clip(counts, 1, pieces).astype(np.int64)
     if cuts.max() > 1:
         part = np.arange(cuts.sum()) - np.repeat(np.cumsum(cuts) - cuts, cuts)
         starts, parts = np.repeat(times[:-1], cuts), part * np.repeat(gaps, cuts) // np.repeat(cuts, cuts)
         times = np.append(starts + parts, times[-1])
-    if wanted.max() <= most:
+    if counts.max() <= pieces:
         return times
     stops = times[0] + np.unique(np.ceil(stop_s * 1e3)).astype(np.int64) * _MS
     stops = stops[stops < times[-1]]
-    after = np.searchsorted(times, stops, side="right")
-    apart = (stops - times[after - 1] >= _MS // 2) & (times[after] - stops >= _MS // 2)
-    return np.insert(times, after[apart], stops[apart])
+    index = np.searchsorted(times, stops, side="right")
+    inner = (stops - times[index - 1] >= _MS // 2) & (times[index] - stops >= _MS // 2)
+    return np.insert(times, index[inner], stops[inner])
 
 
 def _hull(
@@ -273,11 +273,11 @@ def _hull(
     work; the acceleration is exact."""
     third = duration_s / 3.0
     middle = (p1 - p0) / third - v0 - v1
-    early, late = p0 + third * v0, p1 - third * v1
+    early, end_control = p0 + third * v0, p1 - third * v1
     acceleration = np.maximum(np.abs(middle - v0), np.abs(middle - v1)) * (2.0 / duration_s)
     velocity = np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(middle))
     lowest, highest = np.minimum(np.minimum(p0, p1), early), np.maximum(np.maximum(p0, p1), early)
-    return np.minimum(lowest, late), np.maximum(highest, late), velocity, acceleration
+    return np.minimum(lowest, end_control), np.maximum(highest, end_control), velocity, acceleration
 
 
 def _beyond(
@@ -286,7 +286,7 @@ def _beyond(
     """How far [D] a path leaves its position limits, including the braking distance after its end; 0 if it
     does not."""
     stop = end_v * np.abs(end_v) / (2.0 * limits.acceleration)
-    over = np.maximum(np.maximum(highest, end_p + stop) - limits.upper, 0.0)
+    beyond = np.maximum(np.maximum(highest, end_p + stop) - limits.upper, 0.0)
     under = np.maximum(limits.lower - np.minimum(lowest, end_p + stop), 0.0)
-    out = np.maximum(over, under)
+    out = np.maximum(beyond, under)
     return np.where(out <= POSITION_TOLERANCE, 0.0, out)

@@ -144,7 +144,7 @@ class Outputs:
         """Prepare the controllers, without the lock: they may be asked. Returns one sentence for each thing
         that failed."""
         return [
-            f"{output.controller.topic}: {sentence}" for output in self._outputs for sentence in output.open()
+            f"{output.controller.topic}: {failure}" for output in self._outputs for failure in output.open()
         ]
 
     def lead_s(self) -> float:
@@ -178,7 +178,7 @@ class Outputs:
         (Safety.hold): nobody listens to the controller's topic."""
         with self.lock:
             sentences = [output.hindrance for output in self._outputs]
-        return {sentence: (f"controllers[{i}].topic",) for i, sentence in enumerate(sentences) if sentence}
+        return {hindrance: (f"controllers[{i}].topic",) for i, hindrance in enumerate(sentences) if hindrance}
 
     def rest(self) -> None:
         """The robot is at rest, and held."""

@@ -53,26 +53,26 @@ class Reports:
     def read(self, state: Execution) -> ReportedState:
         """Evaluate the next state."""
         stamp_ns, since_ns, passed_ns, reference, moves = state
-        began_ns, before = stamp_ns - since_ns if since_ns else None, self._before
+        began_ns, previous = stamp_ns - since_ns if since_ns else None, self._before
         self._tells_speed |= moves
         report = ReportedState(began_ns, stamp_ns, reference)
-        if before is None:
+        if previous is None:
             self._before = report, state
             return report
-        before_report, before_state = before
+        before_report, before_state = previous
         # If began_ns differs each time, the controller repeats an old state.
         same = _same(began_ns, before_report.began_ns)
         rests = bool(reference) and not moves and same
         rests = rests and (self._tells_speed or reference == before_report.reference)
-        apart = not 0 <= stamp_ns - before_report.stamp_ns < _APART_NS
-        if apart and same and began_ns is not None and since_ns > before_state.since_ns:
+        is_later = not 0 <= stamp_ns - before_report.stamp_ns < _APART_NS
+        if is_later and same and began_ns is not None and since_ns > before_state.since_ns:
             speed = (passed_ns - before_state.passed_ns) / (since_ns - before_state.since_ns)
             self._odd = [*self._odd[-1:], speed] if abs(speed - 1.0) > _USUAL else []
         speed = self._odd[1] if len(self._odd) > 1 else 1.0
         if moves and began_ns is not None and abs(since_ns - passed_ns) > max(_APART_NS, _USUAL * since_ns):
             speed = passed_ns / since_ns  # average so far
         report = ReportedState(began_ns, stamp_ns, reference, rests, speed)
-        if apart:
+        if is_later:
             self._before = report, state
         return report
 

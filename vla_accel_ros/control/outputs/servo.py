@@ -111,7 +111,9 @@ class JointVelocityOutput(ServoOutput):
 
     def measured(self, positions: Mapping[str, float], stamps_ns: Mapping[str, int], believed: bool) -> None:
         joints = self.controller.joints
-        position, stamps = (np.array([of[name] for name in joints]) for of in (positions, stamps_ns))
+        position, stamps = (
+            np.array([mapping[name] for name in joints]) for mapping in (positions, stamps_ns)
+        )
         self._jog.measured(position if believed else None, stamps)
 
     def commanded(self, t_ns: int) -> Mapping[str, float]:
@@ -160,7 +162,7 @@ class TwistOutput(ServoOutput):
         return self._buffer.at_rest(now_ns)
 
     def values(self) -> dict[str, object]:
-        return {f"chunks {why}": count for why, count in self._buffer.counts.items()}
+        return {f"chunks {verdict}": count for verdict, count in self._buffer.counts.items()}
 
     def _next(self, now_ns: int) -> np.ndarray | None:
         accepted = self._buffer.counts["accepted"]

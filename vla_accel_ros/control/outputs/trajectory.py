@@ -241,8 +241,8 @@ class TrajectoryOutput(Output):
         if self._measured is None or not self._limits.continuous.any():
             return report
         position = self._limits.near(self._positions(report), self._measured[0])
-        known = by_name(self.controller.joints, position).items()
-        return report._replace(reference={name: at for name, at in known if np.isfinite(at)})
+        positions = by_name(self.controller.joints, position).items()
+        return report._replace(reference={name: angle for name, angle in positions if np.isfinite(angle)})
 
     def _steady_s(self) -> float:
         return self._clock.monotonic_ns() * 1e-9

@@ -51,7 +51,7 @@ class ControllerCheck:
     @property
     def findings(self) -> dict[str, list[str]]:
         """Topic -> sentences."""
-        return {topic: [f"{f.fact}; {f.fix}" for f in found] for topic, found in self.found.items()}
+        return {topic: [f"{f.fact}; {f.fix}" for f in findings] for topic, findings in self.found.items()}
 
     def refuse_wrong(self) -> None:
         """Ask the controllers that are there; raises ValueError, in one sentence, for errors, and logs
@@ -63,10 +63,10 @@ class ControllerCheck:
                 for node, names in self._questions(controller).items():
                     if _listens(self._node, node):
                         self._answered(controller, node, _values(ask, node, names))
-        refuse([finding for found in self.found.values() for finding in found])
+        refuse([finding for findings in self.found.values() for finding in findings])
         for topic, sentences in self.findings.items():
-            for sentence in sentences:
-                self._node.get_logger().warning(f"{topic}: {sentence}")
+            for warning in sentences:
+                self._node.get_logger().warning(f"{topic}: {warning}")
 
     def poll(self) -> None:
         """Ask the controllers that are there and have not answered yet."""
@@ -87,32 +87,32 @@ class ControllerCheck:
         self._asking.clear()
 
     def _questions(self, controller: Controller) -> dict[str, tuple[str, ...]]:
-        own = node_of(controller)
-        questions = {own: asked(controller)} if own and asked(controller) else {}
+        name = node_of(controller)
+        questions = {name: asked(controller)} if name and asked(controller) else {}
         if controller.kind in ("joint_trajectory", "forward_command"):
-            questions[self._manager] = (f"{own}.type",)
+            questions[self._manager] = (f"{name}.type",)
         return questions
 
     def _answered(self, controller: Controller, node: str, values: dict[str, object] | None) -> None:
         if values is None:
             return
-        known = self._values.setdefault(controller.topic, {})
+        known_values = self._values.setdefault(controller.topic, {})
         if node == self._manager:
-            known["type"] = next(iter(values.values()), "")
+            known_values["type"] = next(iter(values.values()), "")
         else:
-            known.update(values)
+            known_values.update(values)
         self._told.add((controller.topic, node))
         if (controller.topic, node_of(controller)) in self._told:
-            self.found[controller.topic] = judge(controller, known, self._sender)
+            self.found[controller.topic] = judge(controller, known_values, self._sender)
 
     def _answered_late(self, controller: Controller, node: str, values: dict[str, object] | None) -> None:
         self._asking.pop((controller.topic, node)).close()
-        before = self.found.get(controller.topic, [])
+        previous = self.found.get(controller.topic, [])
         self._answered(controller, node, values)
         for finding in self.found.get(controller.topic, []):
-            if finding not in before and finding.level == ERROR:
+            if finding not in previous and finding.level == ERROR:
                 self._on_error(str(finding))
-            elif finding not in before:
+            elif finding not in previous:
                 self._node.get_logger().warning(str(finding))
 
 
@@ -160,8 +160,8 @@ class _Conversation:
 
     def _on_list(self, future: Future) -> None:
         if not self._closed and not self._listed:
-            there = set(future.result().result.names)
-            self._names, self._listed = tuple(name for name in self._names if name in there), True
+            listed = set(future.result().result.names)
+            self._names, self._listed = tuple(name for name in self._names if name in listed), True
             self._ask()
 
     def _got(self, future: Future) -> None:
@@ -186,5 +186,5 @@ def _plain(names: tuple[str, ...], answer: GetParameters.Response) -> dict[str, 
 
 def _listens(node: Node, asked_node: str) -> bool:
     """Whether the graph shows such a node."""
-    there = dict(node.get_service_names_and_types())
-    return node.resolve_service_name(f"{asked_node}/get_parameters") in there
+    services = dict(node.get_service_names_and_types())
+    return node.resolve_service_name(f"{asked_node}/get_parameters") in services

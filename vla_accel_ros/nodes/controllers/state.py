@@ -52,10 +52,10 @@ class ControllerState:
         if self._subscription is None:
             return None
         with self._subscription.handle:
-            taken = self._subscription.handle.take_message(self._subscription.msg_type, False)
-        if taken is None:
+            message = self._subscription.handle.take_message(self._subscription.msg_type, False)
+        if message is None:
             return None
-        return self._reports.read(_plain(taken[0]))
+        return self._reports.read(_plain(message[0]))
 
 
 def _plain(message: Any) -> Execution:

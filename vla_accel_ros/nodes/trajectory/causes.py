@@ -39,11 +39,11 @@ class Causes:
 
     def look(self, released: bool) -> None:
         """Look now. released: others may command the controllers."""
-        found = [] if released else [s for s in map(self._unheard, outputs(self._contract)) if s]
+        reasons = [] if released else [s for s in map(self._unheard, outputs(self._contract)) if s]
         clock = self._node.get_clock()
         if clock.ros_time_is_active and not clock.now().nanoseconds and not publishers(self._node, "/clock"):
-            found.append(f"{CLOCK_STANDS}: use_sim_time is true, but nobody publishes /clock")
-        self.hindrances = dict.fromkeys(found, ())
+            reasons.append(f"{CLOCK_STANDS}: use_sim_time is true, but nobody publishes /clock")
+        self.hindrances = dict.fromkeys(reasons, ())
 
     def publishers(self) -> Graph:
         """Who publishes the topics on which a second publisher matters."""
@@ -58,14 +58,14 @@ class Causes:
 
     def unheard(self, joint: str) -> tuple[str, ...]:
         """Beginnings of the reasons for which a joint may not follow: nobody listens to its topics."""
-        wanted = zip(outputs(self._contract), self._contract.controllers, strict=True)
-        return tuple(output.about for output, controller in wanted if joint in controller.joints)
+        pairs = zip(outputs(self._contract), self._contract.controllers, strict=True)
+        return tuple(output.about for output, controller in pairs if joint in controller.joints)
 
     def look_for_joints(self) -> None:
         """Look for who should send the joint states, which are late."""
-        wanted = states(self._contract)
-        silent = f"{listed(publishers(self._node, wanted.topic))} publishes {wanted.topic}, and sends nothing"
-        self.silence = self._graph.why(wanted.about) or silent
+        topic = states(self._contract)
+        silent = f"{listed(publishers(self._node, topic.topic))} publishes {topic.topic}, and sends nothing"
+        self.silence = self._graph.why(topic.about) or silent
 
     def slow(self) -> str:
         """Why inputs that come are late, if that is known."""
@@ -77,9 +77,9 @@ class Causes:
         nodes = [f"{space.rstrip('/')}/{name}" for name, space in self._node.get_node_names_and_namespaces()]
         if inference in nodes:
             return f"{inference} is in the graph: it is starting, not active, or hangs"
-        others = [name for name in publishers(self._node, "action_chunk") if name != inference]
-        if others:
-            return f"{listed(sorted(others))} publishes action_chunk, and sends nothing"
+        publishing = [name for name in publishers(self._node, "action_chunk") if name != inference]
+        if publishing:
+            return f"{listed(sorted(publishing))} publishes action_chunk, and sends nothing"
         elsewhere = sorted(name for name in nodes if name.endswith("/inference"))
         hint = f", but {listed(elsewhere)} does: start both in one namespace" if elsewhere else ": start it"
         return f"{inference} does not run{hint}"
@@ -87,9 +87,9 @@ class Causes:
     def _unheard(self, wanted: Wanted) -> str:
         """The sentence of a topic of commands that nobody executes, else empty."""
         topic, node = self._node.resolve_topic_name(wanted.topic), self._node
-        there = endpoints(node, topic, ours=True)
-        named = fitting(wanted, [end for end in there if not end.node.endswith(UNNAMED)])
-        fits = named or fitting(wanted, there, publishers(node, self._contract.joint_states.topic))
+        listeners = endpoints(node, topic, ours=True)
+        named = fitting(wanted, [end for end in listeners if not end.node.endswith(UNNAMED)])
+        fits = named or fitting(wanted, listeners, publishers(node, self._contract.joint_states.topic))
         unnamed = fits and not named and all(end.node.endswith(UNNAMED) for end in fits)
         self._unnamed[topic] = self._unnamed[topic] + 1 if unnamed else 0
         if fits and not 0 < self._unnamed[topic] <= _UNNAMED_LOOKS:

@@ -66,16 +66,16 @@ class ForceLoop:
                         list(w.bias), w.stamp_ns, w.count) for w in guard.watches]  # fmt: skip
             latencies, reactions = list(reflexes.latencies_ns), list(reflexes.reactions_ns)
         lines = []
-        for sensor, wrong, late, values, level, contact, bias, stamp_ns, count in watches:
+        for sensor, fault, problem, values, level, contact, bias, stamp_ns, count in watches:
             names = [f"{q.name} {axis}".strip() for q in sensor.quantities for axis in q.axes]
             numbers: dict[str, object] = dict(zip(names, values))
             numbers |= {f"bias of {name}": number for name, number in zip(names, bias)}
             numbers["age [ms]"] = "never seen" if stamp_ns is None else (now_ns - stamp_ns) * 1e-6
             numbers["samples"], numbers["gave way"] = count, guard.yields
             numbers |= _quantiles("sample to command", latencies) | _quantiles("to reaction", reactions)
-            severity = ERROR if wrong else WARN if late or level is not Level.FREE else OK
+            severity = ERROR if fault else WARN if problem or level is not Level.FREE else OK
             lines.append(
-                status(f"force {sensor.name}", severity, wrong or late or contact or "free", numbers)
+                status(f"force {sensor.name}", severity, fault or problem or contact or "free", numbers)
             )
         return lines
 

@@ -122,8 +122,8 @@ def wrench_of(message: bytes) -> Sample:
         order = "<" if message[1] & 1 else ">"
         seconds, nanoseconds, length = struct.unpack_from(f"{order}iII", message, 4)
         # Doubles are aligned to 8 bytes, counted from after the 4 bytes of the encapsulation.
-        at = 4 + -(-(12 + length) // 8) * 8
-        return seconds * 1_000_000_000 + nanoseconds, struct.unpack_from(f"{order}6d", message, at)
+        offset = 4 + -(-(12 + length) // 8) * 8
+        return seconds * 1_000_000_000 + nanoseconds, struct.unpack_from(f"{order}6d", message, offset)
     except (IndexError, struct.error):
         return 0, ()
 

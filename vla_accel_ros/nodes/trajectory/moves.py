@@ -178,14 +178,14 @@ class _Goal:
     def _ended(self, future: Future) -> None:
         answer = future.result()
         code, words = answer.result.error_code, answer.result.error_string.strip().rstrip(".")
-        said = f" ({words})" if words else ""
+        details = f" ({words})" if words else ""
         if answer.status == GoalStatus.STATUS_SUCCEEDED and code == 0:
             self.end(True, f"{self._action}: reached")
         elif code in ERRORS:
             failure, fix = ERRORS[code]
-            self.end(False, f"{self._action}: the controller {failure}{said}; {fix}")
+            self.end(False, f"{self._action}: the controller {failure}{details}; {fix}")
         elif answer.status == GoalStatus.STATUS_CANCELED:
-            self.end(False, f"{self._action}: cancelled by the controller or another client{said}")
+            self.end(False, f"{self._action}: cancelled by the controller or another client{details}")
         else:
-            why = f"failed with code {code}" if code else "aborted without a code"
-            self.end(False, f"{self._action}: the controller {why}{said}; read its log")
+            ending = f"failed with code {code}" if code else "aborted without a code"
+            self.end(False, f"{self._action}: the controller {ending}{details}; read its log")

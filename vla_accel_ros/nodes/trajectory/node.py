@@ -92,8 +92,8 @@ class TrajectoryNode(ManagedNode):
         self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
-        for sentence in self._holds.restore(value(self, "after_restart") == "go_on"):
-            self.get_logger().warning(sentence)
+        for line in self._holds.restore(value(self, "after_restart") == "go_on"):
+            self.get_logger().warning(line)
         contract = Contract.load(value(self, "contract") or demo_contract())
         if value(self, "stamp") == "zero":
             contract = contract.eased("joint_trajectory", on_arrival.SPEED, on_arrival.ACCELERATION)
@@ -125,10 +125,10 @@ class TrajectoryNode(ManagedNode):
 
     def _check_graph(self, contract: Contract) -> GraphCheck:
         joints, commanded = graph_check.states(contract), graph_check.outputs(contract)
-        stopping = [joints.about, *(wanted.about for wanted in commanded)]
-        wanted = [joints, *graph_check.forces(contract), *commanded]
+        stopping = [joints.about, *(topics.about for topics in commanded)]
+        topics = [joints, *graph_check.forces(contract), *commanded]
         return GraphCheck(
-            self, wanted, [graph_check.chunks(ours=False)], contract.joint_states.topic, stopping
+            self, topics, [graph_check.chunks(ours=False)], contract.joint_states.topic, stopping
         )
 
     def _make_motion(self, contract: Contract) -> Motion:
@@ -153,12 +153,12 @@ class TrajectoryNode(ManagedNode):
             for controller in contract.controllers
             if controller.action and set(controller.joints) <= set(contract.home)
         }
-        wanted, rates = (
+        source, rates = (
             value(self, "chunks_from"),
             [controller.rate_hz for controller in contract.controllers],
         )
-        wanted = "topic" if wanted == "auto" and not all(rates) else wanted
-        slot = None if wanted == "topic" else self._open_slot(contract, rates)
+        source = "topic" if source == "auto" and not all(rates) else source
+        slot = None if source == "topic" else self._open_slot(contract, rates)
         motion = Motion(
             robot,
             self.get_fully_qualified_name(),
@@ -166,7 +166,7 @@ class TrajectoryNode(ManagedNode):
             manager,
             actions,
             slot,
-            wanted != "slot",
+            source != "slot",
             self,
         )
         self.on_release(partial(self._close_motion, motion, list(actions.values())))
@@ -230,10 +230,10 @@ class TrajectoryNode(ManagedNode):
         """A chunk of this image becomes motion: the first command of each stream after it ends its flow."""
         assert self._motion is not None
         sent, of_frame = self._motion.robot.outputs, self.timeline.following(stamp_ns)
-        before = sent.sent
+        count = sent.sent
         with of_frame:
             yield
-            if sent.sent != before:
+            if sent.sent != count:
                 self._flows = dict.fromkeys(sent.streams, self.timeline.flows)
 
     def _tick(self, output: Output, polls: bool) -> None:

@@ -45,7 +45,7 @@ def motion_line(robot: Robot, faults: Collection[str], now_ns: int) -> Diagnosti
         "image_to_trajectory p50 [ms]": stats.p50_s * 1e3,
         "image_to_trajectory p99 [ms]": stats.p99_s * 1e3,
         "trajectories": stats.runs,
-        **{f"chunks {why}": count for why, count in (buffer.counts + follower.counts).items()},
+        **{f"chunks {verdict}": count for verdict, count in (buffer.counts + follower.counts).items()},
         "limits": str(buffer.report) if buffer.report is not None else "nothing sent yet",
     }
     return status(
@@ -70,8 +70,8 @@ def output_lines(outputs: Outputs) -> list[DiagnosticStatus]:
     with outputs.lock:
         for output in outputs:
             if values := output.values():
-                level, sentence = (WARN, output.trouble) if output.trouble else (OK, output.controller.kind)
-                lines.append(status(f"{output.controller.topic} stream", level, sentence, values))
+                level, words = (WARN, output.trouble) if output.trouble else (OK, output.controller.kind)
+                lines.append(status(f"{output.controller.topic} stream", level, words, values))
     return lines
 
 
@@ -79,8 +79,8 @@ def chunk_lines(source: ChunkSource) -> list[DiagnosticStatus]:
     """A line, if a slot of chunks may be used."""
     if source.summary is None:
         return []
-    fine, sentence = source.summary
-    return [status("chunks", OK if fine else WARN, sentence, dict(source.counts))]
+    fine, words = source.summary
+    return [status("chunks", OK if fine else WARN, words, dict(source.counts))]
 
 
 def state_line(forgets: str) -> DiagnosticStatus:
