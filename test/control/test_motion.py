@@ -55,10 +55,13 @@ def test_motion_that_the_adversary_drives_is_the_class_that_the_node_constructs(
 
 
 def test_motion_follows_no_chunk_before_it_is_active():
-    node, now = make([S]), [S]
-    node.motion.robot.active = False
-    node.chunk(make_ramp(0.1, stamp_ns=now[0]))
-    assert not node.robot.follower.buffer.counts["accepted"] and not node.robot.follower.counts["refused"]
+    now = [S]
+    node = make(now)
+    for active in (False, True):
+        node.robot.active = active
+        node.chunk(make_ramp(0.0, stamp_ns=now[0]))
+        age_s = node.robot.follower.safety.watchdog.age_s("chunk", now[0])
+        assert (age_s is not None) == active
 
 
 def test_motion_is_held_after_a_process_that_was_killed_and_not_after_one_that_ended():
