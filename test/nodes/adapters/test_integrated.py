@@ -161,7 +161,7 @@ class Executed:
 
     def broken(self) -> list[Broken]:
         """Limits that were exceeded."""
-        contract, ticks = self._operator.contract, self.ticks
+        contract, ticks = self._operator.contract, list(self.ticks)  # another thread adds more
         joints = {joint.name: joint for joint in contract.joints}
         limits, longest_s, found = JointLimits.of(joints[name] for name in ARM), 2.0 / RATE_HZ, []
         for controller, own in self.trajectories:

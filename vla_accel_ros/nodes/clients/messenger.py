@@ -103,9 +103,9 @@ class Messenger(ClientNode):
             return bool(answers) and answers[-1].finished
 
         if not self._until(answered, timeout_s, partial(self._why_not, "inference")):
-            what = "the answer is not finished" if answers else "there is no answer"
-            why = self._why_not("inference", at_last=True) or self._reasons(at_last=True)
-            raise TimeoutError(f"{what}: {'; '.join(why) or f'not within {timeout_s:g} s'}")
+            problem = "the answer is not finished" if answers else "there is no answer"
+            reasons = self._why_not("inference", at_last=True) or self._reasons(at_last=True)
+            raise TimeoutError(f"{problem}: {'; '.join(reasons) or f'not within {timeout_s:g} s'}")
         return not answers[-1].refused, answers[-1].text
 
     def _deliver(self, topic: str, text: str, profile: QoSProfile, timeout_s: float) -> None:
@@ -113,8 +113,8 @@ class Messenger(ClientNode):
         name = publisher.topic_name
         heard = partial(self._heard_by_inference, publisher)
         if not self._until(heard, timeout_s, partial(self._why_not, "inference")):
-            why = "; ".join(self._why_not("inference", at_last=True)) or f"not within {timeout_s:g} s"
-            raise TimeoutError(f"no node called inference subscribes to {name}: {why}")
+            reason = "; ".join(self._why_not("inference", at_last=True)) or f"not within {timeout_s:g} s"
+            raise TimeoutError(f"no node called inference subscribes to {name}: {reason}")
         publisher.publish(String(data=text))
         acknowledged = partial(publisher.wait_for_all_acked, Duration(seconds=0.05))
         if not self._until(acknowledged, max(timeout_s, SETTLE_S)):
@@ -123,9 +123,9 @@ class Messenger(ClientNode):
     def _heard_by_inference(self, publisher: Publisher) -> bool:
         """Whether inference is discovered, and all known subscriptions are matched."""
         listeners = self._node.get_subscriptions_info_by_topic(publisher.topic_name)
-        ours = self._node.get_namespace()
-        there = any(one.node_name == "inference" and one.node_namespace == ours for one in listeners)
-        return there and publisher.get_subscription_count() >= len(listeners)
+        names = [(listener.node_namespace, listener.node_name) for listener in listeners]
+        is_discovered = (self._node.get_namespace(), "inference") in names
+        return is_discovered and publisher.get_subscription_count() >= len(listeners)
 
     def _until(
         self, condition: Callable[[], bool], timeout_s: float, causes: Callable[[], list[str]] = list
@@ -137,23 +137,25 @@ class Messenger(ClientNode):
         while not condition():
             self._executor.spin_once(timeout_sec=0.05)
             now_s, starts = time.monotonic(), [w for w in (n.starts() for n in self._nodes.values()) if w]
-            found = (*starts, *map(unnumbered, causes()))
+            reasons = (*starts, *map(unnumbered, causes()))
             if starts or same is None:
                 end_s = now_s + timeout_s
                 self._tell("; ".join(starts))
-            if starts or found != same:
-                same, since_s = found, now_s
-            if now_s >= end_s or (found and now_s >= since_s + SETTLE_S):
+            if starts or reasons != same:
+                same, since_s = reasons, now_s
+            if now_s >= end_s or (reasons and now_s >= since_s + SETTLE_S):
                 return condition()
         return True
 
     def _why_not(self, node: str, at_last: bool = False) -> list[str]:
         """Why a node takes no part, if that is certain; at_last: or, at the end of waiting, likely."""
-        why = self._nodes[node].why_not(at_last)
+        reason = self._nodes[node].why_not(at_last)
         state = self._nodes[node].state
         lines = [line for name, line in self._diagnostics.items() if name.startswith(f"{node}: ")]
         trouble = next((line.message for line in lines if line.level == ERROR and state != "active"), "")
-        return [f"{why}: {trouble or 'activate it, or read its log'}" if state else why] if why else []
+        if reason and state:
+            reason = f"{reason}: {trouble or 'activate it, or read its log'}"
+        return [reason] if reason else []
 
     def _reasons(self, at_last: bool = False) -> list[str]:
         """Why nothing moves, as far as it is reported. at_last: with what may pass by itself."""
@@ -181,11 +183,13 @@ class _Node:
         self.name = f"{observer.get_namespace().rstrip('/')}/{name}"
         self._client = observer.create_client(GetState, f"{self.name}/get_state")
         self._asked: Future | None = None
+        self._answer = ""
         self._looked_s = float("-inf")
         self._before: dict[int, Process] = {}
         self._processes: list[Process] = []
         self.state = ""
-        """Of its lifecycle; empty while it does not answer."""
+        """Of its lifecycle; empty while it does not answer, and before it has answered the same twice: a node
+        may answer once before it configures itself."""
 
     def starts(self) -> str:
         """A sentence while it is starting, else empty."""
@@ -205,19 +209,21 @@ class _Node:
         if stopped:
             return f"{self.name} hangs: process {stopped} was stopped by a signal: kill -CONT {stopped}"
         nodes = self._observer.get_node_names_and_namespaces()
-        there = [f"{namespace.rstrip('/')}/{name}" for name, namespace in nodes]
-        if self.name in there or self._processes:
+        names = [f"{namespace.rstrip('/')}/{name}" for name, namespace in nodes]
+        if self.name in names or self._processes:
             hangs = f"{self.name} does not answer: run `vla doctor`"
             return hangs if self._processes or at_last else ""  # on another machine it may be starting
-        others = [name for name in there if name.endswith(self.name[self.name.rindex("/") :])]
-        hint = f"but {listed(others)} does: give its --namespace" if others else "start it"
+        namesakes = [name for name in names if name.endswith(self.name[self.name.rindex("/") :])]
+        hint = f"but {listed(namesakes)} does: give its --namespace" if namesakes else "start it"
         where = f"does not run in ROS domain {domain(os.environ)}"
-        return f"{self.name} {where}: {hint}" if not others else f"{self.name} {where}, {hint}"
+        return f"{self.name} {where}: {hint}" if not namesakes else f"{self.name} {where}, {hint}"
 
     def _look(self) -> None:
         """Ask for its state, and look for its process, twice a second."""
         if self._asked is not None and self._asked.done():
-            self.state, self._asked = self._asked.result().current_state.label, None
+            answer, self._asked = self._asked.result().current_state.label, None
+            self.state = answer if answer in ("active", self._answer) else ""
+            self._answer = answer
         now_s = time.monotonic()
         if now_s < self._looked_s + _LOOK_S:
             return
@@ -227,4 +233,4 @@ class _Node:
         if self._client.service_is_ready():  # an answer may be lost: it is asked again
             self._asked = self._client.call_async(GetState.Request())
         else:
-            self.state = ""
+            self.state = self._answer = ""

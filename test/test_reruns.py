@@ -1,0 +1,42 @@
+"""A test that passes only when it is run again is listed, and fails the run of CI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import reruns
+
+FLAKY = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.flaky(reruns=1)
+def test_flaky():
+    count = Path(__file__).with_name("count")
+    first = not count.exists()
+    count.touch()
+    assert not first
+
+def test_steady():
+    pass
+"""
+
+
+@pytest.mark.parametrize(("workers", "ci", "status"), [("1", "true", 1), ("0", "", 0)])
+def test_rerun_is_listed_and_fails_ci(tmp_path: Path, workers: str, ci: str, status: int) -> None:
+    (tmp_path / "test_it.py").write_text(FLAKY)
+    options = ["-p", "reruns", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path)]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-n", workers, str(tmp_path)],
+        env={**os.environ, "CI": ci, "PYTHONPATH": str(Path(reruns.__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert result.returncode == status, result.stdout
+    assert "RACE test_it.py::test_flaky" in result.stdout and "test_steady" not in result.stdout
