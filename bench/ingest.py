@@ -130,12 +130,13 @@ def receiver(contract: Contract, ingest: Ingest) -> tuple[Any, Any]:
     from vla_accel_ros.nodes.inference.streams import Streams
     from vla_accel_ros.nodes.params.parameter import AUTOSTART
     from vla_accel_ros.nodes.running.lifecycle import ManagedNode
+    from vla_accel_ros.sensing.inputs import RobotInputs
 
     class Receiver(ManagedNode):
         """Subscribes as the inference node does."""
 
         def configure(self) -> None:
-            Streams(self, contract, ingest)
+            Streams(self, contract, RobotInputs(contract, ingest))
 
     rclpy.init()
     node, executor = Receiver("receiver", (AUTOSTART,)), SingleThreadedExecutor()

@@ -17,9 +17,8 @@ STARTING = {
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_robot_options sim_time"
         " trace",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
-        "nodes/inference": "chunk_horizon chunk_output fast_node guided_chunks image_topics inputs"
-        " instruction lost_ports node_on_a_gpu odd_images openvla_node questions staggered_node"
-        " trained_inputs transports",
+        "nodes/inference": "chunk_output guided_chunks inputs instruction"
+        " node_on_a_gpu openvla_node questions transports",
         "nodes/recorder": "recorder",
         "nodes/trajectory": "causes force stop_and_resume",
         "tools": "demo fleet_demo",

@@ -40,7 +40,7 @@ def settled(operator: Operator, node: str, count: Callable[[], int]) -> int:
     """How many messages there are when all have come that a node sent before this: no further one before its
     next answer. It is silent, else this does not return."""
     while True:
-        before = count()
+        count_before = count()
         state(operator, node)
-        if count() == before:
-            return before
+        if count() == count_before:
+            return count_before

@@ -33,8 +33,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Result[pytes
         state = "running" if ended is None else f"exit status {ended}"
         report.sections.append((f"log of {process.node} ({state})", process.log[-8000:]))
     if OPERATOR in item.stash:
-        said = [f"{name}: {it.message}" for name, it in item.stash[OPERATOR].diagnostics.items()]
-        report.sections.append(("the newest /diagnostics", "\n".join(said)))
+        lines = [f"{name}: {line.message}" for name, line in item.stash[OPERATOR].diagnostics.items()]
+        report.sections.append(("the newest /diagnostics", "\n".join(lines)))
 
 
 @pytest.fixture
@@ -80,11 +80,11 @@ def starting(
         return started[-1]
 
     yield start
-    asked = [process.process for process in started if process.process.poll() is None]
-    for one in asked:
-        one.send_signal(signal.SIGTERM)
+    ending = [process.process for process in started if process.process.poll() is None]
+    for process in ending:
+        process.send_signal(signal.SIGTERM)
     for process in started:
-        process.end(asked=process.process in asked)
+        process.end(asked=process.process in ending)
     sweep({path for process in started for path in process.left})
 
 

@@ -15,8 +15,8 @@ class Counting(InferenceNode):
 
     def configure(self) -> None:
         """As the node does."""
-        there = sum(model() is not None for model in MODELS)
-        self.get_logger().info(f"{there} of {len(MODELS)} models are still there")
+        living = sum(model() is not None for model in MODELS)
+        self.get_logger().info(f"{living} of {len(MODELS)} models are still there")
         super().configure()
         MODELS.append(weakref.ref(self._policy.model))
 

@@ -84,10 +84,10 @@ class ForkServer:
     """The program, and how the processes ended that it forked. Safe to use from several threads."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
+        ours, program_end = socket.socketpair()
+        with program_end:
             command, room = [sys.executable, __file__, "." * ROOM], {"FORK_SERVER_ROOM": "." * ROOM}
-            self._program = subprocess.Popen(command, stdin=theirs.fileno(), env={**environment, **room})
+            self._program = subprocess.Popen(command, stdin=program_end.fileno(), env={**environment, **room})
         self._socket, self._unread = ours, b""
         self._started: list[int] = []
         self._starting, self._reading = threading.Lock(), threading.Lock()
@@ -97,9 +97,9 @@ class ForkServer:
         self, run: str, arguments: list[str], log: Path, folder: Path, environment: Mapping[str, str]
     ) -> Forked:
         """Run a module (`a.b.c`) or a file (`/a/b.py`); what it prints goes to the end of the log."""
-        asked = {"run": run, "arguments": arguments, "log": str(log), "folder": str(folder)}
+        request = {"run": run, "arguments": arguments, "log": str(log), "folder": str(folder)}
         with self._starting:
-            self._socket.sendall(json.dumps({**asked, "environment": dict(environment)}).encode() + b"\n")
+            self._socket.sendall(json.dumps({**request, "environment": dict(environment)}).encode() + b"\n")
             while not self._started:
                 self.receive(LOOK_S)
             return Forked(self, self._started.pop())
@@ -166,15 +166,15 @@ def serve() -> dict[str, Any] | None:
 
 def _reaped() -> list[tuple[int, int]]:
     """Ids and statuses of the children that have ended."""
-    found: list[tuple[int, int]] = []
+    statuses: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return found
+            return statuses
         if pid == 0:
-            return found
-        found.append((pid, os.waitstatus_to_exitcode(status)))
+            return statuses
+        statuses.append((pid, os.waitstatus_to_exitcode(status)))
 
 
 def show(arguments: list[str], environment: Mapping[str, str]) -> None:
@@ -184,12 +184,12 @@ def show(arguments: list[str], environment: Mapping[str, str]) -> None:
     entries = [f"{name}={value}" for name, value in environment.items()]
     shown = ((arguments_at, arguments_end, arguments), (environment_at, environment_end, entries))
     for begin, end, words in shown:
-        told = b"".join(word.encode() + b"\0" for word in words)
-        if len(told) > end - begin:
+        shown_bytes = b"".join(word.encode() + b"\0" for word in words)
+        if len(shown_bytes) > end - begin:
             raise ValueError(
-                f"{len(told)} bytes of arguments or environment, there is room for {end - begin}"
+                f"{len(shown_bytes)} bytes of arguments or environment, there is room for {end - begin}"
             )
-        ctypes.memmove(begin, told.ljust(end - begin, b"\0"), end - begin)
+        ctypes.memmove(begin, shown_bytes.ljust(end - begin, b"\0"), end - begin)
 
 
 def become(asked: dict[str, Any], paths: list[str]) -> None:
@@ -203,8 +203,8 @@ def become(asked: dict[str, Any], paths: list[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run = asked["run"]
-    own = str(Path(run).parent) if run.endswith(".py") else asked["folder"]
-    sys.path[:] = [own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *paths]
+    folder = str(Path(run).parent) if run.endswith(".py") else asked["folder"]
+    sys.path[:] = [folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.argv[:] = [run, *asked["arguments"]]
     how = [] if run.endswith(".py") else ["-m"]
     show([sys.executable, *how, *sys.argv], asked["environment"])
@@ -246,9 +246,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who are forked
     gc.collect()
     gc.freeze()
-    asked = serve()
-    if asked is not None:
-        become(asked, paths)
+    request = serve()
+    if request is not None:
+        become(request, paths)
 
 
 if __name__ == "__main__":

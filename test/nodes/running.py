@@ -76,16 +76,16 @@ class NodeProcess:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             # A bare empty value or one that looks like a number would change its type on the way.
             arguments += ["-p", f"{name}:={text}" if not isinstance(value, str) else f"{name}:='{text}'"]
-        what = f"vla_accel_ros.nodes.{self.node}" if self.program is None else str(self.program)
+        program = f"vla_accel_ros.nodes.{self.node}" if self.program is None else str(self.program)
         environment = node_environment(self._log.parent)
-        command = [sys.executable, *(["-m"] if self.program is None else []), what, *arguments]
+        command = [sys.executable, *(["-m"] if self.program is None else []), program, *arguments]
         with open(self._log, "ab") as log:
             written = log.tell()
             process: subprocess.Popen[bytes] | Forked
             if self._server is None:
                 process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
             else:
-                process = self._server.start(what, arguments, self._log, ROOT, environment)
+                process = self._server.start(program, arguments, self._log, ROOT, environment)
         self._newest = process, written
         if NodeProcess.any_killed:
             threading.Thread(target=self._start_again, args=self._newest, daemon=True).start()

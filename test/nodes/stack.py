@@ -94,8 +94,8 @@ def wait_for_recorder(operator: Operator, *more: str, image: str = "image_raw") 
     topics = (*cameras, "joint_states", "observed", "action_chunk", *more)
 
     def listens(topic: str) -> bool:
-        there = node.get_subscriptions_info_by_topic(node.resolve_topic_name(topic))
-        return any(subscription.node_name == "recorder" for subscription in there)
+        subscriptions = node.get_subscriptions_info_by_topic(node.resolve_topic_name(topic))
+        return any(subscription.node_name == "recorder" for subscription in subscriptions)
 
     operator.wait(lambda: all(map(listens, topics)), 180.0, "recorder that listens to all")
 

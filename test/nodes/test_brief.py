@@ -49,16 +49,16 @@ def refusal() -> list[str]:
 def refused_question() -> list[str]:
     message = fleet_convert.text_to_message(TextAnswer(ROUND, "what?", 0, LONG, refused=True), "s")
     sent, message.text = message.text, LONG
-    here = convert.refusal_to_message(LONG, LONG, 0)
-    return [sent, fleet_convert.text_from_message(message, "e", "/left").text, here.text, here.prompt]
+    refusal = convert.refusal_to_message(LONG, LONG, 0)
+    return [sent, fleet_convert.text_from_message(message, "e", "/left").text, refusal.text, refusal.prompt]
 
 
 def inputs() -> list[str]:
     message = convert.inputs_to_message(Inputs(0, problems={"a": LONG}, waiting_for=LONG), ("a",))
     sent = [*message.problems, message.waiting_for]
     message.problems, message.waiting_for = [LONG], LONG
-    came = convert.inputs_from_message(message)
-    return [*sent, *came.problems.values(), came.waiting_for]
+    received = convert.inputs_from_message(message)
+    return [*sent, *received.problems.values(), received.waiting_for]
 
 
 def diagnostics() -> list[str]:
@@ -68,8 +68,8 @@ def diagnostics() -> list[str]:
 
 @pytest.mark.parametrize("sentences", [admission, refusal, refused_question, inputs, diagnostics])
 def test_no_message_carries_a_longer_sentence(sentences: Callable[[], list[str]]) -> None:
-    for sentence in sentences():
-        assert len(sentence) <= 500 and sentence.startswith("begin x") and sentence.endswith("do this")
+    for words in sentences():
+        assert len(words) <= 500 and words.startswith("begin x") and words.endswith("do this")
 
 
 def test_an_answer_is_no_sentence_about_a_fault_and_stays_whole() -> None:
@@ -121,9 +121,9 @@ def test_a_line_names_its_caller_without_a_look_at_the_disk(
             executor.spin_once(1.0)
     finally:
         executor.shutdown()
-        for each in (node, listener):
-            each.destroy_node()
+        for used in (node, listener):
+            used.destroy_node()
         rclpy.shutdown(context=context)
     (line,) = lines
-    here = test_a_line_names_its_caller_without_a_look_at_the_disk
-    assert (line.msg, line.function, line.file) == ("who said that", here.__name__, __file__)
+    caller = test_a_line_names_its_caller_without_a_look_at_the_disk
+    assert (line.msg, line.function, line.file) == ("who said that", caller.__name__, __file__)

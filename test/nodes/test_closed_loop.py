@@ -8,26 +8,12 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.running.environment import demo_model
 
 EPISODES, SUCCESSES = range(1000, 1005), 3
 EPISODE_S = 30.0  # on a busy machine; it takes two or three
 DENOISE_STEPS = 4
-
-
-@pytest.fixture
-def robot(start, operator) -> Operator:
-    """The operator of a running robot."""
-    start("sim_robot")
-    start("trajectory", autostart=True)
-    start("inference", autostart=True, steps=DENOISE_STEPS, model=str(demo_model()))
-    operator.wait(lambda: operator.measured, 90.0, "joint state")
-    operator.instruct(operator.reset("reach", 999))
-    operator.wait(lambda: operator.sent, 180.0, "trajectory")
-    return operator
 
 
 def reached(operator: Operator, instruction: str, since_ns: int, timeout_s: float = EPISODE_S) -> bool:
@@ -50,12 +36,21 @@ def stamp_ns(truth) -> int:
 def distance(operator: Operator, colour: str) -> float:
     """From the gripper's tip to the grasp-ready point above a block, in metres."""
     truth = operator.truth
-    at = {name: pose.position for name, pose in zip(truth.names, truth.poses)}
-    tip, block = at["gripper"], at[f"{colour}_block"]
+    position_of = {name: pose.position for name, pose in zip(truth.names, truth.poses)}
+    tip, block = position_of["gripper"], position_of[f"{colour}_block"]
     return math.dist((tip.x, tip.y, tip.z), (block.x, block.y, block.z + 0.05))
 
 
-def test_it_reaches_and_says_so(robot):
+def test_robot_reaches_what_it_is_told_and_says_so_and_a_new_instruction_on_the_way_changes_the_goal(
+    start, operator
+):
+    robot = operator
+    start("sim_robot")
+    start("trajectory", autostart=True)
+    start("inference", autostart=True, steps=DENOISE_STEPS, model=str(demo_model()))
+    robot.wait(lambda: robot.measured, 90.0, "joint state")
+    robot.instruct(robot.reset("reach", 999))
+    robot.wait(lambda: robot.sent, 180.0, "trajectory")
     successes = 0
     for seed in EPISODES:
         since_ns = robot.now_ns()
@@ -71,13 +66,11 @@ def test_it_reaches_and_says_so(robot):
         if successes == SUCCESSES:
             break
     assert successes == SUCCESSES
-    said = {answer.text for answer in robot.answers if answer.finished}
-    assert said & {"moving to the red block", "moving to the green block", "moving to the blue block", "done"}
+    texts = {answer.text for answer in robot.answers if answer.finished}
+    assert texts & {*(f"moving to the {colour} block" for colour in ("red", "green", "blue")), "done"}
     ages = robot.wait(lambda: robot.loops.get("image_to_trajectory"), 90.0, "ages of what was sent")
     assert 0.0 < ages.p50_s <= ages.p99_s
 
-
-def test_a_new_instruction_in_the_middle_of_the_way_changes_the_goal(robot):
     first = robot.reset("reach", EPISODES[0])
     robot.instruct(first)
     colour = first.split()[2]

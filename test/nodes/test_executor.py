@@ -217,12 +217,12 @@ def test_a_timer_that_a_callback_of_the_same_turn_destroys_is_not_called(graph: 
     called: list[str] = []
     timers: dict[str, Timer] = {}
 
-    def destroy_the_other(own: str, other: str) -> None:
-        called.append(own)
+    def destroy_the_other(name: str, other: str) -> None:
+        called.append(name)
         graph.node.destroy_timer(timers[other])
 
-    for own, other in (("a", "b"), ("b", "a")):
-        timers[own] = graph.node.create_timer(0.0, lambda own=own, other=other: destroy_the_other(own, other))
+    for name, other in (("a", "b"), ("b", "a")):
+        timers[name] = graph.node.create_timer(0.0, partial(destroy_the_other, name, other))
     graph.spin_until(lambda: len(called) >= 3)
     assert len(set(called)) == 1
 
@@ -300,11 +300,11 @@ def test_actions_go_through(graph: Graph) -> None:
 
 
 def test_an_incompatible_qos_is_told(graph: Graph) -> None:
-    told: list[object] = []
-    callbacks = rclpy.event_handler.SubscriptionEventCallbacks(incompatible_qos=told.append)
+    events: list[object] = []
+    callbacks = rclpy.event_handler.SubscriptionEventCallbacks(incompatible_qos=events.append)
     graph.other.create_publisher(Int32, "numbers", SENSOR)  # best effort
     graph.node.create_subscription(Int32, "numbers", lambda _: None, 10, event_callbacks=callbacks)
-    graph.spin_until(lambda: told)
+    graph.spin_until(lambda: events)
     assert EVENTS_S < 1.0
 
 

@@ -50,12 +50,12 @@ class Start:
         self.environment = {**node_environment(folder), "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
 
     def __call__(self, what: str, *arguments: str) -> subprocess.Popen[bytes] | Forked:
-        given = list(arguments)
+        words = list(arguments)
         with self.log.open("ab") as log:
             if self.forks:
-                return self.server.start(what, given, self.log, self.folder, self.environment)
+                return self.server.start(what, words, self.log, self.folder, self.environment)
             module = [] if what.endswith(".py") else ["-m"]
-            command = [sys.executable, *module, what, *given]
+            command = [sys.executable, *module, what, *words]
             return subprocess.Popen(
                 command,
                 env=self.environment,
@@ -82,8 +82,8 @@ def ways(fork_server: ForkServer, tmp_path: Path) -> tuple[Start, Start]:
 @pytest.mark.parametrize("module", [True, False])
 def test_it_finds_what_a_process_from_nothing_finds(ways: tuple[Start, Start], module: bool) -> None:
     for start in ways:
-        what = "tell" if module else str(start.folder / "tell.py")
-        assert start(what, "0", "--ros-args").wait(90.0) == 0
+        program = "tell" if module else str(start.folder / "tell.py")
+        assert start(program, "0", "--ros-args").wait(90.0) == 0
         assert start.log.read_text().endswith("the end\n")
     plain, forked = (start.told() for start in ways)
     assert plain["environment"].pop("VLA_LAUNCHER") == forked["environment"].pop("VLA_LAUNCHER")
@@ -118,16 +118,16 @@ def test_signals_reach_it(ways: tuple[Start, Start], number: int) -> None:
 
 
 def test_proc_shows_of_it_what_it_shows_of_a_process_from_nothing(ways: tuple[Start, Start]) -> None:
-    seen = []
+    shown = []
     for start in ways:
         start.environment["VLA_LAUNCHER"] = "no matter"
         process = start("tell", "waits", "--ros-args", "-r", "__ns:=/arm")
         until(start.has_told, 90.0, "running process")
         files = (Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
-        seen.append([sorted(filter(None, file.split(b"\0"))) for file in files])
+        shown.append([sorted(filter(None, file.split(b"\0"))) for file in files])
         process.kill()
         assert process.wait(90.0) == -signal.SIGKILL
-    assert seen[0] == seen[1]
+    assert shown[0] == shown[1]
 
 
 def test_two_that_end_in_another_order(ways: tuple[Start, Start]) -> None:

@@ -40,12 +40,12 @@ def driver(ros_domain) -> Iterator[Node]:
 
 def test_the_simulated_robot_fits(start, operator, contract):
     start("sim_robot")
-    wanted = [*inputs(contract), *outputs(contract)]
+    topics = [*inputs(contract), *outputs(contract)]
     until(
-        lambda: all(finding.level == OK for finding in look(operator.node, wanted)),
+        lambda: all(finding.level == OK for finding in look(operator.node, topics)),
         90.0,
         "fitting graph",
-        lambda: "\n".join(map(str, look(operator.node, wanted))),
+        lambda: "\n".join(map(str, look(operator.node, topics))),
     )
 
 
@@ -73,11 +73,11 @@ def test_a_camera_of_another_type_is_refused_at_configure(start, operator, drive
 
 
 def test_a_controller_of_another_type_is_refused_at_configure(start, driver, contract):
-    others = replace(
+    renamed = replace(
         contract, controllers=contract.controllers[1:]
     )  # an operator listens to controllers, too
     driver.create_subscription(Float64MultiArray, contract.controllers[0].topic, lambda _: None, qos.COMMAND)
-    with Operator(others) as operator:
+    with Operator(renamed) as operator:
         log = refused(operator, "trajectory", start("trajectory"))
     assert (
         "cannot configure: controllers[0].topic: /arm_controller/joint_trajectory is heard by /driver" in log
@@ -111,8 +111,9 @@ def test_what_overrides_one_stream_overrides_no_other(start, operator, contract,
     start("inference", autostart=True, model=str(make_checkpoint(tmp_path / "policy")), **override)
 
     def reliability(topic: str) -> set[str]:
-        there = operator.node.get_subscriptions_info_by_topic(topic)
-        return {qos_of(info.qos_profile).reliability for info in there if info.node_name == "inference"}
+        subscriptions = operator.node.get_subscriptions_info_by_topic(topic)
+        profiles = [info.qos_profile for info in subscriptions if info.node_name == "inference"]
+        return {qos_of(profile).reliability for profile in profiles}
 
     until(lambda: reliability(front) and reliability(joints), 90.0, "subscriptions of inference")
     assert (reliability(front), reliability(joints)) == ({"reliable"}, {"best_effort"})
@@ -124,29 +125,29 @@ def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, 
     operator.wait(lambda: operator.diagnostics.get("trajectory: graph"), 90.0, "diagnostics")
     context = rclpy.Context()
     rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
-    late = rclpy.create_node("late", context=context)
+    newcomer = rclpy.create_node("late", context=context)
     try:
-        late.create_publisher(Image, contract.joint_states.topic, qos.SENSOR)
-        sentence = (
+        newcomer.create_publisher(Image, contract.joint_states.topic, qos.SENSOR)
+        finding = (
             "/joint_states is published by /late as sensor_msgs/msg/Image, not sensor_msgs/msg/JointState"
         )
-        operator.wait(lambda: sentence in operator.diagnostics["trajectory: graph"].message, 90.0, "finding")
-        node.wait_for_log(sentence)
+        operator.wait(lambda: finding in operator.diagnostics["trajectory: graph"].message, 90.0, "finding")
+        node.wait_for_log(finding)
     finally:
-        late.destroy_node()
+        newcomer.destroy_node()
         context.try_shutdown()
 
 
 def test_a_robot_in_a_namespace_whose_topics_are_all_at_the_root_is_told_so(start, driver, contract):
     """Until its contract names the joints' absolute topic: then they arrive."""
-    wanted = [states(contract), *outputs(contract)]
+    topics = [states(contract), *outputs(contract)]
     driver.create_publisher(JointState, contract.joint_states.topic, qos.SENSOR)
     for controller in contract.controllers:
         driver.create_subscription(JointTrajectory, controller.topic, lambda _: None, qos.COMMAND)
     node = start("trajectory", namespace="arm", autostart=True)
     node.wait_for_log("start without namespace")
-    for each in wanted:
-        assert f"/{each.topic}" in node.log
+    for expected in topics:
+        assert f"/{expected.topic}" in node.log
 
 
 def test_joints_of_an_absolute_topic_reach_a_robot_in_a_namespace(start, driver, tmp_path, contract):

@@ -28,13 +28,13 @@ class Robot:
 @pytest.mark.parametrize("first", [LATCHED, VOLATILE])
 def test_of_two_copies_of_two_instructions_in_any_order_each_is_taken_once(first):
     other = 1 - first
-    both = [(first, "a"), (first, "b"), (other, "a"), (other, "b")]
-    assert Robot().hears(*both) == ["a", "b"]
+    heard_twice = [(first, "a"), (first, "b"), (other, "a"), (other, "b")]
+    assert Robot().hears(*heard_twice) == ["a", "b"]
     assert Robot().hears((first, "a"), (other, "a"), (other, "b"), (first, "b")) == ["a", "b"]
 
 
 def test_who_says_it_again_is_heard_again():
-    again = [
+    later = [
         (VOLATILE, "a"),
         (LATCHED, "b"),
         (VOLATILE, "b"),
@@ -42,7 +42,7 @@ def test_who_says_it_again_is_heard_again():
         (LATCHED, "b"),
         (VOLATILE, "b"),
     ]
-    assert Robot().hears(*again) == ["a", "b", "a", "b"]
+    assert Robot().hears(*later) == ["a", "b", "a", "b"]
     robot = Robot()
     robot.hears((LATCHED, "a"))  # from before: only the latched subscription gets it
     robot.now_s = 60.0

@@ -130,14 +130,14 @@ def test_a_node_that_is_started_by_hand_outlives_who_started_it_and_its_terminal
 
 def ended(node: int) -> int:
     """How an orphan ended; raises TimeoutError when it does not."""
-    found: list[tuple[int, int]] = []
+    processes: list[tuple[int, int]] = []
 
     def over() -> bool:
-        found.append(os.waitpid(node, os.WNOHANG))
-        return found[-1] != (0, 0)
+        processes.append(os.waitpid(node, os.WNOHANG))
+        return processes[-1] != (0, 0)
 
     until(over, 45.0, "end of an orphan")
-    return os.waitstatus_to_exitcode(found[-1][1])
+    return os.waitstatus_to_exitcode(processes[-1][1])
 
 
 def test_a_process_is_known_from_a_later_one_of_its_number():

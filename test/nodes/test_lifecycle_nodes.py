@@ -28,19 +28,20 @@ CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACT
 DEACTIVATE, CLEANUP = Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
 
 
-@pytest.mark.parametrize("node", ["inference", "trajectory"])
-def test_a_node_walks_through_its_states_and_back_twice(start, operator, tmp_path, node):
-    model = {"model": str(make_checkpoint(tmp_path / "model"))} if node == "inference" else {}
-    process = start(node, **model)
+def test_node_walks_through_its_states_and_back_twice_and_is_shut_down_by_a_manager(start, operator):
+    process = start("trajectory")
     for _ in range(2):
-        assert state(operator, node) == State.PRIMARY_STATE_UNCONFIGURED
-        assert change(operator, node, CONFIGURE)
-        assert state(operator, node) == State.PRIMARY_STATE_INACTIVE
-        assert change(operator, node, ACTIVATE)
-        assert state(operator, node) == State.PRIMARY_STATE_ACTIVE
+        assert state(operator, "trajectory") == State.PRIMARY_STATE_UNCONFIGURED
+        assert change(operator, "trajectory", CONFIGURE)
+        assert state(operator, "trajectory") == State.PRIMARY_STATE_INACTIVE
+        assert change(operator, "trajectory", ACTIVATE)
+        assert state(operator, "trajectory") == State.PRIMARY_STATE_ACTIVE
         operator.wait(lambda: operator.loops, 90.0, "statistics of an active node")
-        assert change(operator, node, DEACTIVATE)
-        assert change(operator, node, CLEANUP)
+        assert change(operator, "trajectory", DEACTIVATE)
+        assert change(operator, "trajectory", CLEANUP)
+    assert change(operator, "trajectory", CONFIGURE) and change(operator, "trajectory", ACTIVATE)
+    assert change(operator, "trajectory", Transition.TRANSITION_ACTIVE_SHUTDOWN)
+    assert state(operator, "trajectory") == State.PRIMARY_STATE_FINALIZED
     assert process.end() == 0
 
 
@@ -54,14 +55,6 @@ def test_a_model_that_was_cleaned_up_is_gone_before_another_is_loaded(start, ope
         operator.wait(lambda: operator.loops, 90.0, "statistics of an active node")
         assert change(operator, "inference", DEACTIVATE)
         assert change(operator, "inference", CLEANUP)
-    assert process.end() == 0
-
-
-def test_a_node_that_was_shut_down_by_a_manager_ends_cleanly(start, operator):
-    process = start("trajectory", autostart=True)
-    operator.wait(lambda: operator.loops, 90.0, "statistics of an active node")
-    assert change(operator, "trajectory", Transition.TRANSITION_ACTIVE_SHUTDOWN)
-    assert state(operator, "trajectory") == State.PRIMARY_STATE_FINALIZED
     assert process.end() == 0
 
 
@@ -94,57 +87,40 @@ def test_a_node_that_is_busy_loading_is_broken_off(start, tmp_path, number):
     assert "killed: the node was still busy" in process.log
 
 
-@pytest.mark.parametrize("node", ["inference", "trajectory"])
-def test_a_wrong_contract_is_a_failure_with_its_sentence_and_can_be_mended(start, operator, tmp_path, node):
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(Path(demo_contract()).read_text().replace("rate_hz: 100", "rate_hz: -1"))
-    model = {"model": str(make_checkpoint(tmp_path / "model"))} if node == "inference" else {}
-    process = start(node, contract=str(wrong), **model)
-    assert not change(operator, node, CONFIGURE)
-    assert state(operator, node) == State.PRIMARY_STATE_UNCONFIGURED
-    process.wait_for_log("joint_states.rate_hz")
-    item = "inference" if node == "inference" else "motion"
-    line = operator.wait(lambda: operator.diagnostics.get(f"{node}: {item}"), 90.0, "diagnostics")
-    operator.wait(
-        lambda: "joint_states.rate_hz" in operator.diagnostics[f"{node}: {item}"].message,
-        90.0,
-        f"the refusal in the diagnostics, last {line.message!r}",
-    )
-    assert set_parameter(operator, node, "contract", "").successful
-    assert change(operator, node, CONFIGURE)
-
-
-def test_a_wrong_model_is_a_failure_with_its_sentence(start, operator, tmp_path):
-    process = start("inference", model=str(tmp_path), autostart=True)
-    process.wait_for_log("is no checkpoint that is known here")
-    assert state(operator, "inference") == State.PRIMARY_STATE_UNCONFIGURED
-
-
-def test_a_truncated_model_is_a_failure_and_nothing_is_published(start, operator, tmp_path):
-    model = make_checkpoint(tmp_path / "model")
-    weights = model / "model.safetensors"
+def test_node_refuses_a_wrong_contract_or_model_until_it_is_fixed(start, operator, tmp_path):
+    contract = tmp_path / "wrong.yaml"
+    contract.write_text(Path(demo_contract()).read_text().replace("rate_hz: 100", "rate_hz: -1"))
+    cut = make_checkpoint(tmp_path / "cut")
+    weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    process = start("inference", model=str(model), autostart=True)
-    process.wait_for_log("is not a readable safetensors file")
-    assert state(operator, "inference") == State.PRIMARY_STATE_UNCONFIGURED
-    assert not operator.chunks
+    process = start("inference", contract=str(contract), model=str(tmp_path))
+    for parameter, value, words in (
+        ("contract", str(contract), "joint_states.rate_hz"),
+        ("contract", "", "is no checkpoint that is known here"),
+        ("model", str(cut), "is not a readable safetensors file"),
+    ):
+        assert set_parameter(operator, "inference", parameter, value).successful
+        assert not change(operator, "inference", CONFIGURE)
+        assert state(operator, "inference") == State.PRIMARY_STATE_UNCONFIGURED
+        process.wait_for_log(words)
+
+        def told(words: str = words) -> bool:
+            line = operator.diagnostics.get("inference: inference")
+            return line is not None and words in line.message
+
+        operator.wait(told, 90.0, f"{words!r} in the diagnostics")
+    model = str(make_checkpoint(tmp_path / "model"))
+    assert set_parameter(operator, "inference", "model", model).successful
+    assert change(operator, "inference", CONFIGURE) and not operator.chunks
 
 
-def test_parameters_are_validated_while_the_node_runs(start, operator):
-    start("trajectory")
-    refused = set_parameter(operator, "trajectory", "mode", "leap")
-    assert not refused.successful and "give one of block, async, blend" in refused.reason
-    assert not set_parameter(operator, "trajectory", "blend_s", 99.0).successful
-    assert not set_parameter(operator, "trajectory", "autostart", True).successful
-    assert set_parameter(operator, "trajectory", "mode", "async").successful
-
-
-def test_a_parameter_is_what_the_node_does_at_any_time(start, operator):
-    told: list[dict] = []
+def test_parameter_is_what_the_node_does_at_any_time(start, operator):
+    """What is read when the node is configured can be set only before; `use_sim_time` is such a parameter."""
+    published: list[dict] = []
     operator.node.create_subscription(
-        String, "parameters", lambda m: told.append(json.loads(m.data)["parameters"]), qos.LATCHED
+        String, "parameters", lambda m: published.append(json.loads(m.data)["parameters"]), qos.LATCHED
     )
-    start("trajectory", autostart=True, check_controllers=False)
+    node = start("trajectory", autostart=True, check_controllers=False)
 
     def asked() -> str:
         request = GetParameters.Request(names=["mode"])
@@ -153,36 +129,25 @@ def test_a_parameter_is_what_the_node_does_at_any_time(start, operator):
     def done() -> str:
         return operator.wait(lambda: operator.motions, 90.0, "motion")[-1].mode
 
-    operator.wait(lambda: operator.motions and told, 90.0, "active node")
-    for transition in (None, DEACTIVATE, ACTIVATE):  # in each of these states it would not be read
+    operator.wait(lambda: operator.motions and published, 90.0, "active node")
+    for transition in (None, DEACTIVATE, ACTIVATE):  # in each of these states they would not be read
         assert transition is None or change(operator, "trajectory", transition)
-        refused = set_parameter(operator, "trajectory", "mode", "async")
-        assert not refused.successful and refused.reason == (
-            "parameter 'mode' is read when the node is configured, as 'blend': deactivate, clean up, set it, "
-            "configure"
-        )
-        assert set_parameter(operator, "trajectory", "mode", "blend").successful  # as it is
-        assert asked() == done() == told[-1]["mode"] == "blend"
+        for name, value, other in (("mode", "blend", "async"), ("use_sim_time", False, True)):
+            refused = set_parameter(operator, "trajectory", name, other)
+            assert not refused.successful and f"'{name}'" in refused.reason and repr(value) in refused.reason
+            assert set_parameter(operator, "trajectory", name, value).successful  # as it is
+        assert asked() == done() == published[-1]["mode"] == "blend"
+    assert "ROS time jumped" not in node.log
     assert change(operator, "trajectory", DEACTIVATE) and change(operator, "trajectory", CLEANUP)
+    refused = set_parameter(operator, "trajectory", "mode", "leap")
+    assert not refused.successful and "block, async, blend" in refused.reason
+    assert not set_parameter(operator, "trajectory", "blend_s", 99.0).successful
+    assert not set_parameter(operator, "trajectory", "autostart", False).successful
     assert set_parameter(operator, "trajectory", "mode", "async").successful
     assert change(operator, "trajectory", CONFIGURE) and change(operator, "trajectory", ACTIVATE)
-    operator.wait(lambda: done() == told[-1]["mode"] == "async", 90.0, "the other mode")
+    operator.wait(lambda: done() == published[-1]["mode"] == "async", 90.0, "the other mode")
     assert asked() == "async"
-
-
-def test_the_clock_of_a_configured_node_stays_what_it_was_configured_with(start, operator):
-    node = start("trajectory", autostart=True, check_controllers=False)
-    operator.wait(lambda: operator.motions, 90.0, "active node")
-    for transition in (None, DEACTIVATE):
-        assert transition is None or change(operator, "trajectory", transition)
-        refused = set_parameter(operator, "trajectory", "use_sim_time", True)
-        assert not refused.successful and refused.reason == (
-            "parameter 'use_sim_time' is read when the node is configured, as False: deactivate, clean up, "
-            "set it, configure"
-        )
-        assert set_parameter(operator, "trajectory", "use_sim_time", False).successful  # as it is
-    assert "ROS time jumped" not in node.log
-    assert change(operator, "trajectory", CLEANUP)
+    assert change(operator, "trajectory", DEACTIVATE) and change(operator, "trajectory", CLEANUP)
     assert set_parameter(operator, "trajectory", "use_sim_time", True).successful
     assert change(operator, "trajectory", CONFIGURE)
 
@@ -190,9 +155,7 @@ def test_the_clock_of_a_configured_node_stays_what_it_was_configured_with(start,
 def test_the_clock_of_a_node_without_a_lifecycle_stays_what_it_was_started_with(start, operator):
     start("sim_robot")
     refused = set_parameter(operator, "sim_robot", "use_sim_time", True)
-    assert not refused.successful and refused.reason == (
-        "parameter 'use_sim_time' is read when the node starts, as False: restart it with another value"
-    )
+    assert not refused.successful and "'use_sim_time'" in refused.reason and "restart" in refused.reason
 
 
 def test_all_parameters_of_a_configured_node_are_what_it_was_configured_with(start, operator, tmp_path):
@@ -221,9 +184,9 @@ def another(parameter: Parameter) -> object:
 def test_a_publisher_with_a_qos_that_does_not_fit_is_told(start, operator):
     process = start("trajectory", autostart=True)
     operator.node.create_publisher(ActionChunk, "action_chunk", qos.SENSOR)
-    sentence = "/action_chunk is offered reliability best_effort by /operator but we request reliable"
-    process.wait_for_log(f"{sentence}, so nothing arrives; have it offer reliability reliable")
-    operator.wait(lambda: sentence in graph(operator, "trajectory"), 90.0, "word of it in the diagnostics")
+    finding = "/action_chunk is offered reliability best_effort by /operator but we request reliable"
+    process.wait_for_log(f"{finding}, so nothing arrives; have it offer reliability reliable")
+    operator.wait(lambda: finding in graph(operator, "trajectory"), 90.0, "word of it in the diagnostics")
 
 
 def test_an_instruction_that_is_not_latched_is_followed_and_nothing_warns_of_it(start, operator, tmp_path):

@@ -44,12 +44,12 @@ def test_every_topic_and_node_can_be_called_otherwise(start, contract, tmp_path,
         mode="rtc",
         lead_s=0.1,
     )
-    seen = replace(
+    renamed = replace(
         contract,
         joint_states=replace(contract.joint_states, topic="arm/state"),
         controllers=tuple(replace(c, topic=outputs[c.topic]) for c in contract.controllers),
     )
-    with Operator(seen) as operator:
+    with Operator(renamed) as operator:
         operator.wait(lambda: operator.measured, 90.0, "joint state")
         operator.instruct("words on a topic that nobody listens to")
         waiting = operator.wait(lambda: operator.diagnostics.get("brain: inference"), 90.0, "diagnostics")

@@ -99,10 +99,10 @@ def test_a_running_node_declares_its_table_with_ranges_and_descriptions(start, o
     names = [parameter.name for parameter in NODES[node]]
     request = DescribeParameters.Request(names=names)
     answer = call(operator, DescribeParameters, f"{node}/describe_parameters", request)
-    for parameter, found in zip(NODES[node], answer.descriptors):
-        assert (found.name, found.type) == (parameter.name, TYPES[type(parameter.default)])
-        assert (found.description, found.read_only) == (parameter.description, parameter.read_only)
-        ranges = found.floating_point_range or found.integer_range
+    for parameter, descriptor in zip(NODES[node], answer.descriptors):
+        assert (descriptor.name, descriptor.type) == (parameter.name, TYPES[type(parameter.default)])
+        assert (descriptor.description, descriptor.read_only) == (parameter.description, parameter.read_only)
+        ranges = descriptor.floating_point_range or descriptor.integer_range
         assert bool(ranges) == (parameter.minimum is not None)
         if ranges:
             assert ranges[0].from_value == parameter.minimum

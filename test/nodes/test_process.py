@@ -57,10 +57,10 @@ def ended(program: str, folder: Path, *arguments: str) -> subprocess.CompletedPr
 
 
 def test_what_a_node_has_loaded_is_collected_no_more_until_it_is_cleaned_up(tmp_path):
-    said = json.loads(ended(PROGRAM, tmp_path).stdout.splitlines()[0])
-    before, configured, cleaned_up = said["frozen"]
-    assert before == 0 and configured > 10_000 and cleaned_up == 0
-    assert round(said["switch_s"], 6) == SWITCH_S
+    output = json.loads(ended(PROGRAM, tmp_path).stdout.splitlines()[0])
+    started, configured, cleaned_up = output["frozen"]
+    assert started == 0 and configured > 10_000 and cleaned_up == 0
+    assert round(output["switch_s"], 6) == SWITCH_S
 
 
 ENDS = """
@@ -236,10 +236,10 @@ def test_a_configured_node_that_ends_leaves_nothing_in_shared_memory(tmp_path, f
     try:
         process.wait_for_log("nobody publishes")
         mapped = shared_memory(process.process.pid)
-        own = {path for path in mapped if "port" not in path.name}  # others have its ports, too
+        segments = {path for path in mapped if "port" not in path.name}  # others have its ports, too
     finally:
         status = process.end()
-    assert status == 0 and own and not [path for path in own if path.exists()]
+    assert status == 0 and segments and not [path for path in segments if path.exists()]
 
 
 def test_garbage_of_before_is_collected_and_what_is_kept_can_be_kept_again():
@@ -247,12 +247,12 @@ def test_garbage_of_before_is_collected_and_what_is_kept_can_be_kept_again():
         def __init__(self) -> None:
             self.itself = self
 
-    thing, seen = Thing(), list[str]()
-    weakref.finalize(thing, seen.append, "gone")
+    thing, finalized = Thing(), list[str]()
+    weakref.finalize(thing, finalized.append, "gone")
     del thing
     try:
         keep_loaded()
-        assert seen == ["gone"]
+        assert finalized == ["gone"]
         count = gc.get_freeze_count()
         keep_loaded()
         assert 0 < gc.get_freeze_count() <= count + 1000

@@ -39,9 +39,10 @@ def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
 ) -> None:
     arm = {"topic": "arm_controller/joint_trajectory"}
     file = write_contract(tmp_path, arm, home=HOME, joints=above_the_table())
-    given: dict[str, Any] = {"contract": str(file)}
-    stack = Stack(start, tmp_path, "left_arm", inference={"answer_tokens": 8, **given}, **given)
-    recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"), **given)
+    parameters: dict[str, Any] = {"contract": str(file)}
+    inference = {"language_max_tokens": 8, **parameters}
+    stack = Stack(start, tmp_path, "left_arm", inference=inference, **parameters)
+    recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"), **parameters)
     with Operator(Contract.load(file), "left_arm") as operator:
         wait_for_recorder(operator)
         for command in starting_with("vla say", "vla ask"):
@@ -64,6 +65,6 @@ def stop(operator: Operator) -> None:
     for command in starting_with("ros2 service call"):
         _, _, _, name, kind = shlex.split(command)
         package, _, service = kind.split("/")
-        found = getattr(import_module(f"{package}.srv"), service)
-        answer = operator.call(found, name, found.Request(), 60.0, once=True)
+        service_type = getattr(import_module(f"{package}.srv"), service)
+        answer = operator.call(service_type, name, service_type.Request(), 60.0, once=True)
         assert answer.success, f"{command}: {answer.message}"

@@ -68,10 +68,10 @@ def test_a_controller_whose_first_answers_are_lost_is_judged(operator):
     parameters = Parameters(operator, "arm_positions", joints=ARM, interface_name="effort")
     for service in parameters.services:
         lose_answers(service, 2)
-    wrong: list[str] = []
+    mismatches: list[str] = []
     controller = Controller("arm_positions/commands", tuple(ARM), "forward_command", rate_hz=100.0)
-    check = ControllerCheck(operator.node, (controller,), on_error=wrong.append)
+    check = ControllerCheck(operator.node, (controller,), on_error=mismatches.append)
     timer = operator.node.create_timer(0.1, check.poll)  # in the thread that gets the answers
-    operator.wait(lambda: wrong, 30.0, "judgement")
+    operator.wait(lambda: mismatches, 30.0, "judgement")
     timer.cancel()
-    assert "interface_name is effort, but we send positions" in wrong[0]
+    assert "interface_name is effort, but we send positions" in mismatches[0]

@@ -64,12 +64,12 @@ def test_streams_come_at_their_rates_with_stamps_of_the_present(robot, contract)
 def test_a_trajectory_moves_the_arm_and_it_holds_at_the_end(robot, operator, send):
     begin = operator.wait(lambda: operator.measured, 90.0, "joint state")
     goal = begin.positions + np.array([0.4, 0.1, -0.1, 0.1, 0.3, 0.2])
-    now = operator.now_ns()
-    times = np.array([now, now + 800_000_000])
-    rest = np.zeros((2, 6))
-    send(Trajectory(operator.contract.joint_names, times, np.stack([begin.positions, goal]), rest))
+    now_ns = operator.now_ns()
+    times = np.array([now_ns, now_ns + 800_000_000])
+    velocities = np.zeros((2, 6))
+    send(Trajectory(operator.contract.joint_names, times, np.stack([begin.positions, goal]), velocities))
     operator.wait(
-        lambda: operator.measured.stamp_ns > now + 1_500_000_000, 90.0, "joint state after the motion"
+        lambda: operator.measured.stamp_ns > now_ns + 1_500_000_000, 90.0, "joint state after the motion"
     )
     np.testing.assert_allclose(operator.measured.positions, goal, atol=0.05)
     assert np.abs(operator.measured.velocities).max() < 0.02

@@ -33,9 +33,9 @@ def test_it_ends_cleanly_on_sigterm_and_refuses_a_wrong_parameter(start, operato
     robot = start("sim_robot")
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     assert robot.end() == 0
-    wrong = start("sim_robot", namespace="wrong", task="dance")
-    assert wrong.process.wait(60.0) == 2
-    assert "parameter 'task' is 'dance': give one of reach, place, follow" in wrong.log
+    refused = start("sim_robot", namespace="wrong", task="dance")
+    assert refused.process.wait(60.0) == 2
+    assert "parameter 'task' is 'dance': give one of reach, place, follow" in refused.log
 
 
 def test_with_a_plate_it_has_a_force_sensor_on_a_topic_and_in_a_slot(start, operator):

@@ -41,10 +41,10 @@ class SimClock:
         operator.node.create_timer(0.01, self._tick, clock=RosClock(clock_type=ClockType.STEADY_TIME))
 
     def _tick(self) -> None:
-        now = time.monotonic_ns()
+        now_ns = time.monotonic_ns()
         if not self.standing:
-            self.now_ns += now - self._last
-        self._last = now
+            self.now_ns += now_ns - self._last
+        self._last = now_ns
         message = Clock()
         convert.set_stamp(message.clock, self.now_ns)
         self._publisher.publish(message)
@@ -120,13 +120,13 @@ def test_a_clock_that_stands_still_and_jumps(start, tmp_path, operator, clock):
     moves_after(operator, len(operator.joints), standing.stamp_ns, clock.now_ns + 100 * S)
 
     for jump_s in (5, -50, -0.3, 100):
-        count, told, sent = len(operator.joints), len(operator.motions), len(operator.sent)
+        count, motions, sent = len(operator.joints), len(operator.motions), len(operator.sent)
         # Standing until it was seen: for a node that is not scheduled meanwhile a short jump is none.
         clock.standing = True
         clock.now_ns += round(jump_s * S)
         at_ns = clock.now_ns
         operator.wait(lambda sent=sent: brakes(operator, sent), 90.0, "stop in the new time")
-        operator.wait(lambda told=told: begins_anew(operator, told), 90.0, "new beginning")
+        operator.wait(lambda motions=motions: begins_anew(operator, motions), 90.0, "new beginning")
         clock.standing = False
         operator.wait(lambda: operator.motions[-1].state == Motion.RUNNING, 90.0, "going on")
         guided = len(operator.chunks)

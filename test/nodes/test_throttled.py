@@ -30,17 +30,17 @@ class Log:
 @pytest.mark.parametrize("level", ["warning", "error"])
 def test_of_what_is_said_within_a_period_only_the_first_is_logged(level: str) -> None:
     log: Any = Log()
-    now = [100.0]
-    say = getattr(Throttled(log, 10.0, lambda: now[0]), level)
-    for at_s, sentence in (
+    clock = [100.0]
+    say = getattr(Throttled(log, 10.0, lambda: clock[0]), level)
+    for at_s, words in (
         (100.0, "first"),
         (100.1, "again"),
         (109.9, "again"),
         (110.0, "next"),
         (119.0, "no"),
     ):
-        now[0] = at_s
-        say(sentence)
+        clock[0] = at_s
+        say(words)
     assert log.logged == [(level, "first"), (level, "next")]
 
 
@@ -67,7 +67,7 @@ class Standing:
             named = {reason.partition(" ")[0]: reason.format(s=self._now_s) for reason in reasons}
             self._reasons.log("stands", named, at_once)
             if self._now_s >= until_s:
-                return [sentence for _, sentence in self._log.logged]
+                return [line for _, line in self._log.logged]
             self._now_s += 0.02
 
 

@@ -31,8 +31,8 @@ class Tracks:
 
     def of_flow(self, flow: int) -> list[tuple[str, str, str]]:
         """(process, track, name) of the events that a flow goes through, by time."""
-        there = [p for p in self.packets if flow in p.track_event.flow_ids]
-        return [(*self._names[p.track_event.track_uuid], p.track_event.name) for p in there]
+        flow_packets = [p for p in self.packets if flow in p.track_event.flow_ids]
+        return [(*self._names[p.track_event.track_uuid], p.track_event.name) for p in flow_packets]
 
     @property
     def names(self) -> set[tuple[str, str]]:
@@ -51,16 +51,16 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
     wait_for_motion(operator)
-    before = len(operator.chunks)
-    operator.wait(lambda: len(operator.chunks) >= before + 20, 90.0, "twenty chunks in motion")
+    count = len(operator.chunks)
+    operator.wait(lambda: len(operator.chunks) >= count + 20, 90.0, "twenty chunks in motion")
     with Timelines() as timelines:
         records, missing = timelines.read(20.0, 30.0, ["inference", "recorder", "trajectory"])
     nodes = [("/inference",), ("/recorder",), ("/trajectory",)]
     assert not missing and [record.nodes for record in records] == nodes
     moments = latency.frames(merged(records))
-    whole = {stamp_ns: at for stamp_ns, at in moments.items() if {"captured", "commanded"} <= at.keys()}
+    whole = {ns: frame for ns, frame in moments.items() if {"captured", "commanded"} <= frame.keys()}
     order = [latency.LIVE[0][0], *(end for _, end, _ in latency.LIVE)]
-    complete = [[at[moment] for moment in order] for at in whole.values() if set(order) <= at.keys()]
+    complete = [[frame[moment] for moment in order] for frame in whole.values() if set(order) <= frame.keys()]
     # Of one that was published as inference was asked, that may not be written yet.
     assert len(complete) >= max(3, len(whole) - 1)
     assert all(times == sorted(times) for times in complete)
@@ -77,7 +77,7 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
     assert main(["trace", "--seconds", "20", "--timeout", "30", "-o", str(file)]) == 0
     out, err = capsys.readouterr()
     assert "open it in https://ui.perfetto.dev" in err and "not known" not in out
-    assert all(what in out for _, _, what in latency.LIVE)
+    assert all(step in out for _, _, step in latency.LIVE)
     tracks = Tracks(file)
     assert {"/inference", "/trajectory"} <= set(tracks.processes.values())
     assert {
@@ -107,7 +107,7 @@ def test_a_frame_is_followed_from_its_image_to_the_command(
     (folder,) = (tmp_path / "bags").iterdir()
     assert main(["trace", str(folder), "-o", str(file)]) == 0
     out = capsys.readouterr().out
-    assert all(what in out for _, _, what in latency.RECORDED) and "not known" not in out
+    assert all(step in out for _, _, step in latency.RECORDED) and "not known" not in out
     recorded = [{step[1:] for step in Tracks(file).of_flow(stamp_ns)} for stamp_ns in whole]
     command = ("topic /arm_controller/joint_trajectory", "command recorded")
     assert any({command, ("topic /action_chunk", "recorded")} <= steps for steps in recorded)

@@ -79,8 +79,8 @@ def test_what_does_not_fit_the_queue_is_dropped_and_counted_and_the_rest_is_whol
     bag = Stuck(tmp_path / "bag")
     recording = Recording(bag, 10_000, 0)
     recording.add(TEXT)
-    taken = [recording.put(TEXT.name, number, numbered(number, 1000)) for number in range(20)]
-    assert taken == [True] * 9 + [False] * 11
+    is_queued = [recording.put(TEXT.name, number, numbered(number, 1000)) for number in range(20)]
+    assert is_queued == [True] * 9 + [False] * 11
     assert recording.dropped[TEXT.name] == 11 and recording.waiting_bytes <= 10_000
     bag.go.set()
     recording.close(10.0)
@@ -113,8 +113,8 @@ def test_a_disk_that_fills_up_ends_the_recording_with_a_whole_bag(tmp_path):
     recording.begin()
     recording.close(60.0)
     assert "recording has ended: the disk of" in recording.trouble and "999 MB left" in recording.trouble
-    found = numbers(tmp_path / "bag")
-    assert found == [*range(len(found))] and 8 <= len(found) < 20
+    recorded = numbers(tmp_path / "bag")
+    assert recorded == [*range(len(recorded))] and 8 <= len(recorded) < 20
     assert Bag(tmp_path / "bag").path.joinpath("metadata.yaml").exists()
     assert not recording.put(TEXT.name, 0, numbered(0)) and not recording.dropped
 
@@ -126,8 +126,8 @@ def test_a_disk_that_refuses_leaves_what_was_written_readable(tmp_path, limit_mb
     assert process.returncode == 0
     assert f"the bag {tmp_path / 'bag'} cannot be written any more: File too large" in out
     bag = Bag(tmp_path / "bag")
-    found = [int(bag.decode(entry).data.split()[0]) for entry in bag.entries()]
-    assert found == [*range(len(found))] and len(found) > (limit_mb - 6) * 10
+    recorded = [int(bag.decode(entry).data.split()[0]) for entry in bag.entries()]
+    assert recorded == [*range(len(recorded))] and len(recorded) > (limit_mb - 6) * 10
     assert bag.finished  # cut back to whole chunks, and ended
 
 
@@ -140,6 +140,6 @@ def test_a_recorder_that_is_killed_leaves_all_but_the_last_chunk(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=600)
     bag = Bag(tmp_path / "bag")
-    found = [int(bag.decode(entry).data.split()[0]) for entry in bag.entries()]
-    assert found == [*range(len(found))] and len(found) >= written - 4 * 10 - 10
+    recorded = [int(bag.decode(entry).data.split()[0]) for entry in bag.entries()]
+    assert recorded == [*range(len(recorded))] and len(recorded) >= written - 4 * 10 - 10
     assert not bag.finished

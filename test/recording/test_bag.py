@@ -76,15 +76,15 @@ def test_cut_anywhere_the_whole_chunks_before_are_read_and_nothing_else(tmp_path
     make_bag(tmp_path / "bag", compression=compression).close()
     whole = (tmp_path / "bag" / "bag_0.mcap").read_bytes()
     cut = tmp_path / "cut.mcap"
-    seen = set()
+    lengths = set()
     for length in range(60, len(whole) - len(MCAP0_MAGIC), 7):
         cut.write_bytes(whole[:length])
         bag = Bag(cut)
-        found = [int(bag.decode(entry).data.split()[0]) for entry in bag.entries()]
-        assert found == [*range(len(found))] and len(found) % 10 == 0
+        recorded = [int(bag.decode(entry).data.split()[0]) for entry in bag.entries()]
+        assert recorded == [*range(len(recorded))] and len(recorded) % 10 == 0
         assert not bag.finished
-        seen.add(len(found))
-    assert seen == {0, 10, 20, 30, 40}
+        lengths.add(len(recorded))
+    assert lengths == {0, 10, 20, 30, 40}
 
 
 def test_a_bag_that_was_never_ended_is_read_to_its_last_flush(tmp_path):
@@ -175,8 +175,8 @@ def test_what_is_no_bag_is_refused_with_its_mend(tmp_path, name, content, senten
 
 @pytest.mark.parametrize(("mode", "name"), [("FILE", "bag_0.mcap.zstd"), ("MESSAGE", "bag_0.mcap")])
 def test_a_bag_that_rosbag2_compressed_is_refused_with_its_mend(tmp_path, mode, name):
-    told = {"relative_file_paths": [name], "compression_format": "zstd", "compression_mode": mode}
-    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({"rosbag2_bagfile_information": told}))
+    listing = {"relative_file_paths": [name], "compression_format": "zstd", "compression_mode": mode}
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({"rosbag2_bagfile_information": listing}))
     (tmp_path / name).write_bytes(b"")
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(
@@ -214,11 +214,11 @@ def test_a_flipped_bit_anywhere_is_an_error_or_costs_messages_but_makes_no_other
         raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
         spoilt.write_bytes(raw)
         try:
-            found = [entry.data for entry in Bag(spoilt).entries()]
+            recorded = [entry.data for entry in Bag(spoilt).entries()]
         except (ValueError, FileNotFoundError):
             refused += 1
         else:
-            assert originals.issuperset(found)
+            assert originals.issuperset(recorded)
     assert refused > 100
 
 
@@ -241,19 +241,19 @@ def test_a_chunk_of_zeros_is_refused(tmp_path, compression, megabytes, sentence)
 
 def test_a_chunk_that_holds_more_than_it_says_is_refused(tmp_path):
     path = bag_of_zeros(tmp_path / "bomb.mcap", 256, CompressionType.ZSTD)
-    told = struct.pack("<QI", 256 << 20, zlib.crc32(bytes(256 << 20)))
+    header = struct.pack("<QI", 256 << 20, zlib.crc32(bytes(256 << 20)))
     raw = path.read_bytes()
-    assert told in raw
-    path.write_bytes(raw.replace(told, struct.pack("<QI", 1000, 0)))
-    found = refused(lambda: read_all(path))
-    assert "a chunk does not have the size that it declares" in found.sentence and found.peak_mb < 20
+    assert header in raw
+    path.write_bytes(raw.replace(header, struct.pack("<QI", 1000, 0)))
+    refusal = refused(lambda: read_all(path))
+    assert "a chunk does not have the size that it declares" in refusal.sentence and refusal.peak_mb < 20
 
 
 def test_a_bag_of_very_many_topics_is_refused(tmp_path):
     path = bag_of_topics(tmp_path / "bomb.mcap", 20_000)
-    sentence = f"{path} has more than 4096 topics: no robot's bag has so many"
-    assert refused(Bag(path).survey).sentence == sentence
-    assert refused(lambda: read_all(path)).sentence == sentence
+    refusal = f"{path} has more than 4096 topics: no robot's bag has so many"
+    assert refused(Bag(path).survey).sentence == refusal
+    assert refused(lambda: read_all(path)).sentence == refusal
 
 
 SECTION = "\n" + "=" * 80 + "\nMSG: bomb_msgs/"

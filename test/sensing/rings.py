@@ -64,10 +64,10 @@ def _checksum(flat: np.ndarray, stamp_ns: int) -> int:
 def peer(work: Callable[..., None], *arguments: Any) -> Iterator[tuple[BaseProcess, Connection]]:
     """Another process that runs work(connection, *arguments), and the other end of its connection."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
+    ours, child_end = context.Pipe()
+    process = context.Process(target=work, args=(child_end, *arguments), daemon=True)
     process.start()
-    theirs.close()
+    child_end.close()
     try:
         yield process, ours
     finally:
@@ -91,8 +91,8 @@ def write_when_told(connection: Connection, name: str, height: int, width: int, 
     with RingWriter(name, height, width, slots) as writer:
         for order in told(connection):
             if order == "half":
-                with writer.slot(0) as place:
-                    place[: height // 2] = 0
+                with writer.slot(0) as pixels:
+                    pixels[: height // 2] = 0
                     connection.send(order)
                     connection.recv()
             else:
@@ -143,6 +143,6 @@ def newest_stamp(reader: RingReader) -> int | None:
 
 def why_not(reader: RingReader) -> str:
     """Why there is no frame."""
-    found = reader.newest_set(("front",), 0.0)
-    assert isinstance(found, NotReady) and reader.newest("front") is None
-    return found.reason
+    refusal = reader.newest_set(("front",), 0.0)
+    assert isinstance(refusal, NotReady) and reader.newest("front") is None
+    return refusal.reason

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.sensing.cameras.image import ImageView
+from vla_accel_ros.sensing.cameras.image import ImageView, image_message
+from vla_accel_ros.sensing.ingest import Ingest
 
 S = 1_000_000_000
 MS = S // 1000
@@ -17,6 +18,30 @@ SIM_ARM = Path(__file__).resolve().parents[2] / "config" / "contracts" / "sim_ar
 
 def make_contract() -> Contract:
     return Contract.load(SIM_ARM)
+
+
+TASK = "reach the red block"
+
+
+class Robot:
+    """A robot's ingest, and its drivers of cameras and joints. task: its instruction, none if empty."""
+
+    def __init__(self, contract: Contract | None = None, task: str = "") -> None:
+        self.contract = contract or make_contract()
+        self.ingest = Ingest(self.contract, page_lock=False)
+        if task:
+            self.ingest.instruct(task, "")
+
+    def frame(self, camera: str, stamp_ns: int, value: int = 0, now_ns: int | None = None) -> None:
+        """One of 4 x 6 pixels of this value."""
+        message = image_message(stamp_ns, camera, np.full((4, 6, 3), value, np.uint8))
+        self.ingest.image(camera, bytes(message), stamp_ns if now_ns is None else now_ns)
+
+    def joints(self, *stamps_ns: int) -> None:
+        """Joints that are 0.1 rad apart, and move by 1 rad/s."""
+        for stamp_ns in stamps_ns:
+            positions = (np.arange(6) * 0.1 + stamp_ns / S).tolist()
+            self.ingest.joints(self.contract.joint_names, positions, stamp_ns, stamp_ns)
 
 
 def make_view(

@@ -14,25 +14,25 @@ def run(
     monitor: StreamMonitor, rate_hz: float, seconds: float, start_ns: int = 0, delay_ns: int = 5 * MS
 ) -> int:
     """Messages at a rate, each arriving `delay_ns` after its stamp; the time after the last."""
-    now = start_ns
+    now_ns = start_ns
     for i in range(1, round(rate_hz * seconds) + 1):
-        now = start_ns + round(i / rate_hz * S)
-        monitor.seen(now - delay_ns, now)
-    return now
+        now_ns = start_ns + round(i / rate_hz * S)
+        monitor.seen(now_ns - delay_ns, now_ns)
+    return now_ns
 
 
 def test_a_good_stream_has_its_rate_and_no_warning():
     monitor = StreamMonitor(30.0)
-    now = run(monitor, 30.0, 5.0)
-    assert monitor.rate_hz(now) == pytest.approx(30.0, abs=0.5)
-    assert monitor.age_s(now) == pytest.approx(0.005)
-    assert monitor.drops == 0 and monitor.warning(now) is None
+    now_ns = run(monitor, 30.0, 5.0)
+    assert monitor.rate_hz(now_ns) == pytest.approx(30.0, abs=0.5)
+    assert monitor.age_s(now_ns) == pytest.approx(0.005)
+    assert monitor.drops == 0 and monitor.warning(now_ns) is None
 
 
 def test_a_starving_camera_is_warned_of_with_the_mend():
     monitor = StreamMonitor(30.0, "camera front", IMAGE_HINT)
-    now = run(monitor, 1.5, 4.0)
-    warning = monitor.warning(now)
+    now_ns = run(monitor, 1.5, 4.0)
+    warning = monitor.warning(now_ns)
     assert warning.startswith("camera front arrives at 1.5 Hz instead of 30 Hz: ")
     assert warning is not None
     assert "Fast DDS profile config/fastdds.xml" in warning and "FASTDDS_DEFAULT_PROFILES_FILE" in warning
@@ -42,8 +42,8 @@ def test_a_starving_camera_is_warned_of_with_the_mend():
 @pytest.mark.parametrize(("rate_hz", "warned"), [(23.0, True), (25.0, False)])
 def test_the_warning_begins_below_four_fifths(rate_hz, warned):
     monitor = StreamMonitor(30.0)
-    now = run(monitor, rate_hz, 6.0)
-    assert (monitor.warning(now) is not None) == warned
+    now_ns = run(monitor, rate_hz, 6.0)
+    assert (monitor.warning(now_ns) is not None) == warned
 
 
 def test_silence_from_the_start_is_warned_of_after_a_window():
@@ -65,10 +65,10 @@ def test_a_silent_camera_is_told_its_topic_and_not_the_profile():
 
 def test_a_stream_that_stops_ages_and_is_warned_of():
     monitor = StreamMonitor(30.0)
-    now = run(monitor, 30.0, 5.0)
-    assert monitor.warning(now + S) is not None
-    assert monitor.rate_hz(now + 2 * S) == 0.0
-    assert monitor.age_s(now + S) == pytest.approx(1.005)
+    now_ns = run(monitor, 30.0, 5.0)
+    assert monitor.warning(now_ns + S) is not None
+    assert monitor.rate_hz(now_ns + 2 * S) == 0.0
+    assert monitor.age_s(now_ns + S) == pytest.approx(1.005)
 
 
 def test_drops_are_gaps_between_stamps_and_not_late_arrivals():
@@ -81,9 +81,9 @@ def test_drops_are_gaps_between_stamps_and_not_late_arrivals():
 def test_when_time_goes_back_it_starts_over():
     monitor = StreamMonitor(30.0)
     run(monitor, 30.0, 3.0, start_ns=100 * S)
-    now = run(monitor, 30.0, 3.0, start_ns=S)
-    assert monitor.rate_hz(now) == pytest.approx(30.0, abs=0.5)
-    assert monitor.drops == 0 and monitor.warning(now) is None
+    now_ns = run(monitor, 30.0, 3.0, start_ns=S)
+    assert monitor.rate_hz(now_ns) == pytest.approx(30.0, abs=0.5)
+    assert monitor.drops == 0 and monitor.warning(now_ns) is None
 
 
 def test_rates_must_be_above_zero():

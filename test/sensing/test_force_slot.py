@@ -51,14 +51,14 @@ def test_the_file_is_laid_out_as_it_is_documented(name):
     writer = ForceWriter(name)
     writer.write(WRENCH, 77)
     raw = segment_path(name).read_bytes()
-    magic, version, places, most, _, check = struct.unpack_from("<8sIIIQI", raw)
-    assert (magic, version, most) == (b"VLASLOT\n", 1, 64) and check == zlib.crc32(raw[:28])
+    magic, version, places, most_bytes, _, check = struct.unpack_from("<8sIIIQI", raw)
+    assert (magic, version, most_bytes) == (b"VLASLOT\n", 1, 64) and check == zlib.crc32(raw[:28])
     (newest,) = struct.unpack_from("<Q", raw, 64)
-    step = -(-(24 + most) // 64) * 64
-    at = 128 + newest % places * step
-    number, stamp, size, check = struct.unpack_from("<QqII", raw, at)
-    value = raw[at + 24 : at + 24 + size]
+    step = -(-(24 + most_bytes) // 64) * 64
+    offset = 128 + newest % places * step
+    number, stamp, size, check = struct.unpack_from("<QqII", raw, offset)
+    value = raw[offset + 24 : offset + 24 + size]
     assert (number, stamp, size) == (newest, 77, 48)
-    assert check == zlib.crc32(value, zlib.crc32(raw[at : at + 20]))
+    assert check == zlib.crc32(value, zlib.crc32(raw[offset : offset + 20]))
     assert struct.unpack("<6d", value) == WRENCH
     writer.close()

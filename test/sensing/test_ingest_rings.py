@@ -70,12 +70,12 @@ def test_an_observation_is_the_slots_themselves_and_intact_until_the_camera_come
     observation = robot.ingest.observe(NOW)
     assert observation.stamp_ns == NOW and set(observation.images) == {"base_0_rgb", "left_wrist_0_rgb"}
     assert observation.intact()
-    before = observation.images["base_0_rgb"].copy()
-    assert is_whole(Frame("front", NOW, before))
+    pixels = observation.images["base_0_rgb"].copy()
+    assert is_whole(Frame("front", NOW, pixels))
     for step in range(1, SLOTS + 1):
         robot.film(NOW + step)
     assert not observation.intact()
-    assert (observation.images["base_0_rgb"] != before).any(), "it was a copy"
+    assert (observation.images["base_0_rgb"] != pixels).any(), "it was a copy"
     assert {camera: robot.ingest.lost(camera) for camera in robot.names} == {"front": 1, "wrist": 1}
 
 
@@ -152,7 +152,7 @@ def test_a_ring_of_another_size_or_name_is_followed(robot):
 
 def test_a_handle_that_leads_nowhere_is_refused_in_a_sentence_and_counted(robot):
     handle = robot.film(NOW)["front"]
-    for wrong, sentence in [
+    for bad_handle, words in [
         (replace(handle, ring="../etc"), "camera front: ring name '../etc' is invalid"),
         (replace(handle, ring="nobody.has.this"), "ring 'nobody.has.this' does not exist: start its camera"),
         (
@@ -163,19 +163,19 @@ def test_a_handle_that_leads_nowhere_is_refused_in_a_sentence_and_counted(robot)
         (replace(handle, ring=robot.names["wrist"]), "is camera wrist's already"),
     ]:
         robot.ingest.handle("wrist", robot.film(NOW)["wrist"], NOW)
-        with pytest.raises(ValueError, match=sentence):
-            robot.ingest.handle("front", wrong, NOW)
+        with pytest.raises(ValueError, match=words):
+            robot.ingest.handle("front", bad_handle, NOW)
     assert robot.ingest.refused["front"] == 5 and robot.ingest.refused["wrist"] == 0
     robot.ingest.handle("front", robot.film(NOW)["front"], NOW)
 
 
 def test_a_frame_that_is_gone_when_its_handle_comes_is_lost_and_not_refused(robot):
-    late = robot.film(NOW)["front"]
+    handle = robot.film(NOW)["front"]
     for step in range(SLOTS):
         robot.film(NOW + step)
-    robot.ingest.handle("front", late, NOW)
+    robot.ingest.handle("front", handle, NOW)
     for slot in (SLOTS, 2**32 - 1):
-        robot.ingest.handle("front", replace(late, slot=slot), NOW)
+        robot.ingest.handle("front", replace(handle, slot=slot), NOW)
     assert robot.ingest.lost("front") == 3 and robot.ingest.refused["front"] == 0
 
 

@@ -93,9 +93,9 @@ def test_only_the_last_samples_are_kept():
 @pytest.mark.parametrize(
     ("names", "positions", "sentence"),
     [
-        (("a", "b"), [1.0], "joint state has 2 names and 1 positions: mend its publisher"),
-        (("a", "b"), [1.0, float("nan")], "joint state of b is nan: mend its driver"),
-        (("a", "a"), [1.0, 2.0], "joint state names a joint twice: a, a; mend its publisher"),
+        (("a", "b"), [1.0], "joint state has 2 names and 1 positions: fix its publisher"),
+        (("a", "b"), [1.0, float("nan")], "joint state of b is nan: fix its driver"),
+        (("a", "a"), [1.0, 2.0], "joint state names a joint twice: a, a; fix its publisher"),
     ],
 )
 def test_wrong_messages_are_refused_and_change_nothing(names, positions, sentence):
@@ -182,8 +182,8 @@ def test_the_joint_without_a_stamp_or_with_one_ahead_is_named(stamp_ns, fact):
     history = JointHistory(("elbow", "gripper"))
     history.add(("gripper",), [0.0], stamp_ns)
     history.add(("elbow",), [0.0], 10 * S)
-    for sentence in (history.problem(10 * S + 10 * MS, 0.5), history.wrong_stamp(10 * S + 10 * MS, 0.5)):
-        assert "gripper" in sentence and "elbow" not in sentence and fact in sentence
+    for words in (history.problem(10 * S + 10 * MS, 0.5), history.wrong_stamp(10 * S + 10 * MS, 0.5)):
+        assert "gripper" in words and "elbow" not in words and fact in words
     history.add(("gripper",), [0.0], 10 * S)
     assert history.problem(10 * S, 0.5) == ""
 

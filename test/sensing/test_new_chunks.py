@@ -48,9 +48,9 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.writer.close()
+    bench = Bench()
+    yield bench
+    bench.writer.close()
 
 
 def test_of_several_new_ones_the_newest_is_followed_once(bench: Bench) -> None:

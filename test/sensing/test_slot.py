@@ -92,11 +92,11 @@ def test_a_value_that_is_damaged_is_not_returned(writer, name):
     reader = SlotReader(name)
     writer.write(b"right", 1)
     whole = segment_path(name).read_bytes()
-    at = whole.index(b"right")
-    for place in (at, at - 1, at - 12, at - 24):  # the value, its check, its stamp, its number
+    offset = whole.index(b"right")
+    for flipped in (offset, offset - 1, offset - 12, offset - 24):  # value, check, stamp, number
         with open(segment_path(name), "r+b") as file:
-            file.seek(place)
-            file.write(bytes([whole[place] ^ 1]))
+            file.seek(flipped)
+            file.write(bytes([whole[flipped] ^ 1]))
         assert reader.newest() is None and reader.since(0) == []
         with open(segment_path(name), "r+b") as file:
             file.write(whole)
@@ -133,11 +133,11 @@ def test_a_slot_that_is_cut_short_while_it_is_read_gives_nothing(writer, name):
 
 def test_nothing_torn_is_read_beside_a_writer_that_never_rests(name):
     writer, reader = SlotWriter(name, 4096, places=2), SlotReader(name)
-    over = threading.Event()
+    ended = threading.Event()
 
     def write() -> None:
         number = 0
-        while not over.is_set():
+        while not ended.is_set():
             number += 1
             writer.write(bytes([number % 251]) * (1 + number * 37 % 4096), number)
 
@@ -154,7 +154,7 @@ def test_nothing_torn_is_read_beside_a_writer_that_never_rests(name):
             assert entry.stamp_ns >= last
             last = entry.stamp_ns
     finally:
-        over.set()
+        ended.set()
         thread.join()
         writer.close()
 
@@ -177,8 +177,8 @@ def test_a_writer_that_was_killed_is_followed_by_the_next(name):
     reader = SlotReader(name, clock)
     with process:
         assert process.stdout.readline() == b"ready\n"
-        before = reader.newest()
-        assert before.data == b"alive"
+        newest = reader.newest()
+        assert newest.data == b"alive"
         process.send_signal(signal.SIGKILL)
     assert segment_path(name).exists()
     clock.s = 0.2
@@ -187,9 +187,9 @@ def test_a_writer_that_was_killed_is_followed_by_the_next(name):
     writer = SlotWriter(name, 8)  # it removes what the dead one left
     writer.write(b"next", 4)
     clock.s = 1.0
-    after = reader.newest()
-    assert after.data == b"next" and after.number > before.number
-    assert [entry.data for entry in reader.since(before.number)] == [b"next"]
+    successor = reader.newest()
+    assert successor.data == b"next" and successor.number > newest.number
+    assert [entry.data for entry in reader.since(newest.number)] == [b"next"]
     writer.close()
 
 

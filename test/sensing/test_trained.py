@@ -36,31 +36,31 @@ def inputs(contract: Contract, **images: TrainedImage) -> TrainedInputs:
 
 
 def test_joints_as_in_training_and_a_little_beyond_are_nothing_to_say(contract):
-    for at in (-1.1, 0.0, 1.1):
-        assert inputs(contract).joints(np.array([at] * 5 + [0.5])) == []
+    for position in (-1.1, 0.0, 1.1):
+        assert inputs(contract).joints(np.array([position] * 5 + [0.5])) == []
 
 
 def test_a_joint_beyond_its_training_is_named_with_the_numbers(contract):
-    (sentence,) = inputs(contract).joints(np.array([0.0, 0.0, -57.3, 0.0, 0.0, 0.5]))
-    assert contract.joint_names[2] in sentence and "-57.3" in sentence and "-1 to 1" in sentence
+    (warning,) = inputs(contract).joints(np.array([0.0, 0.0, -57.3, 0.0, 0.0, 0.5]))
+    assert contract.joint_names[2] in warning and "-57.3" in warning and "-1 to 1" in warning
 
 
 def test_a_joint_that_did_not_move_in_training_is_told_at_load_and_when_it_is_elsewhere(contract):
     trained, name = inputs(contract), contract.joint_names[-1]
-    (sentence,) = trained.still
-    assert name in sentence and "0.5" in sentence
+    (warning,) = trained.still
+    assert name in warning and "0.5" in warning
     assert trained.joints(np.array([0.0] * 5 + [0.505])) == []
-    (sentence,) = trained.joints(np.array([0.0] * 5 + [0.7]))
-    assert name in sentence and "0.7" in sentence and "0.5" in sentence
+    (warning,) = trained.joints(np.array([0.0] * 5 + [0.7]))
+    assert name in warning and "0.7" in warning and "0.5" in warning
 
 
 def test_a_continuous_joint_is_as_in_training_in_any_turn(contract):
-    first, *others = contract.joints
-    turning = replace(contract, joints=(replace(first, continuous=True, unit="deg", gain=None), *others))
+    first, *further = contract.joints
+    turning = replace(contract, joints=(replace(first, continuous=True, unit="deg", gain=None), *further))
     trained = inputs(turning)
     assert trained.joints(np.array([360.5, 0.0, 0.0, 0.0, 0.0, 0.5])) == []
-    (sentence,) = trained.joints(np.array([180.0, 0.0, 0.0, 0.0, 0.0, 0.5]))
-    assert first.name in sentence
+    (warning,) = trained.joints(np.array([180.0, 0.0, 0.0, 0.0, 0.0, 0.5]))
+    assert first.name in warning
 
 
 def test_without_statistics_joints_are_not_judged(contract):
@@ -76,17 +76,17 @@ def test_a_picture_as_in_training_is_nothing_to_say(contract, images):
 @pytest.mark.parametrize(("mean", "contrast"), [(3.0, 2.0), (252.0, 2.0), (110.0, 1.0)])
 def test_a_picture_that_no_training_has_is_told_with_numbers(contract, mean, contrast):
     picture = scene(mean, contrast, colour=0.0)
-    (sentence,) = inputs(contract).picture("front", "base", picture)
-    assert "camera front" in sentence and told_mean(sentence) == pytest.approx(picture.mean(), abs=1.5)
+    (warning,) = inputs(contract).picture("front", "base", picture)
+    assert "camera front" in warning and told_mean(warning) == pytest.approx(picture.mean(), abs=1.5)
 
 
 @pytest.mark.parametrize(("mean", "contrast"), [(40.0, 20.0), (200.0, 25.0), (110.0, 12.0)])
 def test_a_picture_far_from_the_cameras_statistics_is_told_with_both(contract, mean, contrast):
     picture = scene(mean, contrast, colour=10.0)
     assert inputs(contract).picture("front", "base", picture) == []
-    (sentence,) = inputs(contract, base=COLOURS).picture("front", "base", picture)
-    assert told_mean(sentence) == pytest.approx(picture.mean(), abs=1.5)
-    assert "107" in sentence and "55" in sentence
+    (warning,) = inputs(contract, base=COLOURS).picture("front", "base", picture)
+    assert told_mean(warning) == pytest.approx(picture.mean(), abs=1.5)
+    assert "107" in warning and "55" in warning
 
 
 def test_grey_pictures_are_told_unless_training_was_grey(contract):
@@ -94,7 +94,7 @@ def test_grey_pictures_are_told_unless_training_was_grey(contract):
     _, coded = cv2.imencode(".jpg", grey)
     decoded = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR))
     for picture in (grey, decoded):
-        (sentence,) = inputs(contract, base=COLOURS).picture("front", "base", picture)
-        assert "camera front" in sentence and "grey" in sentence
+        (warning,) = inputs(contract, base=COLOURS).picture("front", "base", picture)
+        assert "camera front" in warning and "grey" in warning
     trained = TrainedImage(np.full(3, 110.0), np.full(3, 50.0))
     assert inputs(contract, base=trained).picture("front", "base", grey) == []

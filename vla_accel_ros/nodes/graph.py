@@ -35,32 +35,31 @@ def endpoints(node: Node, topic: str, ours: bool) -> list[Endpoint]:
     """The endpoints at the other end of a topic that do not belong to `node`. topic: its name in the graph.
     ours: we publish it."""
     ask = node.get_subscriptions_info_by_topic if ours else node.get_publishers_info_by_topic
-    found = [_endpoint(info) for info in ask(topic)]
-    return [end for end in found if end.node != node.get_fully_qualified_name()]
+    ends = [_endpoint(info) for info in ask(topic)]
+    return [end for end in ends if end.node != node.get_fully_qualified_name()]
 
 
 def look(node: Node, wanted: Sequence[Wanted], states: str = "") -> list[Finding]:
     """The findings about every topic in the present graph. states: the topic of the robot's joint states,
     whose publishers are part of it."""
-    ours = {node.resolve_topic_name(each.topic) for each in wanted}
+    ours = {node.resolve_topic_name(topic.topic) for topic in wanted}
     topics = {name: types for name, types in node.get_topic_names_and_types() if name not in ours}
     sources = publishers(node, states) if states else ()
     ends = [
-        (_as_overridden(node, each), node.resolve_topic_name(each.topic), _ends(node, each))
-        for each in wanted
+        (_as_overridden(node, topic), node.resolve_topic_name(topic.topic), _ends(node, topic))
+        for topic in wanted
     ]
     if len(ends) > 1:
-        elsewhere = misplaced([(each, name, bool(there)) for each, name, there in ends], topics)
+        elsewhere = misplaced([(topic, name, bool(others_ends)) for topic, name, others_ends in ends], topics)
         if elsewhere:
             return elsewhere
-    found = []
-    for each, name, there in ends:
-        near = (
-            [] if fitting(each, there, sources) else [t for t, types in topics.items() if each.type in types]
-        )
-        others = {topic: endpoints(node, topic, each.ours) for topic in near}
-        found += judge(each, name, there, topics, others, sources)
-    return found
+    findings = []
+    for topic, name, others_ends in ends:
+        fits = fitting(topic, others_ends, sources)
+        near = [] if fits else [other for other, types in topics.items() if topic.type in types]
+        ends_near = {other: endpoints(node, other, topic.ours) for other in near}
+        findings += judge(topic, name, others_ends, topics, ends_near, sources)
+    return findings
 
 
 def publishers(node: Node, topic: str) -> list[str]:
@@ -82,7 +81,7 @@ def qos_of(profile: QoSProfile) -> Qos:
 def wait_for_discovery(node: Node, wanted: Sequence[Wanted], timeout_s: float = DISCOVERY_S) -> None:
     """Wait until each of these topics has an endpoint at its other end, at most timeout_s."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and not all(_ends(node, each) for each in wanted):
+    while time.monotonic() < deadline and not all(_ends(node, topic) for topic in wanted):
         time.sleep(_LOOK_S)
 
 
@@ -116,7 +115,7 @@ class GraphCheck:
     def poll(self) -> None:
         """Check, and log new findings."""
         self.findings = self._look(
-            [*self._wanted, *(each for each in self._others if _ends(self._node, each))]
+            [*self._wanted, *(topic for topic in self._others if _ends(self._node, topic))]
         )
         for finding in set(self.findings) - self._told:
             if finding.about in self._reasons and self.why(finding.about):
@@ -129,23 +128,23 @@ class GraphCheck:
 
     def why(self, about: str) -> str:
         """Why nothing can pass through the topic of a field now; empty if something may."""
-        wanted = [each for each in self._wanted if each.about == about]
+        topics = [topic for topic in self._wanted if topic.about == about]
         sources = publishers(self._node, self._states) if self._states else ()
         if any(
-            fitting(_as_overridden(self._node, each), _ends(self._node, each), sources) for each in wanted
+            fitting(_as_overridden(self._node, topic), _ends(self._node, topic), sources) for topic in topics
         ):
             return ""
-        return str(self._look(wanted)[0])
+        return str(self._look(topics)[0])
 
     def _look(self, wanted: Sequence[Wanted]) -> list[Finding]:
         return look(self._node, wanted, self._states)
 
     def status(self) -> DiagnosticStatus:
         """The line of diagnostics with the problems."""
-        wrong = [finding for finding in self.findings if finding.level != OK]
-        level = ERROR if any(finding.level == ERROR for finding in wrong) else WARNING
-        words = " | ".join(map(str, wrong))
-        return status("graph", _LEVELS[level] if wrong else _LEVELS[OK], words or "topics, types and QoS fit")
+        problems = [finding for finding in self.findings if finding.level != OK]
+        level = ERROR if any(finding.level == ERROR for finding in problems) else WARNING
+        words = " | ".join(map(str, problems)) or "topics, types and QoS fit"
+        return status("graph", _LEVELS[level if problems else OK], words)
 
 
 def _ends(node: Node, wanted: Wanted) -> list[Endpoint]:

@@ -49,8 +49,8 @@ def definition(kind: str) -> str:
     """
     texts: dict[str, str] = {}
     _collect(kind.replace("/msg/", "/"), texts)
-    first, *others = texts.items()
-    return "".join([first[1], *(f"\n{_LINE}\nMSG: {name}\n{text}" for name, text in others)])
+    first, *further = texts.items()
+    return "".join([first[1], *(f"\n{_LINE}\nMSG: {name}\n{text}" for name, text in further)])
 
 
 @cache

@@ -101,8 +101,8 @@ def spinning(executor: Executor) -> Wait:
 
     def wait(condition: Callable[[], bool], timeout_s: float) -> bool:
         end = time.monotonic() + timeout_s
-        while not condition() and (left := end - time.monotonic()) > 0.0:
-            executor.spin_once(timeout_sec=left)
+        while not condition() and (remaining_s := end - time.monotonic()) > 0.0:
+            executor.spin_once(timeout_sec=remaining_s)
         return condition()
 
     return wait

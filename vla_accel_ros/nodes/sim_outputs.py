@@ -38,12 +38,12 @@ class WrenchOutput:
         if not samples:
             return
         for at_s, wrench in samples:
-            told = (wrench + self._rng.normal(0.0, _NOISE, 6)).tolist()
+            noisy = (wrench + self._rng.normal(0.0, _NOISE, 6)).tolist()
             stamp_ns = epoch_ns + round(at_s * 1e9)
             if self._slot is not None:
-                self._slot.write(told, stamp_ns)
+                self._slot.write(noisy, stamp_ns)
         force, torque = self._message.wrench.force, self._message.wrench.torque
-        force.x, force.y, force.z, torque.x, torque.y, torque.z = told
+        force.x, force.y, force.z, torque.x, torque.y, torque.z = noisy
         convert.set_stamp(self._message.header.stamp, stamp_ns)
         self._publisher.publish(self._message)
 

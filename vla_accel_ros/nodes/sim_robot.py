@@ -169,8 +169,8 @@ class SimRobotNode(BriefLogs, Node):
                 started = time.perf_counter()
                 pixels = self._robot.render(name)
                 self._busy_s += time.perf_counter() - started
-                with camera.frame(stamp_ns, *self._size) as place:
-                    np.copyto(place, pixels)
+                with camera.frame(stamp_ns, *self._size) as frame:
+                    np.copyto(frame, pixels)
 
     def _send_truth(self) -> None:
         stamp_ns = self._advance()
@@ -215,13 +215,13 @@ class SimRobotNode(BriefLogs, Node):
     def _on_get_parameters(
         self, name: str, request: GetParameters.Request, response: GetParameters.Response
     ) -> GetParameters.Response:
-        for asked in request.names:
-            found = getattr(self._controllers[name], asked, None)
+        for parameter in request.names:
+            setting = getattr(self._controllers[name], parameter, None)
             answer = ParameterValue(type=ParameterType.PARAMETER_NOT_SET)
-            if isinstance(found, bool):
-                answer = ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=found)
-            elif isinstance(found, tuple):
-                answer.type, answer.string_array_value = ParameterType.PARAMETER_STRING_ARRAY, list(found)
+            if isinstance(setting, bool):
+                answer = ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=setting)
+            elif isinstance(setting, tuple):
+                answer.type, answer.string_array_value = ParameterType.PARAMETER_STRING_ARRAY, list(setting)
             response.values.append(answer)
         return response
 
@@ -256,12 +256,12 @@ class SimRobotNode(BriefLogs, Node):
         elapsed_s = max((now_ns - since_ns) * 1e-9, 1e-3)
         factor, busy = (self._robot.time_s - since_s) / elapsed_s, self._busy_s / elapsed_s
         self._window, self._busy_s = (now_ns, self._robot.time_s), 0.0
-        late = factor < 0.99
+        is_late = factor < 0.99
         return [
             status(
                 "simulation",
-                WARN if late else OK,
-                "slower than real time: the machine is overloaded" if late else "in real time",
+                WARN if is_late else OK,
+                "slower than real time: the machine is overloaded" if is_late else "in real time",
                 {"real_time_factor": factor, "busy": busy, "rejected_trajectories": self._rejected},
             )
         ]

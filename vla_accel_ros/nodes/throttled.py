@@ -66,5 +66,5 @@ class Reasons:
                 due.append(reasons[about])
         recent = {about: at_s for about, at_s in self._logged_s.items() if now_s < at_s + AGAIN_S}
         self._logged_s = {about: at_s for about, at_s in self._logged_s.items() if about in reasons} | recent
-        for sentence in due:
-            self._node.get_logger().warning(f"{what}: {sentence}")
+        for reason in due:
+            self._node.get_logger().warning(f"{what}: {reason}")

@@ -107,7 +107,7 @@ def page_to_response(page: Page, response: GetTimeline.Response) -> GetTimeline.
     response.begin_ns = array("q", [event.begin_ns for event in events])
     response.end_ns = array("q", [event.end_ns for event in events])
     response.flow_events = array("I", [i for i, event in enumerate(events) for _ in event.flows])
-    response.flow_ids = array("q", [each for event in events for each in event.flows])
+    response.flow_ids = array("q", [flow_id for event in events for flow_id in event.flows])
     return response
 
 
@@ -121,8 +121,8 @@ def events_from_response(response: GetTimeline.Response) -> list[Event]:
     if not fits or max(response.flow_events, default=-1) >= count:
         raise ValueError(f"the timeline of {response.process} has lists that do not fit: update its package")
     flows: dict[int, list[int]] = {}
-    for place, each in zip(response.flow_events, response.flow_ids):
-        flows.setdefault(place, []).append(each)
+    for event_number, flow_id in zip(response.flow_events, response.flow_ids):
+        flows.setdefault(event_number, []).append(flow_id)
     return [
         Event(texts[track], texts[name], begin_ns, end_ns, tuple(flows.get(i, ())), texts[detail])
         for i, (track, name, detail, begin_ns, end_ns) in enumerate(zip(*columns))

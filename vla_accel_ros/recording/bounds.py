@@ -89,15 +89,15 @@ def _decompressed(chunk: Chunk) -> bytes | bytearray:
 
 def _unpacked(lz4: Any, packed: bytes, size: int) -> bytearray:
     """Decompress piece by piece into one buffer; at once it would be in memory twice."""
-    data, at = bytearray(size), 0
+    data, length = bytearray(size), 0
     piece = lz4.decompress(packed, max_length=_PIECE_BYTES)
     while piece:
-        if at + len(piece) > size:
+        if length + len(piece) > size:
             raise Damaged("a chunk does not have the size that it declares")
-        data[at : at + len(piece)] = piece
-        at += len(piece)
+        data[length : length + len(piece)] = piece
+        length += len(piece)
         piece = b"" if lz4.eof else lz4.decompress(b"", max_length=_PIECE_BYTES)
-    return data if at == size else data[:at]
+    return data if length == size else data[:length]
 
 
 class _Stream:
@@ -119,7 +119,7 @@ def check_definition(schema: Schema) -> None:
         )
     fields = _fields(schema)
     parts: dict[str, int] = {}
-    least: dict[str, int] = {}
+    smallest: dict[str, int] = {}
 
     def visit(kind: str, within: tuple[str, ...]) -> None:
         """Count a type's nested messages, and the least number of bytes that a message of it takes."""
@@ -131,15 +131,15 @@ def check_definition(schema: Schema) -> None:
         for inner, listed, count in fields[kind]:
             if inner in fields:
                 visit(inner, (*within, kind))
-                if listed and count is None and not least[inner]:
+                if listed and count is None and not smallest[inner]:
                     raise ValueError(f"its definition has a list of {inner}, which may have no bytes")
                 number += (count if count is not None else 1) * parts[inner]
-                size += 4 if listed and count is None else (count or 0 if listed else 1) * least[inner]
+                size += 4 if listed and count is None else (count or 0 if listed else 1) * smallest[inner]
             elif not (listed and count is not None and (inner in _UNCHECKED or not count)):
                 size += 1
         if number > MOST_PARTS:
             raise ValueError(f"its definition has more than {MOST_PARTS} nested messages")
-        parts[kind], least[kind] = number, size
+        parts[kind], smallest[kind] = number, size
 
     for kind in fields:
         visit(kind, ())
@@ -147,7 +147,7 @@ def check_definition(schema: Schema) -> None:
 
 def _fields(schema: Schema) -> dict[str, list[tuple[str, bool, int | None]]]:
     """The fields of each type: (type, whether it is a list, its length if that is fixed)."""
-    found: dict[str, list[tuple[str, bool, int | None]]] = {}
+    fields: dict[str, list[tuple[str, bool, int | None]]] = {}
     name = _short(schema.name)
     for line in schema.data.decode().splitlines():
         words = line.partition("#")[0].split(maxsplit=1)
@@ -159,9 +159,9 @@ def _fields(schema: Schema) -> dict[str, list[tuple[str, bool, int | None]]]:
                 continue
             kind = match[1] if match[1] in _PRIMITIVE else _full(match[1], name)
             fixed = match[3] is not None and match[2] is None
-            found.setdefault(name, []).append((kind, match[4] is None, int(match[3]) if fixed else None))
-        found.setdefault(name, [])
-    return found
+            fields.setdefault(name, []).append((kind, match[4] is None, int(match[3]) if fixed else None))
+        fields.setdefault(name, [])
+    return fields
 
 
 def _short(name: str) -> str:

@@ -50,11 +50,11 @@ class Part:
 
 def parts(bag: Bag) -> list[Part]:
     """The parts of a bag, in order; at least one. Raises as Bag.entries does."""
-    found = [Part(bag, 0, 0)]
+    bag_parts = [Part(bag, 0, 0)]
     for number, by_ns, _ in numbered(bag):
-        if number == len(found):
-            found.append(Part(bag, number, by_ns))
-    return found
+        if number == len(bag_parts):
+            bag_parts.append(Part(bag, number, by_ns))
+    return bag_parts
 
 
 def numbered(bag: Bag) -> Iterator[tuple[int, int, Entry]]:

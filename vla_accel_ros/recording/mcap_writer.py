@@ -143,9 +143,9 @@ class _Out:
         self._at = self._whole = 0
 
     def write(self, data: bytes) -> int:
-        left = memoryview(data)
-        while len(left):
-            left = left[self._raw.write(left) :]
+        unwritten = memoryview(data)
+        while len(unwritten):
+            unwritten = unwritten[self._raw.write(unwritten) :]
         self._at += len(data)
         return len(data)
 

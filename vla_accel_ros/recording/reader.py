@@ -115,12 +115,12 @@ class Bag:
         """The message, its fields as attributes. Raises ValueError if it does not fit its type."""
         decoder = self._decoder(entry)
         if decoder is None:
-            mend = "record it with a ROS 2 whose packages have .msg files"
+            fix = "record it with a ROS 2 whose packages have .msg files"
             if entry.schema.encoding == "ros1msg":
-                mend = "it comes from ROS 1, so convert the bag that it was made of with rosbags-convert"
+                fix = "it comes from ROS 1, so convert the bag that it was made of with rosbags-convert"
             raise ValueError(
                 f"{self.path}: {entry.topic} is defined in {entry.schema.encoding!r} and not in ros2msg: "
-                f"{mend}"
+                f"{fix}"
             )
         try:
             return decoder(entry.data)
@@ -137,11 +137,10 @@ class Bag:
             try:
                 check_definition(schema)
                 self._decoders[key] = DecoderFactory().decoder_for("cdr", schema)
-            except RecursionError as error:
-                what = "its definition is nested too deeply"
-                raise ValueError(f"{self.path}: {entry.topic} cannot be read: {what}") from error
             except Exception as error:  # the parser of definitions raises its own
-                raise ValueError(f"{self.path}: {entry.topic} cannot be read: {error}") from error
+                deep = isinstance(error, RecursionError)
+                reason = "its definition is nested too deeply" if deep else error
+                raise ValueError(f"{self.path}: {entry.topic} cannot be read: {reason}") from error
         return self._decoders[key]
 
     def _read(self, file: Path, stream: IO[bytes], types: Collection[str] | None) -> Iterator[Entry]:
@@ -225,24 +224,24 @@ def _files(path: Path) -> list[Path]:
         raise ValueError(f"{path} does not exist: give a bag's folder, or its .mcap file")
     listing = _listing(path)
     _refuse_compressed(path, listing)
-    found = sorted(path.glob("*.mcap"), key=_number)
-    if not found:
-        others = sorted(p.name for p in path.iterdir())
-        bag = next((name for name in others if name.endswith(".bag")), None)
-        mend = "give a bag's folder, or its .mcap file"
-        if any(name.endswith(".db3") for name in others):
-            mend = "ros2 bag convert it to mcap"
+    files = sorted(path.glob("*.mcap"), key=_number)
+    if not files:
+        present = sorted(p.name for p in path.iterdir())
+        bag = next((name for name in present if name.endswith(".bag")), None)
+        fix = "give a bag's folder, or its .mcap file"
+        if any(name.endswith(".db3") for name in present):
+            fix = "ros2 bag convert it to mcap"
         elif bag is not None:
-            mend = f"{bag} is of ROS 1, {_from_ros1(path / bag)}"
-        raise ValueError(f"{path} has no .mcap file (but {others}): {mend}")
+            fix = f"{bag} is of ROS 1, {_from_ros1(path / bag)}"
+        raise ValueError(f"{path} has no .mcap file (but {present}): {fix}")
     listed = [path / name for name in _names(listing)]
-    missing = [file.name for file in listed if file not in found]
+    missing = [file.name for file in listed if file not in files]
     if 0 < len(missing) < len(listed):
         raise ValueError(
             f"{path / 'metadata.yaml'} lists {', '.join(missing)}, which is not there: copy it, or run "
             f"ros2 bag reindex {path} -s mcap to read the bag with that gap"
         )
-    return listed if set(listed) == set(found) else found
+    return listed if set(listed) == set(files) else files
 
 
 def _from_ros1(bag: Path) -> str:
@@ -255,16 +254,16 @@ def _listing(folder: Path) -> dict[str, Any]:
     try:
         text = (folder / "metadata.yaml").read_text()
         listed = bounded_yaml.load(text, most_bytes=bounded_yaml.MOST_LISTING_BYTES)
-        found = listed["rosbag2_bagfile_information"]
+        info = listed["rosbag2_bagfile_information"]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return info if isinstance(info, dict) else {}
 
 
 def _names(listing: Mapping[str, Any]) -> list[str]:
     """The files that metadata.yaml lists, in order."""
-    found = listing.get("relative_file_paths")
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    names = listing.get("relative_file_paths")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _refuse_compressed(path: Path, listing: Mapping[str, Any]) -> None:

@@ -34,14 +34,14 @@ def chosen_robot(bag: Bag, robot: str) -> str:
     """The namespace of a robot of a surveyed bag, "/" for none; of the only one if `robot` is empty. Raises
     ValueError if there is not exactly one."""
     robots = bag.namespaces(SESSION)
-    found = [space for space in robots if not robot or space.strip("/") == robot.strip("/")]
+    matches = [space for space in robots if not robot or space.strip("/") == robot.strip("/")]
     if not robots:
         raise ValueError(f"{bag.path} has no session, and so no contract: record with the node recorder")
-    if not found:
+    if not matches:
         raise ValueError(f"{bag.path} has no robot {robot!r}: give --namespace with one of {named(robots)}")
-    if len(found) > 1:
+    if len(matches) > 1:
         raise ValueError(f"{bag.path} has {len(robots)} robots: give --namespace with one of {named(robots)}")
-    return found[0]
+    return matches[0]
 
 
 def topic_of(bag: Bag, robot: str, name: str, kind: str) -> str:
@@ -58,24 +58,24 @@ def topic_of(bag: Bag, robot: str, name: str, kind: str) -> str:
 
 def measured_forces(bag: Bag) -> set[str]:
     """The topics of force sensors in a surveyed bag, by the contracts in it."""
-    wanted = {
+    sensors = {
         (_resolved(robot, sensor.topic), sensor.type)
         for robot, contract in _contracts(bag).items()
         for sensor in forces(contract)
     }
-    return {topic for topic, kind in bag.topics.items() if (topic, kind) in wanted}
+    return {topic for topic, kind in bag.topics.items() if (topic, kind) in sensors}
 
 
 def commanded(bag: Bag) -> set[str]:
     """The topics of controllers' commands in a surveyed bag, by the contracts in it; by the types of commands
     if it has no contract, or none of the contracts' topics."""
-    told = {
+    topics = {
         topic_of(bag, robot, controller.topic, controller_kind(controller.kind).message)
         for robot, contract in _contracts(bag).items()
         for controller in contract.controllers
     }
     types = {kind.message for kind in BUILT_IN[CONTROLLERS].values()}
-    return told & bag.topics.keys() or {topic for topic, kind in bag.topics.items() if kind in types}
+    return topics & bag.topics.keys() or {topic for topic, kind in bag.topics.items() if kind in types}
 
 
 def contract_of(session: Any) -> Contract:
@@ -87,16 +87,16 @@ def contract_of(session: Any) -> Contract:
 
 def _contracts(bag: Bag) -> Mapping[str, Contract]:
     """The contracts of a surveyed bag's robots by namespace, without those that this version refuses."""
-    awaited, found = set(bag.namespaces(SESSION)), dict[str, Contract]()
+    awaited, contracts = set(bag.namespaces(SESSION)), dict[str, Contract]()
     for entry in bag.entries((SESSION,)) if awaited else ():
         robot = entry.topic.rpartition("/")[0]
         if robot in awaited:
             awaited.remove(robot)
             with suppress(ValueError):
-                found[robot] = contract_of(bag.decode(entry))
+                contracts[robot] = contract_of(bag.decode(entry))
         if not awaited:
             break
-    return found
+    return contracts
 
 
 def _resolved(robot: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 The common fault of a camera under ROS 2 is not silence but starvation: with the stock Fast DDS transport a
 frame is larger than the shared-memory segment and arrives once a second. So the measured rate is compared
-with the expected one, and the warning names the mend: the Fast DDS profile if it is missing and frames
+with the expected one, and the warning names the fix: the Fast DDS profile if it is missing and frames
 arrive, the driver if none does. Time is given, never read.
 
 A chunk says when its images were taken, but nothing about images that came while it was computed. A watchdog
@@ -91,8 +91,8 @@ class StreamMonitor:
             return None
         if not rate_hz:
             return self.silence(_WINDOW_NS * 1e-9)
-        sentence = f"{self.name} arrives at {rate_hz:.1f} Hz instead of {self.expected_hz:g} Hz"
-        return f"{sentence}: {self._hint}" if self._hint else sentence
+        slowness = f"{self.name} arrives at {rate_hz:.1f} Hz instead of {self.expected_hz:g} Hz"
+        return f"{slowness}: {self._hint}" if self._hint else slowness
 
     def _start(self, now_ns: int) -> None:
         """Start to watch, or start again when time has gone backwards."""
@@ -113,6 +113,7 @@ class Inputs:
     told_ns: time of the report. stamps_ns: the newest usable sample of each stream; streams without one are
     left out. problems: a sentence for each stream that has one. waiting_for: why no chunk is being made, or
     empty. chunks_per_s, chunks_per_s_needed: 0 if unknown; the second is infinite where no pace is enough.
+    busy: why chunks are made too slowly, if that is not the model; not in the message.
     """
 
     told_ns: int
@@ -121,17 +122,18 @@ class Inputs:
     waiting_for: str = ""
     chunks_per_s: float = 0.0
     chunks_per_s_needed: float = 0.0
+    busy: str = ""
 
     @property
     def slow(self) -> str:
         """A sentence if the model is too slow for the contract, else empty."""
         if not self.chunks_per_s or self.chunks_per_s >= self.chunks_per_s_needed:
             return ""
-        made = f"the model makes {self.chunks_per_s:.1f} chunks/s"
+        pace = f"the model makes {self.chunks_per_s:.1f} chunks/s"
         if math.isinf(self.chunks_per_s_needed):
-            return f"{made}, each older than chunk.max_age_s on arrival: raise it, or make the model faster"
+            return f"{pace}, each older than chunk.max_age_s on arrival: raise it, or make the model faster"
         return (
-            f"{made}; this contract needs {self.chunks_per_s_needed:.1f}: "
+            f"{pace}; this contract needs {self.chunks_per_s_needed:.1f}: "
             "raise chunk.max_age_s, or make the model faster"
         )
 

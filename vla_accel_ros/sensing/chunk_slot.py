@@ -66,16 +66,16 @@ class ChunkSlot:
         self.counts["overtaken"] += max(0, min(entry.number - self._number, 1000) - 1) if self._number else 0
         self._number = entry.number
         began_s, begin_ns = self._clock(), TIMELINE.now_ns()
-        taken = take(partial(self._read, entry.data))
+        is_followed = take(partial(self._read, entry.data))
         TIMELINE.span(self._track, "read", begin_ns, flows=(flow(entry.stamp_ns),), detail="slot")
-        if taken:
+        if is_followed:
             self.came_s, self.last = began_s, self._read_last
         ended_s = self._clock()
         if self._least_s:
             self._free_s = began_s + self._least_s
         if ended_s - began_s > self._long_s:
             self._free_s = max(self._free_s, 2.0 * ended_s - began_s)
-        return taken
+        return is_followed
 
     @property
     def is_open(self) -> bool:

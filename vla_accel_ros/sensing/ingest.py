@@ -66,25 +66,18 @@ class Ingest:
         copy: bool | None = None,
         page_lock: bool = True,
     ) -> None:
-        self._contract, self._image_hint = contract, image_hint
+        self._contract, self._image_hint, cameras = contract, image_hint, contract.cameras
         self._lock = threading.Lock()
-        in_rings = [camera.name for camera in contract.cameras if camera.transport == "ring"]
-        others = (camera.name for camera in contract.cameras if camera.name not in in_rings)
-        self._pool = FramePool(others, page_lock=page_lock)
+        in_rings = [camera.name for camera in cameras if camera.transport == "ring"]
+        self._pool = FramePool({c.name for c in cameras}.difference(in_rings), page_lock=page_lock)
         self.rings = RingReader(dict.fromkeys(in_rings, ""), copy, page_lock)
-        self._oldest_s = {camera.name: camera.max_age_s for camera in contract.cameras}
-        self._joints = JointHistory(
-            contract.joint_names,
-            _STATES,
-            min(max(self._oldest_s.values()), _LONGEST_S),
-            [joint.name for joint in contract.joints if joint.continuous],
-        )
-        self._frames = Sources(
-            {c.name: self.rings if c.name in in_rings else self._pool for c in contract.cameras}
-        )
+        self._oldest_s = {camera.name: camera.max_age_s for camera in cameras}
+        span_s = min(max(self._oldest_s.values()), _LONGEST_S)
+        continuous = [joint.name for joint in contract.joints if joint.continuous]
+        self._joints = JointHistory(contract.joint_names, _STATES, span_s, continuous)
+        self._frames = Sources({c.name: self.rings if c.name in in_rings else self._pool for c in cameras})
         self._lease: Lease | None = None  # of the last observation
         self.sets = FrameSets({camera.name: camera.rate_hz for camera in contract.cameras})
-        self._info: dict[str, tuple[int, int]] = {}
         self._most_pixels = {camera.name: camera.max_pixels for camera in contract.cameras}
         self.instruction, self._no_instruction = "", NO_INSTRUCTION
         self.causes: dict[str, str] = {}
@@ -105,10 +98,10 @@ class Ingest:
             self._stamps_ns: dict[str, int] = {}
             self.waiting_for = ""
             cameras = self._contract.cameras
-            hints = {c.name: RING_HINT if c.transport == "ring" else self._image_hint for c in cameras}
+            hints = [RING_HINT if c.transport == "ring" else self._image_hint for c in cameras]
             self.monitors = {
-                c.name: StreamMonitor(c.rate_hz, f"camera {c.name}", hints[c.name], topic=c.topic)
-                for c in cameras
+                c.name: StreamMonitor(c.rate_hz, f"camera {c.name}", hint, topic=c.topic)
+                for c, hint in zip(cameras, hints)
             }
             states = self._contract.joint_states
             self.monitors["joint_states"] = StreamMonitor(states.rate_hz, "joint_states", topic=states.topic)
@@ -144,22 +137,18 @@ class Ingest:
             self.rings.hear(camera, handle)
         self._came(camera, handle.stamp_ns, now_ns)
 
-    def info(self, camera: str, height: int, width: int) -> None:
-        """Take the size of a camera's images from its sensor_msgs/CameraInfo."""
-        self._info[camera] = (height, width)
-
-    def mismatch(self, camera: str) -> str:
-        """A sentence if CameraInfo and the newest image differ in size, else empty."""
-        lease = self._frames.newest(camera) if camera in self._info else None
+    def mismatch(self, camera: str, height: int, width: int) -> str:
+        """A sentence if a CameraInfo of this size is not that of the newest image, else empty."""
+        lease = self._frames.newest(camera)
         if lease is None:
             return ""
         with lease:
             size = self._size(lease.frames[camera])
-        if size == self._info[camera]:
+        if size == (height, width):
             return ""
         return (
-            f"camera {camera}: images are {size[0]} x {size[1]}, its camera_info is of "
-            f"{self._info[camera][0]} x {self._info[camera][1]}: calibrate the camera at the size it sends"
+            f"camera {camera}: images are {size[0]} x {size[1]}, its camera_info is of {height} x {width}: "
+            "calibrate the camera at the size it sends"
         )
 
     def picture(self, camera: str) -> np.ndarray | None:
@@ -261,9 +250,9 @@ class Ingest:
         if not words.strip():
             return NotReady(self._no_instruction)
         cameras = self._contract.cameras
-        wrong = next(filter(None, (self._wrong_stamp(camera.name, now_ns) for camera in cameras)), "")
-        if wrong:
-            return NotReady(wrong)
+        wrong_stamps = filter(None, (self._wrong_stamp(camera.name, now_ns) for camera in cameras))
+        if wrong_stamp := next(wrong_stamps, ""):
+            return NotReady(wrong_stamp)
         lease = self._frames.newest_set([camera.name for camera in cameras], self._contract.max_skew_s)
         if isinstance(lease, NotReady):
             return lease
@@ -313,8 +302,9 @@ class Ingest:
         order."""
         if stamps == self._observed_stamps:
             return _NOTHING_NEW
-        before = self._observed_stamps or stamps
-        if any(0 < had - has < _JUMP_NS for had, has in zip(before, stamps, strict=True)):
+        previous = self._observed_stamps or stamps
+        back_ns = [was_ns - stamp_ns for was_ns, stamp_ns in zip(previous, stamps, strict=True)]
+        if any(0 < ns < _JUMP_NS for ns in back_ns):
             return NotReady("the newest frames to arrive are older than those of the last observation")
         return None
 
@@ -328,8 +318,8 @@ class Ingest:
         if self._joints.missing:
             return NotReady(self._joints.absence)
         max_age_s = self._contract.joint_states.max_age_s
-        wrong = self._joints.wrong_stamp(now_ns, max_age_s) or self._joints.far(min(stamps), max_age_s)
-        return NotReady(wrong) if wrong else None
+        problem = self._joints.wrong_stamp(now_ns, max_age_s) or self._joints.far(min(stamps), max_age_s)
+        return NotReady(problem) if problem else None
 
     def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:
         self._seen(camera, stamp_ns, now_ns)
@@ -353,6 +343,6 @@ class Ingest:
         try:
             yield
         except ValueError as refusal:
-            told = ValueError(f"camera {camera}: {refusal}")
-            self._refuse(camera, told, now_ns)
-            raise told from refusal
+            named = ValueError(f"camera {camera}: {refusal}")
+            self._refuse(camera, named, now_ns)
+            raise named from refusal

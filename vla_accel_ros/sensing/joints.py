@@ -93,7 +93,7 @@ class JointHistory:
             return False
         if len(names) != len(positions):
             raise ValueError(
-                f"joint state has {len(names)} names and {len(positions)} positions: mend its publisher"
+                f"joint state has {len(names)} names and {len(positions)} positions: fix its publisher"
             )
         source = self._source(tuple(names))
         columns = source.columns
@@ -102,7 +102,7 @@ class JointHistory:
         values = np.asarray(positions, dtype=np.float64)[source.entries]
         if not np.isfinite(values).all():
             bad = np.flatnonzero(~np.isfinite(values))[0]
-            raise ValueError(f"joint state of {self.joints[columns[bad]]} is {values[bad]}: mend its driver")
+            raise ValueError(f"joint state of {self.joints[columns[bad]]} is {values[bad]}: fix its driver")
         with self._lock:
             new = self._news(source, stamp_ns, now_ns)
             if not new.all():
@@ -130,16 +130,16 @@ class JointHistory:
     def _news(self, source: _Source, stamp_ns: int, now_ns: int | None) -> np.ndarray:
         """Of which joints of a message this is news, bool; those that begin anew are forgotten."""
         columns, before_ns = source.columns, source.newest_ns
-        last, known = self._newest_ns[columns], self._counts[columns] > 0
-        new, anew = ~known | (stamp_ns > last), np.zeros(len(columns), bool)
+        last, is_known = self._newest_ns[columns], self._counts[columns] > 0
+        new, anew = ~is_known | (stamp_ns > last), np.zeros(len(columns), bool)
         ahead = now_ns is not None and stamp_ns - now_ns > _JUMP_NS
         set_back = before_ns is not None and before_ns - stamp_ns > _JUMP_NS
         if ahead or set_back:
-            own = np.array([self._newest_from[column] is source for column in columns])
-            new &= ~known | own | (not ahead) | (np.abs((now_ns or 0) - last) > _JUMP_NS)
-            anew = known & own & set_back
+            is_own = np.array([self._newest_from[column] is source for column in columns])
+            new &= ~is_known | is_own | (not ahead) | (np.abs((now_ns or 0) - last) > _JUMP_NS)
+            anew = is_known & is_own & set_back
         if now_ns is not None and not ahead:
-            anew |= known & (stamp_ns <= last) & (last - now_ns > _JUMP_NS)
+            anew |= is_known & (stamp_ns <= last) & (last - now_ns > _JUMP_NS)
         self._counts[columns[anew]] = 0
         self._times[columns[anew]] = _NEVER
         return new | anew
@@ -158,23 +158,23 @@ class JointHistory:
                 return ""
             if self.missing:
                 return f"{self.absence}: look at its driver and its name"
-            if wrong := self.wrong_stamp(now_ns, max_age_s):
-                return wrong
+            if problem := self.wrong_stamp(now_ns, max_age_s):
+                return problem
             last, limit_ns = self._newest_ns, round(max_age_s * 1e9)
-            late = now_ns - last > limit_ns
-            if not late.any() or late.all():
+            late_joints = now_ns - last > limit_ns
+            if not late_joints.any() or late_joints.all():
                 return ""
             oldest_s = (now_ns - int(last.min())) * 1e-9
-            names = ", ".join(name for name, is_late in zip(self.joints, late) if is_late)
+            names = ", ".join(name for name, is_late in zip(self.joints, late_joints) if is_late)
             return f"no state of joint {names} for {oldest_s:.2f} s, while others come: look at its driver"
 
     def wrong_stamp(self, now_ns: int, max_age_s: float) -> str:
         """A sentence that names the joints without a stamp, or stamped more than max_age_s ahead; else
         empty."""
         with self._lock:
-            known = self._counts > 0
+            is_known = self._counts > 0
             last = self._newest_ns
-            unstamped, ahead = known & (last == 0), known & (last - now_ns > round(max_age_s * 1e9))
+            unstamped, ahead = is_known & (last == 0), is_known & (last - now_ns > round(max_age_s * 1e9))
             if unstamped.any() and now_ns > max_age_s * 1e9:
                 states = self._states_of(unstamped)
                 return f"{states} have no stamp: their driver must stamp them with the time of measurement"
@@ -213,8 +213,8 @@ class JointHistory:
     @property
     def absence(self) -> str:
         """Words that name the joints without a sample, and all that came."""
-        came = f"; those that come are {listed(self.names)}" if self.names else ""
-        return f"no state of joint {listed(self.missing)} yet{came}"
+        arrived = f"; those that come are {listed(self.names)}" if self.names else ""
+        return f"no state of joint {listed(self.missing)} yet{arrived}"
 
     @property
     def newest_ns(self) -> int | None:
@@ -268,15 +268,15 @@ class JointHistory:
     def _around(self, stamp_ns: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions at a time, float64 [D], and the distance to the nearest samples, int64 nanoseconds
         [D]."""
-        columns, kept = np.arange(len(self.joints)), np.minimum(self._counts, self._capacity)
+        columns, lengths = np.arange(len(self.joints)), np.minimum(self._counts, self._capacity)
         earlier = (self._times < stamp_ns).sum(axis=1)
-        sides = np.clip([earlier - 1, earlier], 0, kept - 1)  # outside of all samples, the same one twice
-        places = (self._counts - kept + sides) % self._capacity
+        sides = np.clip([earlier - 1, earlier], 0, lengths - 1)  # outside of all samples, the same one twice
+        places = (self._counts - lengths + sides) % self._capacity
         before_ns, after_ns = self._times[columns, places]
-        before, after = self._positions[columns, places]
+        first, second = self._positions[columns, places]
         share = (stamp_ns - before_ns) / np.maximum(after_ns - before_ns, 1)
-        after = near(after, before, self._turns)
-        positions = before + np.where(after_ns > before_ns, share, 0.0) * (after - before)
+        way = near(second, first, self._turns) - first
+        positions = first + np.where(after_ns > before_ns, share, 0.0) * way
         return positions, np.minimum(np.abs(stamp_ns - before_ns), np.abs(after_ns - stamp_ns))
 
     def _source(self, names: tuple[str, ...]) -> _Source:
@@ -285,7 +285,7 @@ class JointHistory:
             pairs = [(i, self._columns[name]) for i, name in enumerate(names) if name in self._columns]
             columns = [column for _, column in pairs]
             if len(set(columns)) != len(columns):
-                raise ValueError(f"joint state names a joint twice: {', '.join(names)}; mend its publisher")
+                raise ValueError(f"joint state names a joint twice: {', '.join(names)}; fix its publisher")
             if len(self._sources) >= _SOURCES:
                 self._sources.clear()
             entries = np.array([entry for entry, _ in pairs], np.int64)

@@ -85,12 +85,12 @@ class Segment:
             os.close(nameless)
         _SEGMENTS.add(self)
 
-    def write(self, at: int, data: bytes | np.ndarray) -> None:
+    def write(self, offset: int, data: bytes | np.ndarray) -> None:
         """Write bytes at an offset."""
-        left = memoryview(cast(Any, data)).cast("B")
-        while len(left):
-            written = os.pwrite(self._file, left, at)
-            at, left = at + written, left[written:]
+        unwritten = memoryview(cast(Any, data)).cast("B")
+        while len(unwritten):
+            written = os.pwrite(self._file, unwritten, offset)
+            offset, unwritten = offset + written, unwritten[written:]
 
     def is_whole(self) -> bool:
         """Whether no other process has truncated it or freed a part of its memory."""
@@ -135,14 +135,14 @@ class View(Generic[T]):
         """A copy of `size` bytes; fewer if the file is truncated."""
         return os.pread(self._file, size, at)
 
-    def read_into(self, at: int, place: np.ndarray) -> bool:
+    def read_into(self, offset: int, place: np.ndarray) -> bool:
         """Copy into a contiguous array; False if the file is truncated."""
-        left = memoryview(cast(Any, place)).cast("B")
-        while len(left):
-            read = os.preadv(self._file, [left], at)
+        unread = memoryview(cast(Any, place)).cast("B")
+        while len(unread):
+            read = os.preadv(self._file, [unread], offset)
             if not read:
                 return False
-            at, left = at + read, left[read:]
+            offset, unread = offset + read, unread[read:]
         return True
 
     def map(self, writable: bool = False) -> Mapping:
@@ -172,10 +172,10 @@ class View(Generic[T]):
         """Whether the name still leads to this memory, all of it. False after the writer has closed it, a new
         one was created, or another process truncated it."""
         try:
-            there = os.stat(self._path, follow_symlinks=False)
+            status = os.stat(self._path, follow_symlinks=False)
         except OSError:
             return False
-        return os.path.samestat(there, self._status) and _is_whole(there, self._status.st_size)
+        return os.path.samestat(status, self._status) and _is_whole(status, self._status.st_size)
 
 
 def segment_path(name: str) -> Path:
@@ -190,9 +190,9 @@ def segment_path(name: str) -> Path:
 
 def _refuse_foreign(name: str, status: os.stat_result, what: str, writer: str) -> None:
     """Raises ValueError unless only this user and root can have written the file."""
-    again = f"remove {segment_path(name)} and restart its {writer}"
+    remedy = f"remove {segment_path(name)} and restart its {writer}"
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{what} {name!r} is not a plain file: {again}")
+        raise ValueError(f"{what} {name!r} is not a plain file: {remedy}")
     if status.st_uid not in (os.geteuid(), 0):
         raise ValueError(
             f"{what} {name!r} belongs to user {status.st_uid} and not to us, user {os.geteuid()}: run the "
@@ -200,7 +200,7 @@ def _refuse_foreign(name: str, status: os.stat_result, what: str, writer: str) -
         )
     if status.st_mode & 0o022:
         raise ValueError(
-            f"{what} {name!r} may be written by other users (mode {status.st_mode & 0o777:o}): {again}"
+            f"{what} {name!r} may be written by other users (mode {status.st_mode & 0o777:o}): {remedy}"
         )
 
 
@@ -241,9 +241,9 @@ def _allocate(descriptor: int, size: int, path: Path) -> None:
         if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.ENOMEM):
             raise
         status = os.statvfs(FOLDER)
-        left = status.f_bavail * status.f_frsize
+        free = status.f_bavail * status.f_frsize
         raise ValueError(
-            f"{path} needs {size / 1e6:.1f} MB, {FOLDER} has {left / 1e6:.1f} MB left: give fewer slots, or "
+            f"{path} needs {size / 1e6:.1f} MB, {FOLDER} has {free / 1e6:.1f} MB left: give fewer slots, or "
             "the container a larger --shm-size"
         ) from error
 

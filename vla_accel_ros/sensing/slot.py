@@ -156,7 +156,7 @@ class SlotReader:
             return []
         oldest = newest - view.layout.places + 1
         first = max(number + 1, oldest) if oldest - 1 <= number <= newest else oldest
-        read = (self._read(view, one) for one in range(first, newest + 1))
+        read = (self._read(view, number) for number in range(first, newest + 1))
         return [entry for entry in read if entry is not None]
 
     def close(self) -> None:
@@ -181,9 +181,9 @@ class SlotReader:
         return self._view
 
     def _accept(self, head: bytes, size: int) -> _Geometry:
-        again = f"remove {segment_path(self.name)} and restart its writer"
+        remedy = f"remove {segment_path(self.name)} and restart its writer"
         if len(head) < _FIRST_AT or head[: len(_MAGIC)] != _MAGIC:
-            raise ValueError(f"slot {self.name!r} is not a slot: {again}")
+            raise ValueError(f"slot {self.name!r} is not a slot: {remedy}")
         _, version, places, most_bytes, _ = _HEADER.unpack_from(head)
         if version != VERSION:
             raise ValueError(
@@ -193,7 +193,7 @@ class SlotReader:
         (check,) = _CHECK.unpack_from(head, _HEADER.size)
         geometry = _Geometry(places, most_bytes)
         if check != zlib.crc32(head[: _HEADER.size]) or places < 2 or size != geometry.size:
-            raise ValueError(f"slot {self.name!r} is damaged: {again}")
+            raise ValueError(f"slot {self.name!r} is damaged: {remedy}")
         return geometry
 
     def _newest_number(self, view: View[_Geometry]) -> int:
@@ -206,9 +206,9 @@ class SlotReader:
         raw = view.read(geometry.at(number), _ENTRY.size + geometry.most_bytes)
         if len(raw) < _ENTRY.size:
             return None
-        found, stamp_ns, size, check = _ENTRY.unpack_from(raw)
+        entry_number, stamp_ns, size, check = _ENTRY.unpack_from(raw)
         data = raw[_ENTRY.size : _ENTRY.size + size]
-        start = raw[: _ENTRY.size - _CHECK.size]
-        if found != number or size > geometry.most_bytes or check != zlib.crc32(data, zlib.crc32(start)):
+        is_whole = check == zlib.crc32(data, zlib.crc32(raw[: _ENTRY.size - _CHECK.size]))
+        if entry_number != number or size > geometry.most_bytes or not is_whole:
             return None
         return Entry(number, stamp_ns, data)

@@ -52,9 +52,12 @@ class TrainedInputs:
     policy's names, of those that are known."""
 
     def __init__(
-        self, contract: Contract, state: TrainedState | None, images: Mapping[str, TrainedImage]
+        self,
+        contract: Contract,
+        state: TrainedState | None = None,
+        images: Mapping[str, TrainedImage] | None = None,
     ) -> None:
-        self._names, self._images = contract.joint_names, images
+        self._names, self._images = contract.joint_names, images or {}
         self._state = state
         scale = np.abs([joint.scale for joint in contract.joints])
         limits = JointLimits.of(contract.joints)
@@ -68,9 +71,9 @@ class TrainedInputs:
             return []
         low, still = self._state.low, self._state.still
         return [
-            f"joint {name} did not move in training (its deviation is 0, at {at:.4g} in the policy's units): "
-            "the policy knows it only there"
-            for name, at, stood in zip(self._names, low, still)
+            f"joint {name} did not move in training (its deviation is 0, at {value:.4g} in the policy's "
+            "units): the policy knows it only there"
+            for name, value, stood in zip(self._names, low, still)
             if stood
         ]
 
@@ -79,16 +82,16 @@ class TrainedInputs:
         if self._state is None:
             return []
         low, high, room, still = vars(self._state).values()
-        known = min(len(low), len(state))
-        low, high, room, still = low[:known], high[:known], room[:known], still[:known]
-        room = np.where(still, self._still_room[:known], room)
-        at = near(np.asarray(state, np.float64)[:known], (low + high) / 2, self._turns[:known])
+        count = min(len(low), len(state))
+        low, high, room, still = low[:count], high[:count], room[:count], still[:count]
+        room = np.where(still, self._still_room[:count], room)
+        values = near(np.asarray(state, np.float64)[:count], (low + high) / 2, self._turns[:count])
         return [
             f"joint {name} is at {value:.4g} and was "
-            + (f"always at {least:.4g}" if stood else f"at {least:.4g} to {most:.4g}")
+            + (f"always at {lower:.4g}" if stood else f"at {lower:.4g} to {upper:.4g}")
             + " in training, in the policy's units: look at its unit, sign, offset, and the robot's pose"
-            for name, value, least, most, beyond, stood in zip(self._names, at, low, high, room, still)
-            if not least - beyond <= value <= most + beyond
+            for name, value, lower, upper, spare, stood in zip(self._names, values, low, high, room, still)
+            if not lower - spare <= value <= upper + spare
         ]
 
     def picture(self, camera: str, image: str, pixels: np.ndarray) -> list[str]:
@@ -96,16 +99,16 @@ class TrainedInputs:
         strides = (max(size // _SAMPLED, 1) for size in pixels.shape[:2])
         sample = pixels[tuple(slice(None, None, stride) for stride in strides)].astype(np.float64)
         mean, contrast, trained = sample.mean(), sample.mean(axis=2).std(), self._images.get(image)
-        said = f"camera {camera}: mean {mean:.0f} of 255, contrast {contrast:.0f}"
+        facts = f"camera {camera}: mean {mean:.0f} of 255, contrast {contrast:.0f}"
         if mean < _DARK or mean > _BRIGHT or contrast < _FLAT:
-            what = "dark" if mean < _DARK else "white" if mean > _BRIGHT else "all of one colour"
-            return [f"{said}: its pictures are {what}: look at its lens, its light and its exposure"]
+            look = "dark" if mean < _DARK else "white" if mean > _BRIGHT else "all of one colour"
+            return [f"{facts}: its pictures are {look}: look at its lens, its light and its exposure"]
         sentences = []
         if trained is not None:
             usual, spread = float(trained.mean.mean()), float(trained.std.mean())
             if abs(mean - usual) > _OTHER_BRIGHTNESS * spread or contrast < _LESS_CONTRAST * spread:
                 sentences.append(
-                    f"{said}; in training {usual:.0f} and {spread:.0f}: look at its light and its exposure"
+                    f"{facts}; in training {usual:.0f} and {spread:.0f}: look at its light and its exposure"
                 )
         if (trained is None or np.ptp(trained.mean) > 1.0) and _is_grey(sample):
             sentences.append(

@@ -111,8 +111,8 @@ def test_killed_it_comes_back_under_the_same_name_and_readers_follow(start, oper
         node.kill()
         np.testing.assert_array_equal(lease.frames["front"].image, rgb)
         node.start()
-        known = len(handles)
-        operator.wait(lambda: taken(reader, handles, known), 90.0, "frame of the new process")
+        count = len(handles)
+        operator.wait(lambda: taken(reader, handles, count), 90.0, "frame of the new process")
         assert reader.counts("front").opened == 2
         assert node.end(signal.SIGINT) == 0
         until(lambda: not segment_path(ring).exists(), 90.0, "end of the ring")
@@ -127,9 +127,9 @@ def test_pictures_of_another_size_make_a_new_ring(start, operator, pictures, rin
         sizes: set[int] = set()
 
         def both() -> bool:
-            found = taken(reader, handles)
-            if found is not None:
-                sizes.add(found[0].shape[0])
+            lease = taken(reader, handles)
+            if lease is not None:
+                sizes.add(lease[0].shape[0])
             return sizes == {H, 2 * H}
 
         operator.wait(both, 90.0, "frame of both sizes")

@@ -45,11 +45,12 @@ def seam(operator: Operator) -> float:
     """How far a chunk is from the one before where it takes over; median of CHUNKS new ones, in rad."""
     count, delay = len(operator.chunks), int(chunking(operator)["delay [steps]"])
     operator.wait(lambda: len(operator.chunks) > count + CHUNKS, 180.0, f"{CHUNKS} chunks")
-    apart = []
+    distances = []
     for old, new in pairwise(received.chunk for received in operator.chunks[count:]):
-        rest = old.rest(new.stamp_ns)[delay : delay + 2]
-        apart.append(np.abs(new.actions[delay : delay + 2][: len(rest)] - rest).max(initial=0.0))
-    return float(np.median(apart))
+        remaining = old.rest(new.stamp_ns)[delay : delay + 2]
+        taken_over = new.actions[delay : delay + 2][: len(remaining)]
+        distances.append(np.abs(taken_over - remaining).max(initial=0.0))
+    return float(np.median(distances))
 
 
 def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, operator):
@@ -69,10 +70,10 @@ def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, 
     operator.node.create_subscription(ActionChunk, "action_chunk", heard.append, qos.REPORT)
     guided = seam(operator)
     assert guided < 0.5 * free
-    told = [(message.request_id, agreement_from_message(message)) for message in list(heard)]
-    told = [(number, agreement) for number, agreement in told if agreement is not None]
-    assert len(told) > CHUNKS / 2
-    for number, agreement in told:
+    agreements = [(message.request_id, agreement_from_message(message)) for message in list(heard)]
+    agreements = [(number, agreement) for number, agreement in agreements if agreement is not None]
+    assert len(agreements) > CHUNKS / 2
+    for number, agreement in agreements:
         assert agreement.previous < number and len(agreement.actions) > agreement.delay > 0
         assert (agreement.schedule, agreement.end - agreement.delay) == ("ONES", 9)
 
@@ -80,9 +81,9 @@ def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, 
     operator.wait(lambda: operator.motions[-1].state == Motion.HOLDING, 90.0, "hold")
     assert operator.motions[-1].reasons[0] == "held by the operator"
     operator.wait(lambda: counted(operator, "not guided: holding") > 2, 90.0, "free chunks in the hold")
-    before = counted(operator, "not guided: first")
+    count = counted(operator, "not guided: first")
     operator.resume()
-    operator.wait(lambda: counted(operator, "not guided: first") > before, 90.0, "first chunk after the hold")
+    operator.wait(lambda: counted(operator, "not guided: first") > count, 90.0, "first chunk after the hold")
     sent = len(operator.sent)
     operator.wait(lambda: len(operator.sent) > sent + 10, 90.0, "trajectories")
     assert chunking(operator)["message"] == "guided"

@@ -43,9 +43,9 @@ def test_the_node_streams_on_a_gpu(
             lambda: len(operator.chunks) >= 20 and operator.answers, READY_S, "20 chunks and an answer"
         )
         with Timelines() as timelines:
-            told, _ = timelines.read(10.0, 30.0, ("inference",))
+            records, _ = timelines.read(10.0, 30.0, ("inference",))
     assert all(np.isfinite(received.chunk.actions).all() for received in operator.chunks)
     assert "cuda, bfloat16, captured stages" in node.log
     assert "loop: " not in node.log, "no loop failed"
-    tracks = {event.track for record in told for event in record.events}
+    tracks = {event.track for record in records for event in record.events}
     assert {"lane main", "GPU, lane main", "topic /action_chunk"} <= tracks

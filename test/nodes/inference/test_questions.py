@@ -53,14 +53,16 @@ def test_two_questions_at_once_are_answered_while_every_frame_is_acted_on(
         lambda: operator.chunks[-1].chunk.kv_version > last, 90.0, "a chunk of a frame after the answers"
     )
     versions = [received.chunk.kv_version for received in operator.chunks]
-    seen = {received.chunk.kv_version: received.chunk.stamp_ns for received in operator.chunks}
+    stamps_ns = {received.chunk.kv_version: received.chunk.stamp_ns for received in operator.chunks}
     assert versions == sorted(set(versions))
     assert len(versions) >= 0.7 * (versions[-1] - versions[0] + 1)  # no frame waits for words
     for answer in finished(operator).values():
         stamp_ns = answer.header.stamp.sec * 1_000_000_000 + answer.header.stamp.nanosec
-        assert seen.get(answer.kv_version, stamp_ns) == stamp_ns
+        assert stamps_ns.get(answer.kv_version, stamp_ns) == stamp_ns
     requests = {answer.request_id for answer in operator.answers}
     assert len(requests) == 2 and "loop: " not in node.log
+    for words in ("preparing fast stages, 1 of 4: prefix of 2 images", "captured stages need a GPU"):
+        assert (words in node.log) == fast
 
 
 def test_answers_are_broken_off_and_refused_questions_are_told(

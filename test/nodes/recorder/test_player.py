@@ -91,19 +91,19 @@ def test_where_the_clock_was_set_it_is_set_again_and_the_rest_is_played_in_its_o
     bag.survey()
     node = rclpy.create_node("player", context=operator.node.context)
     time = Time(None)
-    said: list[str] = []
-    playing = Player(node, bag, 1.0, bag.topics, time, time.wait, say=said.append)
-    told: list[int] = []
-    playing.clock = SimpleNamespace(publish=lambda m: told.append(convert.stamp_ns(m.clock)))
+    lines: list[str] = []
+    playing = Player(node, bag, 1.0, bag.topics, time, time.wait, say=lines.append)
+    ticks: list[int] = []
+    playing.clock = SimpleNamespace(publish=lambda m: ticks.append(convert.stamp_ns(m.clock)))
     played: list[float] = []
     for entry in bag.entries():
         playing.play(entry)
         played.append(time.now_s)
-        assert told[-1] == entry.log_ns
+        assert ticks[-1] == entry.log_ns
     assert [later - sooner for sooner, later in pairwise(played[:10])] == pytest.approx([0.1] * 9)
     assert [later - sooner for sooner, later in pairwise(played[10:])] == pytest.approx([0.1] * 9)
     assert played[10] - played[9] < 0.1
-    assert said == [f"the clock of the recording was set by {by_s + 0.1:.3f} s"]
+    assert lines == [f"the clock of the recording was set by {by_s + 0.1:.3f} s"]
     node.destroy_node()
 
 
@@ -171,11 +171,11 @@ def test_inputs_alone_are_played_and_the_rest_is_named(tmp_path, others):
     heard: list[object] = []
     listener.create_subscription(ActionChunk, "/action_chunk", heard.append, 10)
     listener.create_subscription(JointTrajectory, "/arm/joint_trajectory", heard.append, 10)
-    said: list[str] = []
+    lines: list[str] = []
     bag = driven(tmp_path)
-    assert player.play(bag, 100.0, False, said.append) == 0
+    assert player.play(bag, 100.0, False, lines.append) == 0
     assert player.inputs(bag) == INPUTS
-    assert said == [
+    assert lines == [
         "not played without --commands: /action_chunk, /arm/joint_trajectory, /joint_commands, "
         "/language_output, /observed, /parameters, /session",
         "played 5 messages on 5 topics",
@@ -203,21 +203,21 @@ def test_force_sensors_of_the_contract_are_inputs_and_the_same_types_elsewhere_a
     bag = Bag(run.end())
     listener = others("trajectory")  # which would refuse commands
     listener.create_subscription(WrenchStamped, "/left/wrist/wrench", print, 10)
-    said: list[str] = []
-    assert player.play(bag, 100.0, False, said.append) == 0
-    assert "/left/wrist/wrench" not in said[0] and "/left/efforts" not in said[0]
-    assert "/left/commands" in said[0] and "/left/target_wrench" in said[0]
-    assert said[-1] == "played 4 messages on 4 topics"
+    lines: list[str] = []
+    assert player.play(bag, 100.0, False, lines.append) == 0
+    assert "/left/wrist/wrench" not in lines[0] and "/left/efforts" not in lines[0]
+    assert "/left/commands" in lines[0] and "/left/target_wrench" in lines[0]
+    assert lines[-1] == "played 4 messages on 4 topics"
 
 
 def test_a_topic_that_is_published_is_refused_by_its_name_and_its_nodes(tmp_path, others):
     driver = others("front_driver")
     driver.create_publisher(Image, "/camera/front/image_raw", 10)
-    sentence = (
+    refusal = (
         r"^/camera/front/image_raw is published by /front_driver already, and the messages would mix: stop "
         r"that node, or play in another ROS_DOMAIN_ID$"
     )
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=refusal):
         player.play(driven(tmp_path), 100.0, False, lambda _: None)
 
 
@@ -238,18 +238,18 @@ def test_commands_are_refused_where_somebody_listens(tmp_path, others, kind, top
 
 def test_commands_are_played_when_asked_for_and_nobody_listens(tmp_path, others):
     others("viewer").create_subscription(String, "/instruction", lambda _: None, 10)
-    said: list[str] = []
+    lines: list[str] = []
     bag = driven(tmp_path)
-    assert player.play(bag, 100.0, True, said.append) == 0
-    assert len(said) == 1 and said[0].endswith(f"on {len(bag.topics)} topics")
+    assert player.play(bag, 100.0, True, lines.append) == 0
+    assert len(lines) == 1 and lines[0].endswith(f"on {len(bag.topics)} topics")
 
 
 def test_a_recorded_clock_is_not_played_beside_the_players_own(tmp_path, ros_domain):
     run = Run(tmp_path).frames(1).tell()
     run.write("/clock", Clock())
-    said: list[str] = []
-    assert player.play(Bag(run.end()), 100.0, True, said.append) == 0
-    assert said == ["played 7 messages on 6 topics"]
+    lines: list[str] = []
+    assert player.play(Bag(run.end()), 100.0, True, lines.append) == 0
+    assert lines == ["played 7 messages on 6 topics"]
 
 
 def test_playing_ends_when_somebody_comes_alive(tmp_path, others):
@@ -270,12 +270,12 @@ def test_playing_ends_when_somebody_comes_alive(tmp_path, others):
 def test_a_long_bag_says_how_far_it_is(tmp_path, others):
     bag = Bag(Run(tmp_path).frames(2).tell().end())
     bag.survey()
-    said: list[str] = []
+    lines: list[str] = []
     time = Time(None)
-    playing = Player(others("player"), bag, 1.0, bag.topics, time, time.wait, say=said.append)
+    playing = Player(others("player"), bag, 1.0, bag.topics, time, time.wait, say=lines.append)
     for number, entry in enumerate(bag.entries()):
         playing.play(replace(entry, log_ns=START_NS + number * 2 * 10**9))
-    assert said[0] == "at 5 s of 0 s, 3 messages played" and len(said) == len(range(5, 2 * number + 1, 5))
+    assert lines[0] == "at 5 s of 0 s, 3 messages played" and len(lines) == len(range(5, 2 * number + 1, 5))
 
 
 def test_a_bag_without_inputs_needs_commands(tmp_path, ros_domain):

@@ -70,10 +70,10 @@ def test_a_guided_run_is_replayed_to_the_bit_from_a_bag_and_from_what_a_killed_r
     Stack(start, tmp_path, mode="rtc")
     recorder: NodeProcess = start("recorder", autostart=True, record_dir=str(folder))
     wait_for_recorder(operator, "language_output", "loop_stats", "/diagnostics", "ground_truth")
-    told = len(operator.answers)
+    answers = len(operator.answers)
     set_going(operator)
     wait_for_chunks(operator)
-    operator.wait(lambda: len(operator.answers) > told, 180.0, "answer")
+    operator.wait(lambda: len(operator.answers) > answers, 180.0, "answer")
     operator.wait(lambda: recording(operator).get("message") == "recording", 90.0, "word of the recorder")
     assert change(operator, "recorder", Transition.TRANSITION_DEACTIVATE)
     recorder.wait_for_log("; 0 dropped")
@@ -84,12 +84,12 @@ def test_a_guided_run_is_replayed_to_the_bit_from_a_bag_and_from_what_a_killed_r
     assert moments.counts["incomplete"] <= moments.counts["observations"] // 4  # a busy machine loses images
     assert any(chunk.agreement for moment in Moments(bag) for chunk in moment.chunks)
     types = Counter(entry.type.rpartition("/")[2] for entry in bag.entries())
-    wanted = {"Image", "JointState", "String", "Observed", "ActionChunk", "JointTrajectory", "Session"}
-    wanted |= {"LanguageOutput", "LoopStats", "DiagnosticArray", "Motion", "GroundTruth"}
-    assert types.keys() == wanted
+    expected = {"Image", "JointState", "String", "Observed", "ActionChunk", "JointTrajectory", "Session"}
+    expected |= {"LanguageOutput", "LoopStats", "DiagnosticArray", "Motion", "GroundTruth"}
+    assert types.keys() == expected
     assert bag.topics["/arm_controller/joint_trajectory"] == "trajectory_msgs/msg/JointTrajectory"
     parameters = [bag.decode(e).data for e in bag.entries() if e.topic == "/parameters"]
-    assert len(parameters) == 3 and any('"steps": 2' in told for told in parameters)
+    assert len(parameters) == 3 and any('"steps": 2' in text for text in parameters)
     assert "transient_local" in bag.offered["/instruction"]
 
     assert change(operator, "recorder", Transition.TRANSITION_ACTIVATE)
@@ -160,18 +160,18 @@ def test_questions_asked_while_acting_are_in_the_bag_and_are_answered_again_lett
     operator.instruct("reach the red block")
     wait_for_chunks(operator)
     for _ in range(2):
-        said = len(finished(operator))
+        count = len(finished(operator))
         for question in QUESTIONS:
             operator.ask(question)
-        operator.wait(lambda: len(finished(operator)) == said + 2, 180.0, "both answers")  # noqa: B023
+        operator.wait(lambda: len(finished(operator)) == count + 2, 180.0, "both answers")  # noqa: B023
     wait_for_chunks(operator)
     assert recorder.end() == 0
 
     result, _, bag = again(bags(tmp_path / "bags")[0])
     assert result.equal, (result.different_chunks, result.different_texts)
     assert result.texts == 4 and result.chunks >= CHUNKS
-    asked = [bag.decode(entry).data for entry in bag.entries() if entry.topic == "/question"]
-    assert asked == [*QUESTIONS, *QUESTIONS]
+    questions = [bag.decode(entry).data for entry in bag.entries() if entry.topic == "/question"]
+    assert questions == [*QUESTIONS, *QUESTIONS]
     texts = [text for moment in Moments(bag) for text in moment.texts]
     assert sorted(texts) == sorted((answer.prompt, answer.text) for answer in finished(operator))
     assert {prompt for prompt, _ in texts} == set(QUESTIONS)
@@ -195,8 +195,8 @@ def test_a_disk_that_is_nearly_full_ends_the_recording_and_nothing_else(start, r
     until(lambda: (path / "metadata.yaml").exists(), 90.0, "the end of the bag")
     bag = Bag(path)
     assert list(bag.entries()) and bag.finished
-    seen = len(operator.joints)
-    operator.wait(lambda: len(operator.joints) > seen + 10, 90.0, "joint states")
+    count = len(operator.joints)
+    operator.wait(lambda: len(operator.joints) > count + 10, 90.0, "joint states")
     assert recorder.end() == 0
 
 

@@ -121,7 +121,7 @@ def test_a_device_that_is_not_there_may_come(source):
     ("source", "settings", "sentence"),
     [
         ("", {}, "source is empty: give a device"),
-        ("/no/such/film.mp4", {}, "which is neither a file nor a folder here: mend the path"),
+        ("/no/such/film.mp4", {}, "which is neither a file nor a folder here: fix the path"),
         ("0", {"fourcc": "MJPEG"}, "fourcc is 'MJPEG': give four letters such as MJPG"),
         ("{folder}/notes.txt", {}, "in which OpenCV finds no frame: give a video file"),
         ("{folder}/empty", {}, "which has no picture"),

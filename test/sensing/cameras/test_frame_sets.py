@@ -70,8 +70,8 @@ def test_a_set_that_has_just_come_is_taken():
 def test_best_is_to_be_due_just_after_a_set_of_an_even_rhythm_and_later_after_an_uneven_one():
     sets, clock = make_sets()
     assert sets.lead_s == 0.0
-    for late, lead in ((0.0, LEAST), (0.1, 0.1), (0.4, FRESH / 2)):
-        clock.now += (1.0 + late) * FRAME_S - 0.003
+    for late_s, lead in ((0.0, LEAST), (0.1, 0.1), (0.4, FRESH / 2)):
+        clock.now += (1.0 + late_s) * FRAME_S - 0.003
         film(sets, clock, 5)
         assert sets.lead_s == pytest.approx(lead * FRAME_S), "as late as one was lately, while a set is fresh"
     clock.now += sets.lead_s
@@ -133,8 +133,8 @@ def test_the_slower_camera_gives_the_beat():
     sets, clock = make_sets(2, hz=30.0)
     stamps = sorted([(k / 30, 0) for k in range(40)] + [(k / 15 + 0.004, 1) for k in range(20)])
     begin = clock.now
-    for at, camera in stamps:
-        clock.now = begin + at
+    for stamp_ms, camera in stamps:
+        clock.now = begin + stamp_ms
         sets.arrived(f"camera{camera}", round(clock.now * S))
     assert sets.count == pytest.approx(20, abs=1)
 
@@ -162,15 +162,15 @@ def test_a_clock_set_back_and_a_fresh_start_begin_anew():
 
 def waiting(sets: FrameSets, given_up=lambda: False) -> tuple[threading.Thread, list[bool]]:
     """A thread that waits for a set that is expected in minutes; returns once it does."""
-    asked, answers = threading.Event(), []
+    waiting, answers = threading.Event(), []
 
     def asks() -> bool:
-        asked.set()
+        waiting.set()
         return given_up()
 
     thread = threading.Thread(target=lambda: answers.append(sets.wait(1000.0, asks)), daemon=True)
     thread.start()
-    assert asked.wait(timeout=30)
+    assert waiting.wait(timeout=30)
     return thread, answers
 
 

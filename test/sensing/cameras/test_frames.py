@@ -92,11 +92,11 @@ def test_a_frame_is_not_seen_while_it_is_being_written():
 
 def test_slots_are_allocated_once_and_again_only_for_another_size():
     pool = make_pool()
-    seen = set()
+    addresses = set()
     for stamp in range(20):
         with pool.write("front", stamp, 4, 5) as slot:
-            seen.add(slot.__array_interface__["data"][0])
-    assert len(seen) <= 3
+            addresses.add(slot.__array_interface__["data"][0])
+    assert len(addresses) <= 3
     lease = pool.newest("front")
     with pool.write("front", 21, 8, 8) as slot:
         assert slot.shape == (8, 8, 3)
@@ -183,18 +183,6 @@ def test_it_works_where_torch_cannot_be_imported():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "(2, 2, 3)\n"
-
-
-def test_importing_sensing_and_control_pulls_neither_torch_nor_ros():
-    program = (
-        "import sys\n"
-        "import vla_accel_ros.sensing.ingest, vla_accel_ros.sensing.arrivals\n"
-        "import vla_accel_ros.sensing.cameras.image\n"
-        "import vla_accel_ros.control.chunking.buffer, vla_accel_ros.control.following.watchdog\n"
-        "print(sorted({'torch', 'rclpy'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.gpu

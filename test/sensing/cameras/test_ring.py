@@ -29,9 +29,9 @@ def test_the_newest_frame_is_the_last_written_whatever_its_stamp(writer, name, c
 
 
 def test_a_frame_may_be_written_in_place(writer, name):
-    with writer.slot(7) as place:
-        assert (place.shape, place.dtype) == ((H, W, 3), np.uint8)
-        place[:] = known_image(7, H, W)
+    with writer.slot(7) as pixels:
+        assert (pixels.shape, pixels.dtype) == ((H, W, 3), np.uint8)
+        pixels[:] = known_image(7, H, W)
     assert newest_stamp(make_reader(name)) == 7
     assert writer.handle == Handle(name, writer.handle.slot, writer.handle.sequence, 7, H, W, "rgb8")
 
@@ -40,8 +40,8 @@ def test_a_frame_may_be_written_in_place(writer, name):
 def test_a_frame_is_not_seen_while_it_is_written_nor_when_writing_it_failed(writer, name, copy):
     reader = make_reader(name, copy)
     put(writer, 1)
-    with pytest.raises(OSError, match="camera unplugged"), writer.slot(2) as place:
-        place[:] = 0
+    with pytest.raises(OSError, match="camera unplugged"), writer.slot(2) as pixels:
+        pixels[:] = 0
         assert newest_stamp(reader) == 1
         raise OSError("camera unplugged")
     assert newest_stamp(reader) == 1

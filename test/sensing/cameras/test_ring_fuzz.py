@@ -54,10 +54,10 @@ class Bench:
 
     def look(self, reader: RingReader) -> None:
         """Have a frame every way there is; all that comes is whole or a reason."""
-        for found in (reader.newest_set(("front",), 0.0), reader.take(self.handles[-1])):
-            assert isinstance(found, NotReady) or (found.intact() and whole(found))
-            if isinstance(found, Lease):
-                found.release()
+        for lease in (reader.newest_set(("front",), 0.0), reader.take(self.handles[-1])):
+            assert isinstance(lease, NotReady) or (lease.intact() and whole(lease))
+            if isinstance(lease, Lease):
+                lease.release()
 
 
 @pytest.fixture
@@ -74,14 +74,15 @@ def tampered(chance: random.Random, good: bytes, begin: int, end: int) -> bytes:
     """The bytes from begin to end: some flipped, overwritten, moved or repeated."""
     data = bytearray(good[begin:end])
     for _ in range(chance.choice((1, 1, 2, 5))):
-        at, length = chance.randrange(len(data)), chance.choice((1, 1, 2, 4, 8, 64))
+        offset, length = chance.randrange(len(data)), chance.choice((1, 1, 2, 4, 8, 64))
         kind = chance.randrange(4)
         if kind == 0:
-            data[at] ^= 1 << chance.randrange(8)
+            data[offset] ^= 1 << chance.randrange(8)
         elif kind == 1:
-            data[at : at + length] = chance.randbytes(len(data[at : at + length]))
+            data[offset : offset + length] = chance.randbytes(min(length, len(data) - offset))
         elif kind == 2:
-            data[at : at + length] = chance.choice((b"\0", b"\xff")) * len(data[at : at + length])
+            filler = chance.choice((b"\0", b"\xff"))
+            data[offset : offset + length] = filler * min(length, len(data) - offset)
         else:
             step = chance.randrange(0, len(data), 8)
             moved = good[begin + step : begin + step + 64]
@@ -111,11 +112,11 @@ def test_a_record_whose_rest_is_another_slots_is_damaged(slots):
     geometry = Geometry(slots, H, W)
     for number in range(1000, 1100):
         for other in range(number + 1, number + slots):
-            mine, theirs = (
+            own_name, other_name = (
                 pack_record(n % slots, 2 * n + 2, n, geometry.frame_bytes) for n in (number, other)
             )
             for cut in (0, 8, 16, 24):
-                mixed = read_record(mine[:cut] + theirs[cut:], number % slots, geometry)
+                mixed = read_record(own_name[:cut] + other_name[cut:], number % slots, geometry)
                 assert mixed is not None and mixed.damaged
 
 
@@ -134,16 +135,16 @@ def test_damaged_headers_when_a_ring_is_opened(bench):
 def test_handles_of_all_kinds(bench):
     chance, reader = random.Random(3), bench.reader()
     numbers = (0, 1, SLOTS - 1, SLOTS, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
-    taken = 0
+    leases = 0
     for _ in range(CASES // 10):
         handle = vars(chance.choice(bench.handles)).copy()
         for field in chance.sample(("slot", "sequence", "stamp_ns", "height", "width"), chance.randrange(3)):
             handle[field] = chance.choice((*numbers, handle[field] + chance.randrange(-2, 3)))
-        found = reader.take(Handle(**handle))
-        if not isinstance(found, NotReady):
-            assert found.frames["front"].stamp_ns == handle["stamp_ns"] and whole(found)
-            taken += 1
-    assert taken > CASES / 100
+        lease = reader.take(Handle(**handle))
+        if not isinstance(lease, NotReady):
+            assert lease.frames["front"].stamp_ns == handle["stamp_ns"] and whole(lease)
+            leases += 1
+    assert leases > CASES / 100
 
 
 @given(head=st.binary(max_size=256), length=st.sampled_from((0, 1, 47, 64, 4096, SIZE - 1, SIZE, SIZE + 1)))
@@ -157,8 +158,8 @@ def test_files_that_are_no_ring(head, length):
             unlocked.rename(segment_path(name))
             file.write(head)
             file.truncate(length)
-            found = RingReader({"front": name}, page_lock=False).newest_set(("front",), 0.0)
-            assert isinstance(found, NotReady) and found.reason.startswith(f"camera front: ring '{name}'")
+            lease = RingReader({"front": name}, page_lock=False).newest_set(("front",), 0.0)
+            assert isinstance(lease, NotReady) and lease.reason.startswith(f"camera front: ring '{name}'")
         finally:
             segment_path(name).unlink()
 

@@ -72,15 +72,15 @@ def test_a_writer_killed_in_the_middle_of_a_frame_leaves_no_broken_ring(name):
         assert process.exitcode == -signal.SIGKILL
     for reader, lease in zip(readers, leases):
         assert lease.intact() and whole(lease) and lease.frames["front"].stamp_ns == 3
-        found = reader.newest_set(("front",), 0.0)
+        newest = reader.newest_set(("front",), 0.0)
         # Any process that makes a ring, another test run's too, may have removed the dead one's by now.
-        assert isinstance(found, NotReady) or found.frames["front"].stamp_ns == 3
-        assert whole(found)
+        assert isinstance(newest, NotReady) or newest.frames["front"].stamp_ns == 3
+        assert whole(newest)
     with RingWriter(name, H, W, SLOTS) as successor:
         handle = successor.write(known_image(4, H, W), 4)
         for reader in readers:
-            found = reader.take(handle)
-            assert whole(found) and found.frames["front"].stamp_ns == 4
+            newest = reader.take(handle)
+            assert whole(newest) and newest.frames["front"].stamp_ns == 4
             assert reader.counts("front").opened == 2
     assert all(whole(lease) for lease in leases), "and what was leased from the dead writer is still there"
 
@@ -109,7 +109,7 @@ def test_a_living_writer_keeps_its_name_even_while_it_stands_still(name):
 def test_a_reader_that_ends_or_is_killed_takes_nothing_with_it(name):
     with RingWriter(name, H, W, SLOTS) as writer:
         for ending in ("kill", "end"):
-            before = left_over(name)
+            earlier = left_over(name)
             writer.write(known_image(1, H, W), 1)
             with peer(read_when_told, name) as (process, connection):
                 connection.send("take")
@@ -117,7 +117,7 @@ def test_a_reader_that_ends_or_is_killed_takes_nothing_with_it(name):
                 if ending == "kill":
                     process.kill()
             assert process.exitcode == (-signal.SIGKILL if ending == "kill" else 0)
-            assert left_over(name) == before != []
+            assert left_over(name) == earlier != []
             for stamp in range(2, 2 + 2 * SLOTS):
                 handle = writer.write(known_image(stamp, H, W), stamp)
             assert whole(make_reader(name, copy=True).take(handle))

@@ -60,8 +60,8 @@ def test_a_frame_overwritten_while_it_is_copied_is_counted_and_not_handed_out(wr
 
 
 def test_a_writer_says_what_it_cannot_do(writer, name):
-    taken = f"ring {name!r} is being written by process {os.getpid()}: stop that, or choose another name"
-    with pytest.raises(ValueError, match=re.escape(taken)):
+    busy = f"ring {name!r} is being written by process {os.getpid()}: stop that, or choose another name"
+    with pytest.raises(ValueError, match=re.escape(busy)):
         RingWriter(name, H, W)
     other = unique("ring")
     with pytest.raises(ValueError, match="slots = 1 leaves no room to write while one is read"):
@@ -81,10 +81,10 @@ def test_a_writer_says_what_it_cannot_do(writer, name):
 
 
 def test_one_frame_at_a_time(writer, name):
-    with writer.slot(1) as place:
+    with writer.slot(1) as pixels:
         with pytest.raises(RuntimeError, match="is written by two threads"), writer.slot(2):
             pass
-        place[:] = known_image(1, H, W)
+        pixels[:] = known_image(1, H, W)
     assert newest_stamp(make_reader(name)) == 1
     writer.close()
     writer.close()
@@ -154,8 +154,8 @@ def test_a_ring_cut_short_while_a_frame_is_copied_is_a_reason(writer, name):
         return copy(slot, place)
 
     ring.copy = cut  # type: ignore[method-assign]
-    found = reader.newest_set(("front",), 0.0)
-    assert found == NotReady(
+    reason = reader.newest_set(("front",), 0.0)
+    assert reason == NotReady(
         f"camera front: ring {name!r} was cut short by another process: restart its camera"
     )
 
@@ -209,8 +209,8 @@ def test_what_is_not_even_a_file_is_refused_in_a_sentence(name):
     for reason, make in makers.items():
         make()
         try:
-            found = why_not(reader)
-            assert reason in found or "cannot be read" in found
+            refusal = why_not(reader)
+            assert reason in refusal or "cannot be read" in refusal
             if not stat.S_ISREG(path.lstat().st_mode):
                 with pytest.raises(ValueError, match="exists and is not ours: stop that, or choose another"):
                     RingWriter(name, H, W)

@@ -33,12 +33,12 @@ class Rig:
 
     def stamps(self, max_skew_s: float) -> dict[str, int] | str:
         """Of the newest set, in ms, or why there is none."""
-        found = self.sources.newest_set(BOTH, max_skew_s)
-        if isinstance(found, NotReady):
-            return found.reason
-        with found:
-            assert found.intact() and all(is_whole(frame) for frame in found.frames.values())
-            return {camera: frame.stamp_ns // MS for camera, frame in found.frames.items()}
+        frame_set = self.sources.newest_set(BOTH, max_skew_s)
+        if isinstance(frame_set, NotReady):
+            return frame_set.reason
+        with frame_set:
+            assert frame_set.intact() and all(is_whole(frame) for frame in frame_set.frames.values())
+            return {camera: frame.stamp_ns // MS for camera, frame in frame_set.frames.items()}
 
 
 @pytest.fixture

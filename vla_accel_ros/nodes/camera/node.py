@@ -101,8 +101,8 @@ class CameraNode(BriefLogs, Node):
                     return
                 height, width = self._size = shot.bgr.shape[:2]
                 stamp_ns = self.get_clock().now().nanoseconds - round(shot.age_s * 1e9)
-                with self._output.frame(stamp_ns, height, width) as place:
-                    write_bgr(shot.bgr, place)
+                with self._output.frame(stamp_ns, height, width) as pixels:
+                    write_bgr(shot.bgr, pixels)
             except ValueError as error:
                 self._say(str(error))
                 self._stop.wait(_FIRST_WAIT_S)

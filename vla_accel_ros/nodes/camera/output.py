@@ -152,6 +152,6 @@ class Due:
         early_ns = self._next_ns - stamp_ns
         if period_ns / 4 < early_ns <= 2 * period_ns:  # further in the future: the clock was set back
             return False
-        kept = self._next_ns if abs(early_ns) < period_ns else stamp_ns
-        self._next_ns = kept + period_ns
+        due_ns = self._next_ns if abs(early_ns) < period_ns else stamp_ns
+        self._next_ns = due_ns + period_ns
         return True

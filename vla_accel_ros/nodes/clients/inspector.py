@@ -122,11 +122,11 @@ class Inspector:
     def unheard(self, contract: Contract) -> list[str]:
         """The topics of commands that nobody would execute."""
         sources = self.publishers(contract.joint_states.topic)
-        names = {wanted: self.node.resolve_topic_name(wanted.topic) for wanted in outputs(contract)}
+        names = {topic: self.node.resolve_topic_name(topic.topic) for topic in outputs(contract)}
         return [
-            wanted.topic
-            for wanted, name in names.items()
-            if not fitting(wanted, endpoints(self.node, name, ours=True), sources)
+            topic.topic
+            for topic, name in names.items()
+            if not fitting(topic, endpoints(self.node, name, ours=True), sources)
         ]
 
     def ask_controllers(self, contract: Contract, sender: Sender) -> None:
@@ -151,23 +151,23 @@ class Inspector:
     def watch(self, contract: Contract, seconds: float) -> Watched:
         """Receive every stream of the contract for this long, starting when each has arrived once or after
         MATCH_S."""
-        seen, ingest = Watched(), Ingest(contract)
+        watched, ingest = Watched(), Ingest(contract)
         ingest.instruction = "look"
-        opened = [self._watch_camera(camera, ingest, seen) for camera in contract.cameras]
+        opened = [self._watch_camera(camera, ingest, watched) for camera in contract.cameras]
         topic = contract.joint_states.topic
-        opened.append(self._subscribe(JointState, topic, partial(self._on_joints, ingest, seen)))
+        opened.append(self._subscribe(JointState, topic, partial(self._on_joints, ingest, watched)))
         for camera in contract.cameras:
             if camera.info:
-                on_info = partial(self._on_info, camera.name, ingest, seen)
+                on_info = partial(self._on_info, camera.name, ingest, watched)
                 opened.append(self._subscribe(CameraInfo, camera.info, on_info))
         streams = [f"camera/{camera.name}" for camera in contract.cameras] + ["joint_states"]
-        self._spin(MATCH_S, until=lambda: all(map(seen.arrivals.get, streams)))
+        self._spin(MATCH_S, until=lambda: all(map(watched.arrivals.get, streams)))
         self._spin(seconds)
-        seen.ended_s = time.monotonic()
+        watched.ended_s = time.monotonic()
         for subscription in opened:
             self.node.destroy_subscription(subscription)
         ingest.close()
-        return seen
+        return watched
 
     def _watch_camera(self, camera: Camera, ingest: Ingest, seen: Watched) -> Any:
         stream = f"camera/{camera.name}"
@@ -202,10 +202,9 @@ class Inspector:
         )
 
     def _on_info(self, camera: str, ingest: Ingest, seen: Watched, message: CameraInfo) -> None:
-        ingest.info(camera, message.height, message.width)
-        sentence = ingest.mismatch(camera)
-        if sentence and sentence not in seen.mismatches:
-            seen.mismatches.append(sentence)
+        mismatch = ingest.mismatch(camera, message.height, message.width)
+        if mismatch and mismatch not in seen.mismatches:
+            seen.mismatches.append(mismatch)
 
     def _arrived(self, stream: str, seen: Watched, stamp_ns: Callable[[], int], size: int = 0) -> None:
         now_ns, steady_s = self.node.get_clock().now().nanoseconds, time.monotonic()
@@ -241,10 +240,10 @@ class Inspector:
             self.inputs = convert.inputs_from_message(message)
 
     def _nodes(self) -> list[str]:
-        found = [
+        names = [
             f"{namespace.rstrip('/')}/{name}" for name, namespace in self.node.get_node_names_and_namespaces()
         ]
-        return sorted(set(found) - {self.node.get_fully_qualified_name()})
+        return sorted(set(names) - {self.node.get_fully_qualified_name()})
 
     def _ask(self, kind: type, service: str, request: object) -> Any:
         client = self.node.create_client(kind, service)
@@ -257,8 +256,8 @@ class Inspector:
 
     def _spin(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         end = time.monotonic() + seconds
-        while not until() and (left := end - time.monotonic()) > 0.0:
+        while not until() and (remaining_s := end - time.monotonic()) > 0.0:
             if self._check is not None:
                 self._check.poll()
-                left = min(left, POLL_S)
-            self._executor.spin_once(timeout_sec=left)
+                remaining_s = min(remaining_s, POLL_S)
+            self._executor.spin_once(timeout_sec=remaining_s)

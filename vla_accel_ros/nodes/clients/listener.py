@@ -132,18 +132,18 @@ class Listener:
         deadline = time.monotonic() + timeout_s
         while True:
             with self._changed:
-                seen = self._changes
+                changes = self._changes
                 if self._error is not None:
                     raise RuntimeError("the thread that receives the topics has ended") from self._error
             result = condition()
             if result:
                 return result
-            left = deadline - time.monotonic()
-            if left <= 0.0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0.0:
                 raise TimeoutError(f"no {what} within {timeout_s:g} s")
             with self._changed:
-                if self._changes == seen:
-                    self._changed.wait(timeout=min(left, 0.2))
+                if self._changes == changes:
+                    self._changed.wait(timeout=min(remaining_s, 0.2))
 
     def forget(self) -> None:
         """Keep the statistics of loops, and the newest entry of each other record, so that a long run stays
@@ -191,9 +191,9 @@ class Listener:
             self._record("chunks", Received(self.now_ns(), chunk, message.inference_s))
 
     def _on_trajectory(self, message: JointTrajectory) -> None:
-        now = self.now_ns()
+        now_ns = self.now_ns()
         try:
-            self._record("sent", Sent(now, convert.trajectory_from_message(message, now)))
+            self._record("sent", Sent(now_ns, convert.trajectory_from_message(message, now_ns)))
         except ValueError as refusal:
             self._record("refused", str(refusal))
 
@@ -209,8 +209,8 @@ class Listener:
         order = [message.name.index(name) for name in self.contract.joint_names]
         positions = np.array(message.position)[order]
         unknown = np.full(len(message.name), np.nan)
-        told = len(message.velocity) == len(message.name)
-        velocities = (np.array(message.velocity) if told else unknown)[order]
+        has_velocities = len(message.velocity) == len(message.name)
+        velocities = (np.array(message.velocity) if has_velocities else unknown)[order]
         self._record("joints", Joints(convert.stamp_ns(message.header.stamp), positions, velocities))
 
     def _on_loop(self, message: LoopStats) -> None:

@@ -138,10 +138,10 @@ class Operator(Listener):
             return future
 
         server = name.rpartition("/")[0]
-        found = answer(self.node, server, ask, timeout_s, self._comes, once, self.changed)
-        if found is None:
+        response = answer(self.node, server, ask, timeout_s, self._comes, once, self.changed)
+        if response is None:
             raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s")
-        return found
+        return response
 
     def introduce(self, node: str, timeout_s: float = ANSWER_S) -> None:
         """Make a node discover all clients that exist now; its answers to unknown clients can be lost."""

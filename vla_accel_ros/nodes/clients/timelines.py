@@ -34,35 +34,35 @@ class Timelines(ClientNode):
         end = time.monotonic() + timeout_s
         while not set(expected) <= set(services := self._services()) and time.monotonic() < end:
             self._executor.spin_once(timeout_sec=0.05)
-        found = [self._read(name, service, seconds, timeout_s) for name, service in sorted(services.items())]
-        records = [record for record in found if record is not None]
+        answers = [self._read(*service, seconds, timeout_s) for service in sorted(services.items())]
+        records = [record for record in answers if record is not None]
         if not records:
             where = self._node.get_namespace()
             raise TimeoutError(
                 f"no node in {where} sent its timeline within {timeout_s:g} s: are inference and trajectory "
                 "running in this namespace and ROS domain?"
             )
-        told = {node.rpartition("/")[2] for record in records for node in record.nodes}
-        return records, [name for name in expected if name not in told]
+        answered = {node.rpartition("/")[2] for record in records for node in record.nodes}
+        return records, [name for name in expected if name not in answered]
 
     def _services(self) -> dict[str, str]:
         """The timeline services of the robot's nodes, by node name."""
         space = self._node.get_namespace().rstrip("/")
-        found = {}
+        services = {}
         for service, types in self._node.get_service_names_and_types():
             node, _, last = service.removeprefix(f"{space}/").rpartition("/")
             if _TYPE in types and last == "timeline" and service == f"{space}/{node}/timeline":
-                found[node] = service
-        return {node: service for node, service in found.items() if "/" not in node}
+                services[node] = service
+        return {node: service for node, service in services.items() if "/" not in node}
 
     def _read(self, node: str, service: str, seconds: float, timeout_s: float) -> Recorded | None:
         client = self._node.create_client(GetTimeline, service)
         try:
             # Its clock first: it may run on another machine.
-            now = self._ask(client, timeout_s, since_ns=_LATER_NS)
-            if now is None:
+            clocks = self._ask(client, timeout_s, since_ns=_LATER_NS)
+            if clocks is None:
                 return None
-            since_ns, position, events = now.monotonic_ns - round(seconds * 1e9), 0, list[Event]()
+            since_ns, position, events = clocks.monotonic_ns - round(seconds * 1e9), 0, list[Event]()
             while True:
                 page = self._ask(client, timeout_s, since_ns=since_ns, position=position)
                 if page is None:
@@ -74,8 +74,8 @@ class Timelines(ClientNode):
         finally:
             self._node.destroy_client(client)
         name = service.rpartition("/")[0]
-        oldest_ns = max(since_ns, now.oldest_ns)
-        return Recorded(now.process, (name,), tuple(events), now.monotonic_ns, now.ros_ns, oldest_ns)
+        oldest_ns = max(since_ns, clocks.oldest_ns)
+        return Recorded(clocks.process, (name,), tuple(events), clocks.monotonic_ns, clocks.ros_ns, oldest_ns)
 
     def _ask(self, client: Client, timeout_s: float, **fields: int) -> Any:
         return ask_again(partial(client.call_async, GetTimeline.Request(**fields)), timeout_s, self._wait)

@@ -112,8 +112,8 @@ class FleetLink:
         self._client.called(convert.call_from_message(message), self._node.now_ns())
 
     def _on_admission(self, message: FleetAdmission) -> None:
-        admission, before = convert.admission_from_message(message), self._client.admission
-        if not self._client.admitted(admission, self._node.now_ns()) or admission == before:
+        admission, previous = convert.admission_from_message(message), self._client.admission
+        if not self._client.admitted(admission, self._node.now_ns()) or admission == previous:
             return
         if admission.admitted:
             slower = f": {admission.reason}" if admission.reason else ""

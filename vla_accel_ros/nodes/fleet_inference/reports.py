@@ -37,7 +37,7 @@ def of_fleet(client: FleetClient, link: FleetLink, questions: int, now_ns: int) 
         "queued, last [s]": link.queued_s,
         "replica, last": link.replica,
     }
-    wrong = "".join(client.waiting_for(now_ns))
-    if not wrong and admission is not None and admission.reason:
-        wrong = f"served, but {admission.reason}"
-    return status("fleet", WARN if wrong else OK, wrong or "chunks come from the fleet", values)
+    problem = "".join(client.waiting_for(now_ns))
+    if not problem and admission is not None and admission.reason:
+        problem = f"served, but {admission.reason}"
+    return status("fleet", WARN if problem else OK, problem or "chunks come from the fleet", values)

@@ -50,13 +50,13 @@ class ChunkOutput:
 
     def open(self) -> None:
         """Make the slot, at activation. Raises ValueError if `chunk_slot` is true and that fails."""
-        wanted = str(value(self._node, "chunk_slot")).lower()
-        if wanted == "false":
+        choice = str(value(self._node, "chunk_slot")).lower()
+        if choice == "false":
             return
         try:
             self._slot = SlotWriter(slot_name(self._node), self._records.most_bytes)
         except ValueError as error:
-            if wanted == "true":
+            if choice == "true":
                 raise
             self._node.get_logger().warning(f"chunks are sent by the topic only: {error}")
         self._look_s = self._clock()
@@ -75,7 +75,7 @@ class ChunkOutput:
         now_s = self._clock()
         if self._slot is not None and len(actions) <= MOST_ACTIONS:
             if now_s >= self._look_s + _LOOK_S:
-                self._mend(now_s)
+                self._remake(now_s)
             begin_ns = TIMELINE.now_ns()
             self._slot.write(self._records.record(chunk, actions, inference_s), chunk.stamp_ns)
             TIMELINE.span(self._track, "write", begin_ns, flows=(flow(chunk.stamp_ns),), detail="slot")
@@ -83,7 +83,7 @@ class ChunkOutput:
             self._due_s = max(self._due_s + self._period_s, now_s + self._period_s / 2)
             self._publisher.publish(convert.chunk_to_message(chunk, self._contract, inference_s, actions))
 
-    def _mend(self, now_s: float) -> None:
+    def _remake(self, now_s: float) -> None:
         assert self._slot is not None
         self._look_s = now_s
         if not self._slot.is_whole():

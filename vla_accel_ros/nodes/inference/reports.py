@@ -55,12 +55,12 @@ class SessionTopic:
 
     def _tell(self) -> None:
         try:
-            found = checksum(self.session.model, self._stop.is_set)
+            checksum_hex = checksum(self.session.model, self._stop.is_set)
         except (OSError, ValueError) as error:
             self._node.get_logger().warning(f"a bag of this run will not identify its model: {error}")
-            found = ""
+            checksum_hex = ""
         if not self._stop.is_set():
-            self.session = replace(self.session, checksum=found)
+            self.session = replace(self.session, checksum=checksum_hex)
             self._publisher.publish(convert.session_to_message(self.session, self._made_ns))
 
     def _close(self) -> None:
@@ -96,10 +96,10 @@ class HorizonReport:
             "chunks": self._made,
             "past when made": self._past,
         }
-        said = "chunks are executed as far as horizon says"
+        words = "chunks are executed as far as horizon says"
         if self._newest_past:
-            said = "the newest chunk's horizon ended before it was made: give horizon more actions (+least:N)"
-        return status("horizon", WARN if self._newest_past else OK, said, values)
+            words = "the newest chunk's horizon ended before it was made: give horizon more (+least:N)"
+        return status("horizon", WARN if self._newest_past else OK, words, values)
 
 
 def of_chunking(guiding: Guiding, step_dt_s: float) -> DiagnosticStatus:
@@ -110,10 +110,10 @@ def of_chunking(guiding: Guiding, step_dt_s: float) -> DiagnosticStatus:
         "delay [s]": "not measured yet" if chunking.delay_s is None else chunking.delay_s,
         "delay [steps]": "not measured yet" if steps is None else steps,
         **{how: counts.get(how, 0) for how in GUIDED},
-        **{f"not guided: {why}": n for why, n in counts.items() if why not in GUIDED},
+        **{f"not guided: {reason}": n for reason, n in counts.items() if reason not in GUIDED},
     }
-    sentence = guiding.conflict or (f"not guided: {guiding.why_not}" if guiding.why_not else "guided")
-    return status("chunking", WARN if guiding.conflict else OK, sentence, values)
+    words = guiding.conflict or (f"not guided: {guiding.why_not}" if guiding.why_not else "guided")
+    return status("chunking", WARN if guiding.conflict else OK, words, values)
 
 
 def of_overload(now: Degradation) -> DiagnosticStatus:
@@ -135,12 +135,12 @@ def of_partition(partitioned: Partitioned) -> DiagnosticStatus:
         "splits by load": ", ".join(map(str, partitioned.sets)) or "no",
         "switched": partitioned.switched,
     }
-    for one in partitioned.measured:
-        name = one.split or "without"
-        values[f"frame, {name} [ms]"] = one.frame_beside_s * 1e3
-        values[f"action p99, {name} [ms]"] = one.action_beside_s * 1e3
-    said = partitioned.why or "no partition was requested"
-    return status("partition", WARN if partitioned.missing else OK, said, values)
+    for measured in partitioned.measured:
+        name = measured.split or "without"
+        values[f"frame, {name} [ms]"] = measured.frame_beside_s * 1e3
+        values[f"action p99, {name} [ms]"] = measured.action_beside_s * 1e3
+    words = partitioned.why or "no partition was requested"
+    return status("partition", WARN if partitioned.missing else OK, words, values)
 
 
 def of_loops(loops: Iterable[LoopStats]) -> list[DiagnosticStatus]:

@@ -54,32 +54,32 @@ def set_stamp(stamp: Time | Duration, t_ns: int) -> None:
     stamp.sec, stamp.nanosec = divmod(t_ns, 1_000_000_000)
 
 
+def stamped(kind: type, t_ns: int, **values: object) -> Any:
+    """A message of this kind with a header, stamped with nanoseconds."""
+    message = kind(**values)
+    set_stamp(message.header.stamp, t_ns)
+    return message
+
+
+def floats(values: object) -> array:
+    """Numbers as a message has them, float32[]."""
+    return array("f", np.asarray(values, dtype=np.float32).tobytes())
+
+
 def handle_to_message(handle: Handle, frame_id: str) -> FrameHandle:
-    """A frame's handle as a message. frame_id: the camera's optical frame."""
-    message = FrameHandle(
-        ring=handle.ring,
-        slot=handle.slot,
-        sequence=handle.sequence,
-        height=handle.height,
-        width=handle.width,
-        encoding=handle.encoding,
-    )
+    """A frame's handle as a message; the other fields of both have the same names. frame_id: the camera's
+    optical frame."""
+    values = dict(vars(handle))
+    message = stamped(FrameHandle, values.pop("stamp_ns"), **values)
     message.header.frame_id = frame_id
-    set_stamp(message.header.stamp, handle.stamp_ns)
     return message
 
 
 def handle_from_message(message: FrameHandle) -> Handle:
     """The Handle of a message; only its ring can tell whether the frame exists."""
-    return Handle(
-        ring=message.ring,
-        slot=message.slot,
-        sequence=message.sequence,
-        stamp_ns=stamp_ns(message.header.stamp),
-        height=message.height,
-        width=message.width,
-        encoding=message.encoding,
-    )
+    names = (field.name for field in fields(Handle) if field.name != "stamp_ns")
+    values: Any = {name: getattr(message, name) for name in names}
+    return Handle(stamp_ns=stamp_ns(message.header.stamp), **values)
 
 
 def chunk_to_message(
@@ -88,21 +88,20 @@ def chunk_to_message(
     """A Chunk in the policy's units as a message in ROS units. actions: the chunk's in ROS units, if already
     known."""
     actions = contract.to_robot(chunk.actions) if actions is None else actions
-    message = ActionChunk()
-    set_stamp(message.header.stamp, chunk.stamp_ns)
+    message = stamped(ActionChunk, chunk.stamp_ns)
     message.joint_names = list(contract.action_names)
     message.horizon, message.action_dim = chunk.actions.shape
     message.execution_horizon = chunk.execution_horizon or 0
-    message.actions = array("f", actions.astype(np.float32).tobytes())
+    message.actions = floats(actions)
     message.step_dt_s = float(chunk.step_dt_s)
     message.kv_version = chunk.kv_version
     message.request_id = chunk.request_id
-    message.update_magnitudes = array("f", np.asarray(chunk.update_magnitudes, dtype=np.float32).tobytes())
+    message.update_magnitudes = floats(chunk.update_magnitudes)
     message.inference_s = float(inference_s)
     if chunk.state is not None:
-        message.state = array("f", np.asarray(chunk.state, dtype=np.float32).tobytes())
+        message.state = floats(chunk.state)
     if chunk.step_states is not None:
-        message.step_states = array("f", np.asarray(chunk.step_states, dtype=np.float32).tobytes())
+        message.step_states = floats(chunk.step_states)
     if chunk.agreement is not None:
         _set_agreement(message, chunk.agreement)
     return message
@@ -110,7 +109,7 @@ def chunk_to_message(
 
 def _set_agreement(message: ActionChunk, agreement: Agreement) -> None:
     message.agreement = agreement.method
-    message.agreed_actions = array("f", np.asarray(agreement.actions, dtype=np.float32).tobytes())
+    message.agreed_actions = floats(agreement.actions)
     message.agreed_delay, message.agreed_end = agreement.delay, agreement.end
     message.agreed_schedule, message.agreed_jacobian = agreement.schedule, agreement.jacobian
     message.agreed_max_weight, message.agreed_previous = agreement.max_weight, agreement.previous
@@ -142,31 +141,32 @@ def observed_to_message(
     prefix: Prefix, observation: Observation, contract: Contract, session: str
 ) -> Observed:
     """What a prefix was computed from. session: id of its engine's session."""
-    message = Observed(session=session, kv_version=prefix.version, instruction=prefix.instruction)
-    set_stamp(message.header.stamp, prefix.stamp_ns)
-    message.cameras = [camera.name for camera in contract.cameras if camera.image in observation.stamps_ns]
-    message.stamps = [Time() for _ in message.cameras]
-    images = {camera.name: camera.image for camera in contract.cameras}
-    for name, stamp in zip(message.cameras, message.stamps):
-        set_stamp(stamp, observation.stamps_ns[images[name]])
-    message.state = array("f", np.asarray(prefix.state, dtype=np.float32).tobytes())
+    stamps = observation.stamps_ns
+    stamps_ns = {camera.name: stamps[camera.image] for camera in contract.cameras if camera.image in stamps}
+    message = stamped(Observed, prefix.stamp_ns, session=session, kv_version=prefix.version)
+    message.instruction, message.state = prefix.instruction, floats(prefix.state)
+    message.cameras, message.stamps = list(stamps_ns), [_time(t_ns) for t_ns in stamps_ns.values()]
     return message
+
+
+def _time(t_ns: int) -> Time:
+    stamp = Time()
+    set_stamp(stamp, t_ns)
+    return stamp
 
 
 def inputs_to_message(inputs: Inputs, streams: tuple[str, ...]) -> InputsMessage:
     """A report about inputs as a message. streams: all of them, in the order of the message."""
-    message = InputsMessage(
+    return stamped(
+        InputsMessage,
+        inputs.told_ns,
         streams=list(streams),
-        stamps=[Time() for _ in streams],
+        stamps=[_time(inputs.stamps_ns.get(stream, 0)) for stream in streams],
         problems=[brief(inputs.problems.get(stream, "")) for stream in streams],
         waiting_for=brief(inputs.waiting_for),
         chunks_per_s=inputs.chunks_per_s,
         chunks_per_s_needed=inputs.chunks_per_s_needed,
     )
-    set_stamp(message.header.stamp, inputs.told_ns)
-    for stream, stamp in zip(streams, message.stamps):
-        set_stamp(stamp, inputs.stamps_ns.get(stream, 0))
-    return message
 
 
 def inputs_from_message(message: InputsMessage) -> Inputs:
@@ -182,7 +182,7 @@ def inputs_from_message(message: InputsMessage) -> Inputs:
     return Inputs(
         told_ns=stamp_ns(message.header.stamp),
         stamps_ns={name: stamp for name, stamp in stamps.items() if stamp},
-        problems={name: brief(why) for name, why in zip(message.streams, message.problems) if why},
+        problems={stream: brief(p) for stream, p in zip(message.streams, message.problems) if p},
         waiting_for=brief(message.waiting_for),
         chunks_per_s=message.chunks_per_s,
         chunks_per_s_needed=message.chunks_per_s_needed,
@@ -191,38 +191,34 @@ def inputs_from_message(message: InputsMessage) -> Inputs:
 
 def session_to_message(session: Session, now_ns: int) -> SessionMessage:
     """A Session as a message; the fields of both have the same names."""
-    message = SessionMessage()
-    set_stamp(message.header.stamp, now_ns)
-    for name, told in vars(session).items():
-        setattr(message, name, list(told) if isinstance(told, tuple) else told)
-    return message
+    values = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(session).items()}
+    return stamped(SessionMessage, now_ns, **values)
 
 
 def session_from_message(message: SessionMessage) -> Session:
     """The Session of a message."""
-    told = {field.name: getattr(message, field.name) for field in fields(Session)}
-    given: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
-    return Session(**given)
+    values = {field.name: getattr(message, field.name) for field in fields(Session)}
+    arguments: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return Session(**arguments)
 
 
 def text_to_message(text: Text) -> LanguageOutput:
     """An answer so far as a message."""
-    message = LanguageOutput(
+    return stamped(
+        LanguageOutput,
+        text.prefix.stamp_ns,
         kv_version=text.prefix.version,
         request_id=text.request_id,
         prompt=text.prefix.instruction,
         text=text.text,
         finished=text.finished,
     )
-    set_stamp(message.header.stamp, text.prefix.stamp_ns)
-    return message
 
 
 def refusal_to_message(question: str, reason: str, now_ns: int) -> LanguageOutput:
     """The answer to a question that is refused."""
-    message = LanguageOutput(prompt=brief(question), text=brief(reason), finished=True, refused=True)
-    set_stamp(message.header.stamp, now_ns)
-    return message
+    words = {"prompt": brief(question), "text": brief(reason)}
+    return stamped(LanguageOutput, now_ns, **words, finished=True, refused=True)
 
 
 def execution_from_message(message: Motion) -> Execution:
@@ -239,18 +235,8 @@ def execution_from_message(message: Motion) -> Execution:
 
 def loop_stats(stats: loop.LoopStats, now_ns: int) -> LoopStats:
     """The statistics of a loop as a message."""
-    message = LoopStats(
-        loop=stats.name,
-        target_hz=stats.target_hz,
-        measured_hz=stats.measured_hz,
-        p50_s=stats.p50_s,
-        p99_s=stats.p99_s,
-        runs=stats.runs,
-        idle=stats.idle,
-        misses=stats.misses,
-    )
-    set_stamp(message.header.stamp, now_ns)
-    return message
+    names = ("target_hz", "measured_hz", "p50_s", "p99_s", "runs", "idle", "misses")
+    return stamped(LoopStats, now_ns, loop=stats.name, **{name: getattr(stats, name) for name in names})
 
 
 def trajectory_from_message(message: JointTrajectory, now_ns: int) -> Trajectory:

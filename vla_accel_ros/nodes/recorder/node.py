@@ -115,8 +115,8 @@ class RecorderNode(ManagedNode):
             offered = self.get_publishers_info_by_topic(entry.topic)
             if offered:
                 self._awaited.remove(entry)
-                kept = [p.qos_profile.reliability is ReliabilityPolicy.RELIABLE for p in offered]
-                self._subscribe(entry, reliable=all(kept))
+                is_reliable = [p.qos_profile.reliability is ReliabilityPolicy.RELIABLE for p in offered]
+                self._subscribe(entry, reliable=all(is_reliable))
 
     def _subscribe(self, entry: Recorded, reliable: bool) -> None:
         assert self._recording is not None
@@ -201,8 +201,8 @@ class RecorderNode(ManagedNode):
         }
         if recording.trouble:
             return [status("recording", ERROR, recording.trouble, values)]
-        sentence = f"{new} messages were dropped: {_named(recording.dropped + self._lost)}" if new else ""
-        return [status("recording", WARN if new else OK, sentence or "recording", values)]
+        warning = f"{new} messages were dropped: {_named(recording.dropped + self._lost)}" if new else ""
+        return [status("recording", WARN if new else OK, warning or "recording", values)]
 
 
 def _named(counts: Counter[str]) -> str:

@@ -60,16 +60,16 @@ def play(bag: Bag, rate: float, commands: bool, say: Callable[[str], object]) ->
     node = rclpy.create_node(f"player_{uuid4().hex[:8]}", context=context, enable_rosout=False)
     try:
         bag.survey()
-        seen = inputs(bag)
+        played = inputs(bag)
         # Never a recorded /clock, since the player's own has the recorder's time.
-        topics = (set(bag.topics) if commands else seen) - {CLOCK}
-        left = sorted(set(bag.topics) - topics - {CLOCK})
-        if left:
-            say(f"not played without --commands: {', '.join(left)}")
+        topics = (set(bag.topics) if commands else played) - {CLOCK}
+        skipped = sorted(set(bag.topics) - topics - {CLOCK})
+        if skipped:
+            say(f"not played without --commands: {', '.join(skipped)}")
         if not topics:
             raise ValueError(f"{bag.path} has no input to play: give --commands to play its other topics")
         wait_for_discovery(node)
-        moving = {t for t in topics - seen if role(t, bag.topics[t]) is Role.COMMAND}
+        moving = {t for t in topics - played if role(t, bag.topics[t]) is Role.COMMAND}
         refuse_alive(node, topics, moving)
         player = Player(node, bag, rate, topics, look=partial(refuse_alive, node, topics, moving), say=say)
         for entry in bag.entries():
@@ -90,28 +90,28 @@ def wait_for_discovery(
 ) -> None:
     """Return when no new node or topic has appeared for DISCOVERY_S, or after LONGEST_DISCOVERY_S."""
     began_s = changed_s = clock()
-    known: object = None
+    graph: object = None
     while clock() - changed_s < DISCOVERY_S and clock() - began_s < LONGEST_DISCOVERY_S:
         wait(LOOK_S / 5)
-        found = sorted(node.get_node_names_and_namespaces()), sorted(node.get_topic_names_and_types())
-        if found != known:
-            known, changed_s = found, clock()
+        newest = sorted(node.get_node_names_and_namespaces()), sorted(node.get_topic_names_and_types())
+        if newest != graph:
+            graph, changed_s = newest, clock()
 
 
 def refuse_alive(node: Node, topics: Collection[str], commands: Collection[str]) -> None:
     """Raises ValueError if a node other than `node` publishes one of the topics or /clock, or subscribes to
     one of the commands among them."""
     for topic in (CLOCK, *sorted(topics)):
-        others = _others(node, node.get_publishers_info_by_topic(topic))
-        if others:
+        publisher = _others(node, node.get_publishers_info_by_topic(topic))
+        if publisher:
             raise ValueError(
-                f"{topic} is published by {others} already, and the messages would mix: stop that node, or "
-                "play in another ROS_DOMAIN_ID"
+                f"{topic} is published by {publisher} already, and the messages would mix: stop that node, "
+                "or play in another ROS_DOMAIN_ID"
             )
-        others = _others(node, node.get_subscriptions_info_by_topic(topic))
-        if others and topic in commands:
+        listeners = _others(node, node.get_subscriptions_info_by_topic(topic))
+        if listeners and topic in commands:
             raise ValueError(
-                f"{topic} is a command and {others} subscribes to it, so a robot might move: stop that "
+                f"{topic} is a command and {listeners} subscribes to it, so a robot might move: stop that "
                 "node, or play in another ROS_DOMAIN_ID"
             )
 

@@ -26,9 +26,9 @@ class BriefLogger(rcutils_logger.RcutilsLogger):
 
     def log(self, message: str, severity: int | LoggingSeverity, *args: Any, **filters: Any) -> bool:
         lines = str(message).split("\n", _MOST_LINES)
-        said = "\n".join(map(brief, lines))
+        text = "\n".join(map(brief, lines))
         if args or filters:
-            return super().log(said, severity, *args, **filters)
+            return super().log(text, severity, *args, **filters)
         if not self.is_enabled_for(severity):
             return False
         frame: Any = sys._getframe(1)
@@ -36,7 +36,7 @@ class BriefLogger(rcutils_logger.RcutilsLogger):
             frame = frame.f_back
         code, line = frame.f_code, frame.f_lineno
         rclpy_implementation.rclpy_logging_rcutils_log(
-            LoggingSeverity(severity), self.name, said, code.co_name, code.co_filename, line
+            LoggingSeverity(severity), self.name, text, code.co_name, code.co_filename, line
         )
         return True
 

@@ -106,8 +106,8 @@ def additional_environment(current: Mapping[str, str] = os.environ, profile: str
     # Fast DDS 2 reads the first name only; Fast DDS 3 (since Kilted) the second, and warns about the first.
     older = current.get("ROS_DISTRO") in ("humble", "iron", "jazzy")
     variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if older else "FASTDDS_DEFAULT_PROFILES_FILE"
-    wanted = {**MALLOC, variable: profile or str(fastdds_profile())}
-    added = {name: value for name, value in wanted.items() if name not in current or value == profile}
+    defaults = {**MALLOC, variable: profile or str(fastdds_profile())}
+    added = {name: value for name, value in defaults.items() if name not in current or value == profile}
     return {**added, LAUNCHER: this_process()}
 
 
@@ -118,9 +118,9 @@ def this_process() -> str:
 
 def is_running(process: str) -> bool:
     """Whether the process with this name (see `this_process`) still runs."""
-    number, _, began = process.partition(":")
-    if began:
-        return _began(int(number)) == began
+    number, _, started = process.partition(":")
+    if started:
+        return _began(int(number)) == started
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:
@@ -150,8 +150,8 @@ def discovery_environment(network: str, current: Mapping[str, str] = os.environ)
     if current.get("ROS_DISTRO") == "humble":
         return {"ROS_LOCALHOST_ONLY": older}
     # Later distributions warn about the older variable, and let it override the newer one.
-    both = {"ROS_LOCALHOST_ONLY": "0"} if current.get("ROS_LOCALHOST_ONLY", "0") != "0" else {}
-    return {**both, "ROS_AUTOMATIC_DISCOVERY_RANGE": network.upper()}
+    localhost = {"ROS_LOCALHOST_ONLY": "0"} if current.get("ROS_LOCALHOST_ONLY", "0") != "0" else {}
+    return {**localhost, "ROS_AUTOMATIC_DISCOVERY_RANGE": network.upper()}
 
 
 def who_may_command(environment: Mapping[str, str]) -> str:
@@ -208,8 +208,8 @@ def lost_ports(process: Path = Path("/proc/self")) -> frozenset[int]:
         read = {match[1] for match in map(_LOCK.search, _open_files(process)) if match}
     except OSError:
         return frozenset()
-    kept = {port for port, deleted in mapped if not deleted}
-    return frozenset(int(port) for port, deleted in mapped if deleted and port in read - kept)
+    mapped_ports = {port for port, deleted in mapped if not deleted}
+    return frozenset(int(port) for port, deleted in mapped if deleted and port in read - mapped_ports)
 
 
 def _maps(process: Path) -> list[str]:

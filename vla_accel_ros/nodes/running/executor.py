@@ -100,9 +100,9 @@ class DirectExecutor(SingleThreadedExecutor):
                 EVENTS_S if timeout_sec is None or timeout_sec < 0 else min(timeout_sec, EVENTS_S)
             )
             return
-        now = time.monotonic()
-        if self._suspended() or now >= self._others_s:
-            self._others_s = now + EVENTS_S
+        now_s = time.monotonic()
+        if self._suspended() or now_s >= self._others_s:
+            self._others_s = now_s + EVENTS_S
             self._rclpy_turn(0.0)
         wait_s = TASK_S if self._suspended() else max(0.0, self._others_s - time.monotonic())
         if timeout_sec is not None and timeout_sec >= 0:
@@ -170,8 +170,8 @@ class DirectExecutor(SingleThreadedExecutor):
         if self._changed or self._waited is None:
             self._release()
             self._changed = False
-            own = self._guard, self._sigint_gc
-            self._waited = _Waited(self._context, self.get_nodes(), own, self.can_execute)
+            own_guards = self._guard, self._sigint_gc
+            self._waited = _Waited(self._context, self.get_nodes(), own_guards, self.can_execute)
             self._changed = self._changed or self._suspended()  # its callback group may be free next time
         self._waited.wait(timeout_s)
         if self._is_shutdown:
@@ -226,10 +226,10 @@ class _Waited:
         self._context = self._hold(context.handle)
         self._entities = {
             kind: [
-                one
+                entity
                 for node in nodes
-                for one in getattr(node, f"{kind}s")
-                if can_execute(one) and self._hold(one.handle)
+                for entity in getattr(node, f"{kind}s")
+                if can_execute(entity) and self._hold(entity.handle)
             ]
             for kind in ("subscription", "guard", "timer", "client", "service")
         }
@@ -243,20 +243,22 @@ class _Waited:
         more = [action.get_num_entities() for action in self._actions]
         entities = self._entities
         self._set = rclpy_implementation.WaitSet(
-            len(entities["subscription"]) + sum(one.num_subscriptions for one in more),
-            len(entities["guard"]) + len(self._own) + sum(one.num_guard_conditions for one in more),
-            len(entities["timer"]) + sum(one.num_timers for one in more),
-            len(entities["client"]) + sum(one.num_clients for one in more),
-            len(entities["service"]) + sum(one.num_services for one in more),
-            sum(one.num_events for one in more),
+            len(entities["subscription"]) + sum(entity.num_subscriptions for entity in more),
+            len(entities["guard"]) + len(self._own) + sum(entity.num_guard_conditions for entity in more),
+            len(entities["timer"]) + sum(entity.num_timers for entity in more),
+            len(entities["client"]) + sum(entity.num_clients for entity in more),
+            len(entities["service"]) + sum(entity.num_services for entity in more),
+            sum(entity.num_events for entity in more),
             context.handle,
         )
         add = {kind: getattr(self._set, f"add_{kind}") for kind in entities if kind != "guard"}
         add["guard"] = self._set.add_guard_condition
-        self._adding = [(add[kind], one.handle) for kind, found in entities.items() for one in found]
+        self._adding = [(add[kind], entity.handle) for kind, group in entities.items() for entity in group]
         self._adding += [(add["guard"], guard.handle) for guard in self._own]
         self._by_address = {
-            kind: {one.handle.pointer: one for one in found} for kind, found in entities.items() if found
+            kind: {entity.handle.pointer: entity for entity in group}
+            for kind, group in entities.items()
+            if group
         }
 
     def wait(self, timeout_s: float) -> None:
@@ -270,11 +272,11 @@ class _Waited:
 
     def ready(self, kind: str) -> list[Any]:
         """Those of a kind that the last wait found ready."""
-        known = self._by_address.get(kind)
-        if known is None:
+        entities = self._by_address.get(kind)
+        if entities is None:
             return []
         name: Any = "guard_condition" if kind == "guard" else kind
-        return [known[address] for address in self._set.get_ready_entities(name) if address in known]
+        return [entities[address] for address in self._set.get_ready_entities(name) if address in entities]
 
     def others_ready(self) -> bool:
         """Whether anything but a timer, a guard condition or a subscription is."""
@@ -308,10 +310,10 @@ def _take_guard(guard: Any) -> tuple[()] | None:
 
 
 def _take_message(subscription: Any) -> tuple[Any, ...] | None:
-    taken = subscription.handle.take_message(subscription.msg_type, subscription.raw)
-    if taken is None:
+    message = subscription.handle.take_message(subscription.msg_type, subscription.raw)
+    if message is None:
         return None
     if not hasattr(subscription, "_callback_type"):  # Humble: callbacks get no MessageInfo
-        return (taken[0],)
+        return (message[0],)
     alone = subscription._callback_type is Subscription.CallbackType.MessageOnly
-    return (taken[0],) if alone else tuple(taken)
+    return (message[0],) if alone else tuple(message)

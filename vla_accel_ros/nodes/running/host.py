@@ -42,11 +42,11 @@ class Host:
         passed_s = self._clock() - at_s
         if passed_s >= _LOOK_S:
             self._looked = self._look()
-            own = (self._looked[1] - own_s) / max(self._looked[2] - used_s, 1e-6)
+            own_share = (self._looked[1] - own_s) / max(self._looked[2] - used_s, 1e-6)
             waits = self._waiting()
             per_s = (self._looked[3] - interrupted) / passed_s
             is_busy = per_s > INTERRUPTED_PER_S if waits is None else waits > BUSY_PERCENT
-            self._busy = self._sentence(waits, per_s) if is_busy and own <= OWN else ""
+            self._busy = self._sentence(waits, per_s) if is_busy and own_share <= OWN else ""
         return self._busy
 
     @staticmethod
@@ -66,16 +66,16 @@ class Host:
         interrupted = 0
         for status in (self._proc / "self" / "task").glob("*/status"):
             try:
-                found = re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)", status.read_text(), re.MULTILINE)
+                match = re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)", status.read_text(), re.MULTILINE)
             except OSError:
                 continue  # the thread has ended
-            interrupted += int(found[1]) if found else 0
+            interrupted += int(match[1]) if match else 0
         return self._clock(), self._cpu(), used / os.sysconf("SC_CLK_TCK"), interrupted
 
     def _waiting(self) -> float | None:
         """Percentage of the last 10 s in which tasks waited for a processor; None if unknown."""
         try:
-            found = re.search(r"some avg10=([\d.]+)", (self._proc / "pressure" / "cpu").read_text())
+            match = re.search(r"some avg10=([\d.]+)", (self._proc / "pressure" / "cpu").read_text())
         except OSError:
             return None
-        return float(found[1]) if found else None
+        return float(match[1]) if match else None

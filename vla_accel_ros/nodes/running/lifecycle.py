@@ -120,10 +120,10 @@ class ManagedNode(BriefLogs, LifecycleNode):
     ) -> None:
         """A subscription, closed with `release`. Parameters may override the QoS of sensor streams."""
         options = qos.overridable() if profile is qos.SENSOR else None
-        own = copy(profile)  # rclpy writes overrides by parameters into the given profile
+        own_profile = copy(profile)  # rclpy writes overrides by parameters into the given profile
         heard = partial(self._heard, self.timeline.heard(callback, kind, topic))
         subscription = self.create_subscription(
-            kind, topic, heard, own, raw=raw, qos_overriding_options=options, event_callbacks=events
+            kind, topic, heard, own_profile, raw=raw, qos_overriding_options=options, event_callbacks=events
         )
         self._closing.append(partial(self.destroy_subscription, subscription))
 
@@ -203,8 +203,8 @@ class ManagedNode(BriefLogs, LifecycleNode):
         self.on_release(partial(self.destroy_publisher, publisher))
         declared = self.get_parameters_by_prefix("")
         values = {name: parameter.value for name, parameter in declared.items()}
-        told = {"node": self.get_fully_qualified_name(), "parameters": values}
-        publisher.publish(String(data=json.dumps(told, sort_keys=True, default=str)))
+        configuration = {"node": self.get_fully_qualified_name(), "parameters": values}
+        publisher.publish(String(data=json.dumps(configuration, sort_keys=True, default=str)))
 
     def _finish(self) -> None:
         if self._clean:
@@ -252,8 +252,8 @@ class ManagedNode(BriefLogs, LifecycleNode):
         except Exception as error:
             self.trouble = brief(f"cannot {what}: {type(error).__name__}: {error}")
             self.get_logger().error(f"{self.trouble}\n{traceback.format_exc()}")
-            if why := self.hopeless(error):
-                fatal(why)
+            if reason := self.hopeless(error):
+                fatal(reason)
             return TransitionCallbackReturn.ERROR
         self.trouble = ""
         return TransitionCallbackReturn.SUCCESS

@@ -80,9 +80,9 @@ def run(make_node: Callable[[], Node], args: Sequence[str] | None = None) -> int
 def _refused(error: RuntimeError) -> str:
     """Why ROS does not start, without the lines of its source: a remapping, parameter file or log level that
     is wrong, an unknown argument, or no folder for logs."""
-    why = re.sub(r", at \S+:\d+", "", " ".join(str(error).split()))
-    mend = "; set HOME or ROS_LOG_DIR" if "logging directory" in why else ""
-    return f"ROS refuses the arguments or the environment: {why}{mend}"
+    reason = re.sub(r", at \S+:\d+", "", " ".join(str(error).split()))
+    fix = "; set HOME or ROS_LOG_DIR" if "logging directory" in reason else ""
+    return f"ROS refuses the arguments or the environment: {reason}{fix}"
 
 
 def _leave_terminal() -> None:

@@ -46,7 +46,7 @@ class Process:
 
 def processes(proc: Path = Path("/proc")) -> list[Process]:
     """Our nodes that run here as this user."""
-    found = []
+    running = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -54,7 +54,7 @@ def processes(proc: Path = Path("/proc")) -> list[Process]:
             if node:
                 entries = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
                 environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-                found.append(
+                running.append(
                     Process(
                         int(folder.name),
                         node,
@@ -67,14 +67,14 @@ def processes(proc: Path = Path("/proc")) -> list[Process]:
                 )
         except OSError:
             continue  # it has ended, or belongs to another user
-    return found
+    return running
 
 
 def of_node(name: str, running: Sequence[Process]) -> list[Process]:
     """Those that could be the node of this full name in this process's ROS domain."""
     namespace, _, node = name.rpartition("/")
-    own = (node, f"{namespace}/", domain(os.environ))
-    return [p for p in running if (p.node, p.namespace, domain(p.environment)) == own]
+    identity = (node, f"{namespace}/", domain(os.environ))
+    return [p for p in running if (p.node, p.namespace, domain(p.environment)) == identity]
 
 
 def domain(environment: Mapping[str, str]) -> str:
@@ -94,8 +94,8 @@ def _node(words: Sequence[str]) -> str:
 
 
 def _namespace(words: Sequence[str]) -> str:
-    given = [word.partition(":=")[2] for word in words if re.match(r"(.*:)?__ns:=", word)]
-    inside = given[0].strip("/") if given else ""
+    namespaces = [word.partition(":=")[2] for word in words if re.match(r"(.*:)?__ns:=", word)]
+    inside = namespaces[0].strip("/") if namespaces else ""
     return f"/{inside}/" if inside else "/"
 
 

@@ -104,18 +104,18 @@ class Ending:
         os.write(self._writing, bytes([signal.SIGTERM]))
 
     def _watch_ports(self) -> None:
-        before: frozenset[int] = frozenset()
+        lost_before: frozenset[int] = frozenset()
         while not self.over.wait(_PORTS_S):
             lost = lost_ports()
-            if both := lost & before:
-                ports = ", ".join(map(str, sorted(both)))
+            if confirmed := lost & lost_before:
+                ports = ", ".join(map(str, sorted(confirmed)))
                 self.fail(
                     f"Fast DDS has lost this process's shared memory (port {ports}: another process was "
                     "killed while both used it), so nothing from this machine arrives",
                     None,
                 )
                 return
-            before = lost
+            lost_before = lost
 
     def _listen(self) -> None:
         (number,) = os.read(self._reading, 1)
@@ -135,8 +135,8 @@ class Ending:
         """Wait until `seconds` after the first signal; a later signal kills the process."""
         while (left_s := first + seconds - time.monotonic()) > 0.0:
             if select.select([self._reading], [], [], left_s)[0]:
-                (again,) = os.read(self._reading, 1)
-                if again and time.monotonic() - first > _SAME_SIGNAL_S:
+                (number_again,) = os.read(self._reading, 1)
+                if number_again and time.monotonic() - first > _SAME_SIGNAL_S:
                     os._exit(self.status or 128 + number)
 
 

@@ -35,7 +35,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Read a file. Raises ValueError, one sentence with file, field and mend; OSError if it is
+        """Read a file. Raises ValueError, one sentence with file, field and fix; OSError if it is
         unreadable."""
         try:
             fields = bounded_yaml.load(Path(path).read_text())
@@ -59,11 +59,11 @@ class Calibration:
             if matrix is None and default is not None:
                 return default
             data: Any = matrix.get("data") if isinstance(matrix, dict) else None
-            found = tuple(map(_number, data)) if isinstance(data, list) else (math.nan,)
-            if not all(map(math.isfinite, found)) or (count is not None and len(found) != count):
-                wanted = "numbers" if count is None else f"{count} numbers, row by row"
-                raise ValueError(f"{path}: {name}.data is {_SHOWN.repr(data)}: give {wanted}")
-            return found
+            values = tuple(map(_number, data)) if isinstance(data, list) else (math.nan,)
+            if not all(map(math.isfinite, values)) or (count is not None and len(values) != count):
+                expected = "numbers" if count is None else f"{count} numbers, row by row"
+                raise ValueError(f"{path}: {name}.data is {_SHOWN.repr(data)}: give {expected}")
+            return values
 
         k = numbers("camera_matrix", 9)
         return cls(

@@ -88,7 +88,7 @@ def open_source(
     if path.is_dir():
         return Played(_folder(path), settings.fps or 30.0, settings.loop, wait, clock)
     if not path.is_file():
-        raise ValueError(f"source is {source!r}, which is neither a file nor a folder here: mend the path")
+        raise ValueError(f"source is {source!r}, which is neither a file nor a folder here: fix the path")
     frames, fps = _video(path)
     return Played(frames, settings.fps or fps, settings.loop, wait, clock)
 

@@ -121,7 +121,7 @@ def read_header(view: CompressedView) -> Header:
     """Identify the picture by its first bytes, not by `format`. Raises ValueError, one sentence."""
     head = view.data[:33].tobytes()
     if head.startswith(_PNG) and len(head) == 33 and head[12:16] == b"IHDR":
-        width, height = (int.from_bytes(head[at : at + 4], "big") for at in (16, 20))
+        width, height = (int.from_bytes(head[offset : offset + 4], "big") for offset in (16, 20))
         return Header("png", height, width, head[24])
     if head.startswith(_JPEG):
         if not _has_end(view.data):
@@ -147,17 +147,17 @@ def _has_end(data: np.ndarray) -> bool:
 def _jpeg_header(data: np.ndarray) -> Header:
     """Go from marker to marker to the frame header (ITU-T T.81, B.2.2). Raises ValueError if there is none
     behind _MOST_MARKERS others."""
-    raw, at = data.tobytes(), len(_JPEG)
+    raw, offset = data.tobytes(), len(_JPEG)
     for _ in range(_MOST_MARKERS):
-        fill = _FILL.match(raw, at)  # any number of FF before the marker (B.1.1.2)
+        fill = _FILL.match(raw, offset)  # any number of FF before the marker (B.1.1.2)
         if fill is None or fill.end() + 8 >= len(raw):
             break
-        at = fill.end() - 1
-        marker, length = raw[at + 1], int.from_bytes(raw[at + 2 : at + 4], "big")
+        offset = fill.end() - 1
+        marker, length = raw[offset + 1], int.from_bytes(raw[offset + 2 : offset + 4], "big")
         if marker in _STANDALONE:
-            at += 2
+            offset += 2
         elif 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
-            bits, h1, h0, w1, w0, components = raw[at + 4 : at + 10]
+            bits, h1, h0, w1, w0, components = raw[offset + 4 : offset + 10]
             if marker not in _JPEG_KINDS or components not in _COMPONENTS:
                 raise ValueError(
                     f"compressed image is a jpeg of kind {marker:02X} with {components} components, which no "
@@ -167,5 +167,5 @@ def _jpeg_header(data: np.ndarray) -> Header:
             # too.
             return Header("jpeg", h1 << 8 | h0, w1 << 8 | w0, bits, raw.count(_SCAN))
         else:
-            at += 2 + length
+            offset += 2 + length
     raise ValueError(f"compressed image of {len(data)} bytes is a jpeg without a frame header: it is damaged")

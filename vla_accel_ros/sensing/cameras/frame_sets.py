@@ -58,8 +58,8 @@ class FrameSets:
             if len(self._stamps) < len(self._cameras):
                 return
             oldest_ns = min(self._stamps.values())
-            apart = max(self._stamps.values()) - oldest_ns > self._apart_ns
-            if apart or not self._is_newer(oldest_ns):
+            is_scattered = max(self._stamps.values()) - oldest_ns > self._apart_ns
+            if is_scattered or not self._is_newer(oldest_ns):
                 return
             now_s = self._clock()
             if self._came_s is not None:
@@ -74,11 +74,11 @@ class FrameSets:
         given_up: called under the lock after `wake`; True ends the wait.
         """
         with self._changed:
-            before = self.count
+            count = self.count
             worth_s = self.worth_s(patience_s)
             if worth_s > 0.0:
-                self._changed.wait_for(lambda: self.count != before or given_up(), worth_s)
-            return self.count != before or self._is_fresh()
+                self._changed.wait_for(lambda: self.count != count or given_up(), worth_s)
+            return self.count != count or self._is_fresh()
 
     def worth_s(self, patience_s: float) -> float:
         """How long to wait for the next set, in seconds from now; 0 to take the newest."""
@@ -99,7 +99,7 @@ class FrameSets:
             if not self._intervals:
                 return 0.0
             interval_s = float(np.median(self._intervals))
-            uneven_s = max(abs(one - interval_s) for one in self._intervals)
+            uneven_s = max(abs(measured_s - interval_s) for measured_s in self._intervals)
             return min(max(LEAST * interval_s, uneven_s), 0.5 * FRESH * interval_s)
 
     def age_s(self) -> float:

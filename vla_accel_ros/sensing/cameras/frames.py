@@ -161,8 +161,9 @@ class FramePool:
         If the newest frames are further apart, those nearest to the slowest camera's newest are tried.
         """
         with self._lock:
-            chosen = together({camera: self._cameras[camera].published() for camera in cameras}, max_skew_s)
-            return chosen if isinstance(chosen, NotReady) else self._lease(chosen)
+            published = {camera: self._cameras[camera].published() for camera in cameras}
+            frame_set = together(published, max_skew_s)
+            return frame_set if isinstance(frame_set, NotReady) else self._lease(frame_set)
 
     def dropped(self, camera: str) -> int:
         """Number of a camera's frames that were dropped because all slots were leased."""
@@ -178,16 +179,16 @@ class FramePool:
     def _acquire(self, camera: str, height: int, width: int) -> _Slot | None:
         """The slot of the oldest frame without readers, but never the newest complete one; None, and counted,
         if there is no such slot."""
-        place = self._cameras[camera]
-        if not place.slots or place.slots[0].image.shape != (height, width, 3):
+        slots_of = self._cameras[camera]
+        if not slots_of.slots or slots_of.slots[0].image.shape != (height, width, 3):
             slots = [_Slot(_allocate((height, width, 3), self._page_lock)) for _ in range(self._slots)]
             with self._lock:
-                place.slots = slots
+                slots_of.slots = slots
         with self._lock:
-            newest = place.published()[:1]
-            free = [s for s in place.slots if not s.readers and not s.writing and s not in newest]
+            newest = slots_of.published()[:1]
+            free = [s for s in slots_of.slots if not s.readers and not s.writing and s not in newest]
             if not free:
-                place.dropped += 1
+                slots_of.dropped += 1
                 return None
             slot = min(free, key=lambda slot: slot.number)
             slot.writing = True
@@ -255,10 +256,10 @@ class Sources:
                 leases[camera] = self.nearest(camera, slowest_ns) or newest
                 if leases[camera] is not newest:
                     newest.release()
-        joined, chosen = JoinedLease(list(leases.values())), _chosen(leases, max_skew_s)
-        if isinstance(chosen, NotReady):
+        joined, frame_set = JoinedLease(list(leases.values())), _chosen(leases, max_skew_s)
+        if isinstance(frame_set, NotReady):
             joined.release()
-            return chosen
+            return frame_set
         return joined
 
 
@@ -268,18 +269,18 @@ def together(published: Mapping[str, Sequence[S]], max_skew_s: float) -> dict[st
     missing = [camera for camera, frames in published.items() if not frames]
     if missing:
         return NotReady(f"no frame of camera {', '.join(missing)} yet")
-    chosen = {camera: frames[0] for camera, frames in published.items()}
-    if _skew_s(chosen) > max_skew_s:
-        slowest = min(frame.stamp_ns for frame in chosen.values())
-        chosen = {camera: nearest_of(frames, slowest) for camera, frames in published.items()}
-    skew_s = _skew_s(chosen)
+    frame_of = {camera: frames[0] for camera, frames in published.items()}
+    if _skew_s(frame_of) > max_skew_s:
+        slowest = min(frame.stamp_ns for frame in frame_of.values())
+        frame_of = {camera: nearest_of(frames, slowest) for camera, frames in published.items()}
+    skew_s = _skew_s(frame_of)
     if skew_s > max_skew_s:
-        first = min(chosen, key=lambda camera: chosen[camera].stamp_ns)
-        last = max(chosen, key=lambda camera: chosen[camera].stamp_ns)
+        first = min(frame_of, key=lambda camera: frame_of[camera].stamp_ns)
+        last = max(frame_of, key=lambda camera: frame_of[camera].stamp_ns)
         return NotReady(
             f"camera {first} is {skew_s:.3f} s behind camera {last}, max_skew_s allows {max_skew_s:g}"
         )
-    return chosen
+    return frame_of
 
 
 def _chosen(leases: Mapping[str, Lease], max_skew_s: float) -> dict[str, Frame] | NotReady:

@@ -119,7 +119,7 @@ class _Reader:
         sec, nanosec = self.number("i", "header.stamp.sec"), self.number("I", "header.stamp.nanosec")
         if nanosec >= 1_000_000_000:
             raise ValueError(
-                f"{self._what} header.stamp.nanosec is {nanosec}, a second or more: mend the driver"
+                f"{self._what} header.stamp.nanosec is {nanosec}, a second or more: fix the driver"
             )
         return sec * 1_000_000_000 + nanosec
 
@@ -232,13 +232,13 @@ def _rows(image: ImageView, rows: int, channels: int) -> np.ndarray:
     if image.step < length:
         raise ValueError(
             f"image step is {image.step}, less than the {length} bytes of {image.width} {image.encoding} "
-            "pixels: mend the driver"
+            "pixels: fix the driver"
         )
     needed = (rows - 1) * image.step + length
     if len(image.data) < needed:
         raise ValueError(
             f"image has {len(image.data)} bytes of data, {rows} rows of step {image.step} need {needed}: "
-            "mend the driver"
+            "fix the driver"
         )
     shape = (rows, image.width) if channels == 1 else (rows, image.width, channels)
     strides = (image.step, 1) if channels == 1 else (image.step, channels, 1)

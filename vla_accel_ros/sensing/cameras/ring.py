@@ -218,9 +218,9 @@ class RingWriter:
         is published. `handle` is then the published frame's. Raises RuntimeError if a slot is already being
         written.
         """
-        with self._next(stamp_ns) as at:
+        with self._next(stamp_ns) as offset:
             yield self._place
-            self._segment.write(at, self._place)
+            self._segment.write(offset, self._place)
 
     def write(self, image: np.ndarray, stamp_ns: int) -> Handle:
         """Copy a frame into the ring. image: uint8 [height, width, 3], RGB. Raises ValueError for any
@@ -231,8 +231,8 @@ class RingWriter:
                 f"image is {image.dtype} {list(image.shape)}, ring {self.name!r} holds uint8 "
                 f"[{height}, {width}, 3]: make a new ring for another size"
             )
-        with self._next(stamp_ns) as at:
-            self._segment.write(at, np.ascontiguousarray(image))
+        with self._next(stamp_ns) as offset:
+            self._segment.write(offset, np.ascontiguousarray(image))
         assert self.handle is not None
         return self.handle
 
@@ -257,17 +257,17 @@ class RingWriter:
             slot = self._number % self.geometry.slots
             sequence = 2 * self._number + 2
             record = pack_record(slot, sequence, stamp_ns, self.geometry.frame_bytes)
-            at = self.geometry.record_at(slot)
-            self._segment.write(at, _WORD.pack(sequence - 1))
+            offset = self.geometry.record_at(slot)
+            self._segment.write(offset, _WORD.pack(sequence - 1))
             fence()
             try:
                 yield self.geometry.pixels_at(slot)
             except BaseException:
-                self._segment.write(at, _WORD.pack(0))
+                self._segment.write(offset, _WORD.pack(0))
                 raise
-            self._segment.write(at + _WORD.size, record[_WORD.size :])
+            self._segment.write(offset + _WORD.size, record[_WORD.size :])
             fence()
-            self._segment.write(at, _WORD.pack(sequence))
+            self._segment.write(offset, _WORD.pack(sequence))
             self._number += 1
             self.handle = Handle(
                 self.name, slot, sequence, stamp_ns, self.geometry.height, self.geometry.width

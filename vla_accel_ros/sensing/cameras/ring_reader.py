@@ -217,8 +217,8 @@ class RingReader:
         published = {camera: ring.published() for camera, ring in rings.items()}
         for camera, ring in rings.items():
             self._count(camera, damaged=ring.take_damaged())
-        chosen = choose(published)
-        return chosen if isinstance(chosen, NotReady) else RingLease(self, rings, chosen)
+        record_of = choose(published)
+        return record_of if isinstance(record_of, NotReady) else RingLease(self, rings, record_of)
 
     def _ring(self, camera: str) -> OpenRing | NotReady:
         """The ring that has the camera's name now; opened again if it is another one than last time."""
@@ -273,12 +273,12 @@ class RingReader:
                 for camera, record in new.items():
                     ring = lease.rings[camera]
                     size = (ring.geometry.height, ring.geometry.width)
-                    place = writing.enter_context(self._pool.write(camera, record.stamp_ns, *size))
-                    if place is None:
+                    pixels = writing.enter_context(self._pool.write(camera, record.stamp_ns, *size))
+                    if pixels is None:
                         raise _NotCopied(
                             NotReady(f"camera {camera}: {_COPIES} leases are open: release some")
                         )
-                    if not ring.copy(record.slot, place):
+                    if not ring.copy(record.slot, pixels):
                         raise _NotCopied(NotReady(f"camera {camera}: {self._cut(camera)}"))
                 if not lease.intact():
                     raise _NotCopied(_OVERTAKEN)

@@ -56,7 +56,7 @@ class OpenRing:
         first = self.geometry.record_at(0)
         raw = self._view.read(first, self.geometry.records_bytes)
         starts = (self.geometry.record_at(slot) - first for slot in range(self.geometry.slots))
-        records = (self._record(slot, raw[at : at + RECORD_BYTES]) for slot, at in enumerate(starts))
+        records = (self._record(slot, raw[start : start + RECORD_BYTES]) for slot, start in enumerate(starts))
         whole = [record for record in records if record is not None]
         return sorted(whole, key=lambda record: -record.sequence)
 
@@ -74,8 +74,8 @@ class OpenRing:
 
     def take_damaged(self) -> int:
         """Number of records newly found damaged since the last call."""
-        found, self._new_damage = self._new_damage, 0
-        return found
+        count, self._new_damage = self._new_damage, 0
+        return count
 
     def _record(self, slot: int, raw: bytes) -> Record | None:
         record = read_record(raw, slot, self.geometry) if len(raw) == RECORD_BYTES else None
